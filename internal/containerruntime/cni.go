@@ -9,10 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
 )
 
-// cniConfig is the pod network as a CNI configuration list (CNI specification 1.0.0): one bridge, addresses from
-// host-local's files below our state directory, and with hostPorts our own plugin for them.
+// cniConfig returns the pod network as a CNI configuration list (CNI specification 1.0.0): one bridge, addresses from
+// host-local's files below the state directory, and, if hostPorts is set, Plimsoll's own plugin for host ports.
 //
-// Masquerading and host ports are not left to the plugins of the system: bridge and portmap 1.1 call iptables for them,
+// Masquerading and host ports are not left to the system's plugins: bridge and portmap 1.1 call iptables for them,
 // which a small Debian does not have, and portmap leaves its chains behind.
 func cniConfig(o Options, hostPorts bool) (string, error) {
 	type object = map[string]any
@@ -36,8 +36,8 @@ func cniConfig(o Options, hostPorts bool) (string, error) {
 	return string(text) + "\n", err
 }
 
-// linkPlugins fills our plugin directory with links to the system's plugins and ours: containerd 1.6 takes plugins from
-// one directory only.
+// linkPlugins fills the plugin directory with links to the system's plugins and to Plimsoll's: containerd 1.6 uses
+// plugins from one directory only.
 func linkPlugins(o Options, t tools, hostPorts bool) error {
 	links := map[string]string{}
 	for _, name := range plugins {

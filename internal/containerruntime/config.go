@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// settings is everything that containerd's configuration depends on.
+// settings are all inputs of containerd's configuration.
 type settings struct {
 	options     Options
 	tools       tools
 	pause       string // image name of the sandbox container
 	version     release
-	restrictOOM bool // lowering oom_score_adj is forbidden to us, so containerd must not try
+	restrictOOM bool // this process may not lower oom_score_adj, so containerd must not try
 }
 
-// disabledPlugins are containerd's parts that CRI with overlayfs does not need. opt would create /opt/containerd;
-// the others probe for file systems, export metrics nobody reads, or trace.
-// Disabling an id that a release does not have is allowed in all of them. Not disabled, though nothing uses it:
-// io.containerd.runtime.v1.linux, without which 1.6 loads no task service.
+// disabledPlugins are the parts of containerd that CRI with overlayfs does not need. opt would create /opt/containerd;
+// the others probe for file systems, export unused metrics, or trace. Every release accepts IDs that it does not have.
+// Not disabled, although nothing uses it: io.containerd.runtime.v1.linux, without which 1.6 loads no task service.
 var disabledPlugins = []string{
 	"io.containerd.internal.v1.opt",
 	"io.containerd.internal.v1.restart",
@@ -38,8 +37,9 @@ var disabledPlugins = []string{
 	"io.containerd.tracing.processor.v1.otlp",
 }
 
-// toml writes a configuration line by line. It is not text/template, which calls methods by name: that makes the linker
-// keep every exported method of every type in the program, a quarter of it, in the memory of each of our processes.
+// toml writes a configuration line by line. It does not use text/template, which calls methods by name: that makes the
+// linker keep every exported method of every type in the program, a quarter of it, in the memory of each of Plimsoll's
+// processes.
 type toml struct{ strings.Builder }
 
 // set writes a key at an indentation of depth; value is a string, a bool, an int or a list of strings.
@@ -68,8 +68,8 @@ func (t *toml) line(depth int, text string) {
 	t.WriteString(strings.Repeat("  ", depth) + text + "\n")
 }
 
-// containerdConfig is containerd-config.toml(5). Version 2 with one CRI plugin is what 1.6 and 1.7 read; 2.0 split the
-// plugin in three and raised the version to 3 (docs/cri/config.md of each release).
+// containerdConfig returns containerd-config.toml(5). Releases 1.6 and 1.7 read version 2 with one CRI plugin; 2.0
+// split the plugin in three and raised the version to 3 (docs/cri/config.md of each release).
 func containerdConfig(s settings) string {
 	o, version, v3 := s.options, 2, !s.version.before(2, 0)
 	if v3 {
@@ -111,14 +111,14 @@ func containerdConfig(s settings) string {
 	return t.String()
 }
 
-// serveStreams has exec, attach and port-forward served on loopback only.
+// serveStreams makes containerd serve exec, attach and port-forward on loopback only.
 func (t *toml) serveStreams() {
 	t.set(1, "disable_tcp_service", true)
 	t.set(1, "stream_server_address", "127.0.0.1")
 	t.set(1, "stream_server_port", "0")
 }
 
-// runtimePlugin writes what all versions spell alike in the plugin that runs containers.
+// runtimePlugin writes the settings of the plugin that runs containers which have the same names in all versions.
 func (t *toml) runtimePlugin(s settings, cri string, v3 bool) {
 	o := s.options
 	t.line(1, "# Network namespaces are then mounted below our state and not in /var/run/netns.")
@@ -148,6 +148,6 @@ func (t *toml) runtimePlugin(s settings, cri string, v3 bool) {
 	}
 }
 
-// quoteTOML writes a TOML basic string. Go's \x and \a escapes are not TOML's; paths with such bytes fail in
-// containerd's parser, loudly.
+// quoteTOML writes a TOML basic string. Go's \x and \a escapes are not TOML's: containerd's parser returns an error for
+// paths with such bytes.
 func quoteTOML(text string) string { return strconv.Quote(text) }

@@ -29,7 +29,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestContainerdConfig writes the configuration for each shape that releases of containerd read.
+// TestContainerdConfig writes the configuration in each form that releases of containerd read.
 func TestContainerdConfig(t *testing.T) {
 	both := tools{oci: map[string]string{"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}, pluginDir: "/usr/lib/cni"}
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
-// TestMissingToolsAreListedTogether takes everything away and a little, and wants one error with one command.
+// TestMissingToolsAreListedTogether removes all tools, or some, and expects one error with one command.
 func TestMissingToolsAreListedTogether(t *testing.T) {
 	plugins := t.TempDir()
 	for _, name := range []string{"bridge", "loopback"} {
@@ -121,7 +121,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestInstallScriptKnowsThePackages keeps scripts/deps.sh and the error about missing programs in step.
+// TestInstallScriptKnowsThePackages keeps scripts/deps.sh and the error about missing programs consistent.
 func TestInstallScriptKnowsThePackages(t *testing.T) {
 	script, err := os.ReadFile("../../scripts/deps.sh")
 	if err != nil {
@@ -164,12 +164,13 @@ func TestPodCIDROverlap(t *testing.T) {
 	}
 }
 
-// TestProbesSayWhat tries what cannot work here or anywhere.
+// TestProbesSayWhat tries probes that must fail on any machine.
 func TestProbesSayWhat(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts and makes network links")
 	}
-	if err := probeOverlay("/dev/shm"); err != nil && !strings.Contains(err.Error(), "choose a state directory") { // tmpfs carries one on most kernels
+	// most kernels support overlays on tmpfs
+	if err := probeOverlay("/dev/shm"); err != nil && !strings.Contains(err.Error(), "choose a state directory") {
 		t.Errorf("overlay on tmpfs: %v", err)
 	}
 	if err := probeOverlay("/proc"); err == nil || !strings.Contains(err.Error(), "/proc") {
@@ -188,7 +189,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// containerd looks for its shim by name: it must meet the one that was found, not another release's.
+// containerd finds its shim by name: it must find the one that belongs to it, not another release's.
 func TestProgramDirIsTheShims(t *testing.T) {
 	tools, err := findToolsIn(Options{External: "/run/crio.sock"}, func(name string) string { return "/opt/containerd-2/bin/" + name }, nil)
 	if dir := (&Instance{tools: tools}).ProgramDir(); err != nil || dir != "/opt/containerd-2/bin" {

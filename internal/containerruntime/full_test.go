@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// On a disk without blocks or inodes nothing is found out about overlays, and nothing of the probe is left.
+// On a disk without blocks or inodes the overlay probe returns no error, and leaves nothing.
 func TestProbeOverlayOnAFullDisk(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=12")
 	for leave := range uint64(8) {
@@ -23,7 +23,7 @@ func TestProbeOverlayOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Leases go, and the directory that the next start needs stays: it may find no room for one.
+// Leases are removed, and the directory that the next start needs stays: it may find no space for one.
 func TestRemoveLeases(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "leases")
 	if err := removeLeases(dir); err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// LoadImages imports our images unless the runtime has them already under the same id. The runtime must be ready.
+// LoadImages imports Plimsoll's images unless the runtime has them already with the same ID. The runtime must be ready.
 func (i *Instance) LoadImages(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	// One after the other: containerd locks the name of each archive's index while it is imported.
+	// One after the other: containerd locks the name of each archive's index during the import.
 	for _, file := range []string{image.PauseFile, image.WorkloadFile} {
 		path := filepath.Join(i.options.ImageDir, file)
 		if err := i.loadImage(ctx, client, path); err != nil {
@@ -57,7 +57,7 @@ func (i *Instance) loadImage(ctx context.Context, client *cri.Client, path strin
 	return waitForImage(ctx, client, archive)
 }
 
-// wantContainerd makes sure that ctr can speak to a runtime that is not ours.
+// wantContainerd returns an error unless an external runtime is containerd, which ctr can import images into.
 func wantContainerd(ctx context.Context, client *cri.Client, path string) error {
 	version, err := client.Handshake(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func wantContainerd(ctx context.Context, client *cri.Client, path string) error 
 	return nil
 }
 
-// lacking returns the archive's names that are not this image in the runtime.
+// lacking returns the archive's names for which the runtime does not have this image.
 func lacking(ctx context.Context, client *cri.Client, archive image.Archive) ([]string, error) {
 	var lacks []string
 	for _, name := range archive.Names {
@@ -85,7 +85,7 @@ func lacking(ctx context.Context, client *cri.Client, archive image.Archive) ([]
 	return lacks, nil
 }
 
-// waitForImage waits until CRI knows what ctr has imported: containerd's CRI part hears of it by an event.
+// waitForImage waits until the CRI shows what ctr has imported: containerd's CRI plugin is notified by an event.
 func waitForImage(ctx context.Context, client *cri.Client, archive image.Archive) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()

@@ -1,23 +1,24 @@
-// Package containerruntime owns the containerd that `plimsoll up` runs pods on.
+// Package containerruntime manages the containerd on which `plimsoll up` runs pods.
 //
-// An Instance is one containerd of the system's binary with its own root, state, sockets, CNI network and
-// configuration below Plimsoll's directories; no other containerd's files are read or written. The life of one:
+// An Instance is one containerd process of the system's binary, with its own root, state, sockets, CNI network and
+// configuration below Plimsoll's directories. No other containerd's files are read or written. Its methods, in the
+// order of use:
 //
-//	New         checks options and looks for the system's binaries
+//	New         checks options and finds the system's binaries
 //	Prepare     names every missing binary and the command that installs it; writes directories, configuration
-//	            and network rules; repeatable, changes nothing that is right already
-//	Command     is what a supervisor then runs; containers survive its restarts (their shims are not its children)
-//	WaitReady   returns when CRI answers and both runtime and network are ready
-//	LoadImages  imports our own two images when they are not there yet; nothing is ever pulled
+//	            and network rules; may be repeated, and changes nothing that is right already
+//	Command     returns what a supervisor must run; containers survive its restarts (their shims are not its children)
+//	WaitReady   returns when the CRI answers and both runtime and network are ready
+//	LoadImages  imports Plimsoll's two images if they are missing; nothing is ever pulled
 //	Teardown    stops and removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
 //
-// With Options.External the containerd belongs to somebody else: nothing is configured, only images are imported, and
-// Teardown removes only the pods below our cgroup.
+// With Options.External the containerd belongs to another program: nothing is configured, only images are imported, and
+// Teardown removes only the pods below the instance's cgroup.
 //
-// Invariants: everything that Prepare and the pods leave on the machine can be found again from Options alone, so
-// that a `down` after any crash is complete. Paths in the configuration are absolute; no shell is ever called.
+// Invariants: everything that Prepare and the pods leave on the machine can be found again from Options alone, so that
+// a `down` after any crash is complete. Paths in the configuration are absolute; no shell is ever called.
 //
-// It does not supervise the process, run pods or collect images; those are the launcher's and the agent's.
+// The package does not supervise the process, run pods or collect images: the launcher and the agent do.
 package containerruntime
 
 import (
@@ -41,12 +42,12 @@ import (
 type Instance struct {
 	options Options
 	tools   tools
-	missing error // what tools lack, reported by Prepare: Teardown must do its best without them
+	missing error // what tools lack; Prepare reports it, Teardown must do without
 	pause   image.Archive
 	notes   []string
 }
 
-// New checks the options and finds what the instance needs on this machine.
+// New checks the options and finds the programs that the instance needs on this machine.
 func New(options Options) (*Instance, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
@@ -56,13 +57,13 @@ func New(options Options) (*Instance, error) {
 	return &Instance{options: options, tools: found, missing: missing}, nil
 }
 
-// Notes are what this machine lacks, found by Prepare: limits that pods will meet, not failures.
+// Notes returns what this machine lacks, found by Prepare: limitations for pods, not failures.
 func (i *Instance) Notes() []string { return i.notes }
 
-// Endpoint is the CRI socket as a unix:// URL.
+// Endpoint returns the CRI socket as a unix:// URL.
 func (i *Instance) Endpoint() string { return "unix://" + i.options.socket() }
 
-// Command is the argv of our containerd, nil when the runtime is external.
+// Command returns the argv of the instance's containerd; nil if the runtime is external.
 func (i *Instance) Command() []string {
 	if i.external() {
 		return nil
@@ -70,8 +71,8 @@ func (i *Instance) Command() []string {
 	return []string{i.tools.containerd, "--config", i.options.configPath()}
 }
 
-// ProgramDir must come first in the PATH of our containerd: it is where the shim that goes with it is. The shim of another release
-// starts nothing.
+// ProgramDir must come first in the PATH of the instance's containerd: it has the shim that belongs to it. The shim of
+// another release starts nothing.
 func (i *Instance) ProgramDir() string { return filepath.Dir(i.tools.shim) }
 
 func (i *Instance) external() bool { return i.options.External != "" }
@@ -142,7 +143,7 @@ func (i *Instance) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
 }
 
-// replaceFile writes a file so that a reader or a crash sees the old content or the new.
+// replaceFile writes a file such that a reader, or a crash, sees either the old content or the new.
 func replaceFile(path string, text string) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == text {
 		return nil
@@ -157,8 +158,8 @@ func replaceFile(path string, text string) error {
 // pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).
 const pollPeriod = 20 * time.Millisecond
 
-// WaitReady returns when the runtime answers and says that runtime and network are ready, or with the last reason
-// why not when ctx ends.
+// WaitReady returns when the runtime reports that it and the network are ready. If ctx ends before, it returns the last
+// reason why not.
 func (i *Instance) WaitReady(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -176,7 +177,7 @@ func waitReady(ctx context.Context, client *cri.Client) error {
 		if last == nil {
 			return nil
 		}
-		if status.Code(last) == codes.Unimplemented { // it serves already, and what it lacks now it lacks for ever
+		if status.Code(last) == codes.Unimplemented { // it serves already, and loads nothing more
 			return fmt.Errorf("wait for container runtime: its CRI part did not load, its log says why: %w", last)
 		}
 		select {
@@ -187,7 +188,7 @@ func waitReady(ctx context.Context, client *cri.Client) error {
 	}
 }
 
-// statusTimeout bounds one question, so that a runtime that hangs is asked again and reported.
+// statusTimeout bounds one call, so that a runtime that hangs is called again and reported.
 const statusTimeout = 5 * time.Second
 
 func ready(ctx context.Context, client *cri.Client) error {

@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// TestLifeOfInstance takes an instance through its whole life with each OCI runtime: prepare, start, images, a pod with
-// a network of its own, exec, teardown, and a second start on what was kept.
+// TestLifeOfInstance runs through an instance's whole life with each OCI runtime: prepare, start, images, a pod with
+// its own network, exec, teardown, and a second start with what was kept.
 func TestLifeOfInstance(t *testing.T) {
 	for _, oci := range []string{"runc", "crun"} {
 		t.Run(oci, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestLifeOfInstance(t *testing.T) {
 }
 
 // TestCrashKeepsContainers kills containerd and starts it again, twice: the pod's processes are the same, and it can be
-// worked with.
+// used.
 func TestCrashKeepsContainers(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 8, Options{}))
 	pod := r.pod(t, "steady")
@@ -86,7 +86,7 @@ func TestCrashKeepsContainers(t *testing.T) {
 }
 
 // TestPauseReaps shares a PID namespace between pause and a container that leaves orphans: they end as children of
-// process 1, and pause must not keep their zombies.
+// process 1, and pause must reap them.
 func TestPauseReaps(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 6, Options{}))
 	r.sharePIDs = true
@@ -108,7 +108,7 @@ func TestPauseReaps(t *testing.T) {
 		running, zombies := inPod()
 		most = max(most, running)
 		if most == 5 && running == 0 && zombies == 0 {
-			break // all came and all are gone
+			break // all were started and have ended
 		}
 		if !sleep(ctx, pollPeriod) {
 			t.Fatalf("process 1 had at most %d of 5 orphans, now has %d and %d zombies; log: %s", most, running, zombies, r.exec(t, id, "ls", "/"))
@@ -121,7 +121,7 @@ func TestPauseReaps(t *testing.T) {
 	}
 }
 
-// TestTeardown tears down from every state that a machine may be found in.
+// TestTeardown tears down from every state in which a machine may be.
 func TestTeardown(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -156,8 +156,8 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
-// TestRemoveWhileStarting removes a pod whose container is being started: whoever asked for that may be gone, the
-// runtime goes on. Here it takes a second to connect to the pod's shim.
+// TestRemoveWhileStarting removes a pod whose container is being started: the client may be gone, but the runtime
+// continues. Here it takes a second to connect to the pod's shim.
 func TestRemoveWhileStarting(t *testing.T) {
 	instance := newTestInstance(t, 8, Options{})
 	shim, err := exec.LookPath("containerd-shim-runc-v2")
@@ -201,9 +201,9 @@ exec %[3]q "$@"
 	}
 }
 
-// TestRemoveLeftovers removes containers that have exited, as containerd says, and whose process it keeps all the same:
-// what is left where somebody gives a start up at the wrong moment, made here through containerd's own tool. containerd
-// refuses.
+// TestRemoveLeftovers removes containers that containerd reports as exited, but whose task it still has. That happens
+// when a client gives up a start at the wrong moment; here it is made through containerd's own tool. containerd refuses
+// to remove them.
 func TestRemoveLeftovers(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 10, Options{}))
 	pod := r.pod(t, "halfway")
@@ -226,7 +226,7 @@ func TestRemoveLeftovers(t *testing.T) {
 	if _, err := r.client.RemoveContainer(testContext(t), &runtimeapi.RemoveContainerRequest{ContainerId: leftover("a")}); err != nil {
 		t.Error(err)
 	}
-	r.exec(t, runs, "ls", "/") // its neighbour was none of that
+	r.exec(t, runs, "ls", "/") // its neighbour was not touched
 	leftover("b")
 	leftover("c")
 	if err := removePods(testContext(t), r.client, func(podFacts) bool { return true }); err != nil {
@@ -241,8 +241,8 @@ func TestRemoveLeftovers(t *testing.T) {
 	}
 }
 
-// TestNeighbours runs two instances: a packet that leaves one's network carries the machine's address, and the end of
-// one is nothing to the other.
+// TestNeighbours runs two instances: a packet that leaves one's network has the machine's address, and the end of one
+// does not affect the other.
 func TestNeighbours(t *testing.T) {
 	here, there := startTestInstance(t, newTestInstance(t, 3, Options{})), startTestInstance(t, newTestInstance(t, 4, Options{}))
 	client := here.container(t, here.pod(t, "client"), "client", "sleep", "infinity")
@@ -258,8 +258,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestExternalRuntime points an instance at another one's containerd: images arrive, and its end takes only its own
-// pods.
+// TestExternalRuntime uses another instance's containerd: images are imported, and Teardown removes only the instance's
+// own pods.
 func TestExternalRuntime(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 7, Options{}))
 	theirs := r.container(t, r.pod(t, "theirs"), "theirs", "sleep", "infinity")
@@ -291,7 +291,7 @@ func TestExternalRuntime(t *testing.T) {
 }
 
 // TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another
-// pod, and from the pod itself; and no longer once it is gone, though another pod's port stays.
+// pod, and from the pod itself; and no longer once it is removed, while another pod's port stays.
 func TestHostPort(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 5, Options{}))
 	gone, stays := freePort(t), freePort(t)
@@ -315,7 +315,7 @@ func TestHostPort(t *testing.T) {
 			t.Errorf("from %s: %q", name, got)
 		}
 	}
-	if err := r.Prepare(testContext(t)); err != nil { // as a second up does
+	if err := r.Prepare(testContext(t)); err != nil { // as a second `up` does
 		t.Fatal(err)
 	}
 	if _, err := r.client.StopPodSandbox(testContext(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
@@ -330,7 +330,7 @@ func TestHostPort(t *testing.T) {
 	r.mustLeaveNothing(t)
 }
 
-// freePort finds a port that nothing listens on, here and now.
+// freePort finds a port on which nothing listens at this moment.
 func freePort(t *testing.T) int32 {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -357,7 +357,7 @@ func fetch(t *testing.T, url string) string {
 	return string(body)
 }
 
-// mustLeaveNothing tears down twice and looks for what is left.
+// mustLeaveNothing tears down twice and checks that nothing is left.
 func (r *rig) mustLeaveNothing(t *testing.T) {
 	t.Helper()
 	sockets := r.shimSockets()
@@ -384,7 +384,7 @@ func (r *rig) mustLeaveNothing(t *testing.T) {
 	}
 }
 
-// traces lists by kind what the machine shows of the instance.
+// traces lists by kind what the machine has of the instance.
 func (r *rig) traces(t *testing.T, shimSockets []string) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -453,7 +453,7 @@ func (r *rig) networkTraces(t *testing.T, add func(kind, what string)) {
 	}
 }
 
-// TestWaitReadySaysWhy checks that a runtime that never answers is named with the reason.
+// TestWaitReadySaysWhy checks that the error about a runtime that never answers has the reason.
 func TestWaitReadySaysWhy(t *testing.T) {
 	instance, err := New(Options{ImageDir: "/images", RunDir: t.TempDir()})
 	if err != nil {
@@ -467,7 +467,7 @@ func TestWaitReadySaysWhy(t *testing.T) {
 	}
 }
 
-// children returns the states of a process' children, by the letters of proc_pid_stat(5).
+// children returns the states of a process's children, by the letters of proc_pid_stat(5).
 func children(t *testing.T, parent int) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -478,7 +478,7 @@ func children(t *testing.T, parent int) []string {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended
+			continue // it has ended
 		}
 		after := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 		if len(after) > 1 && after[1] == fmt.Sprint(parent) {

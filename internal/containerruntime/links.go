@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeLinks deletes a bridge and the links that are still its ports. A bridge that is not there is deleted.
+// removeLinks deletes a bridge and the links that are still its ports. It is no error if the bridge does not exist.
 func removeLinks(bridge string) error {
 	ports, err := os.ReadDir(filepath.Join("/sys/class/net", bridge, "brif"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -36,7 +36,7 @@ func removeLinks(bridge string) error {
 func deleteLink(conn *netlink.Conn, name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil // it went away by itself, with the namespace of its other end
+		return nil // it was deleted with the namespace of its other end
 	}
 	_, err = conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_DELLINK, Flags: netlink.Request | netlink.Acknowledge},
@@ -48,8 +48,8 @@ func deleteLink(conn *netlink.Conn, name string) error {
 	return nil
 }
 
-// createBridge makes the bridge unless it is there. The CNI plugin would do it at the first pod; here a kernel without
-// bridges shows before the node is Ready.
+// createBridge creates the bridge unless it exists. The CNI plugin would create it with the first pod; here a kernel
+// without bridges is detected before the node is Ready.
 func createBridge(name string) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {

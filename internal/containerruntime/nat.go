@@ -12,12 +12,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
-// forwardSysctl lets the kernel route between links. The bridge plugin sets it too, at the first pod; we set it first,
-// so as to know what it was.
+// forwardSysctl lets the kernel route between links. The bridge plugin sets it too, with the first pod; it is set here
+// first, so that its former value is known.
 const forwardSysctl = "/proc/sys/net/ipv4/ip_forward"
 
-// prepareNetwork configures the pod network and lets pods reach beyond the machine: routing between links, and our own
-// table of address translation.
+// prepareNetwork configures the pod network and lets pods reach hosts beyond the machine: routing between links, and
+// Plimsoll's own table for address translation.
 func (i *Instance) prepareNetwork() error {
 	hostPorts := isProgram(i.options.HostPort)
 	if !hostPorts {
@@ -51,12 +51,11 @@ func (i *Instance) prepareNetwork() error {
 	return err
 }
 
-// KeepPortsPeriod is how often KeepPorts has to be called. Chosen: a client on this machine that a listener has just
-// won back finds it at its next try. Each call costs two questions to the kernel, and the machine's sockets where pods
-// have host ports.
+// KeepPortsPeriod is how often KeepPorts must be called. Chosen: a client on this machine finds a new listener at its
+// next try. Each call costs two requests to the kernel, and reading the machine's sockets if pods have host ports.
 const KeepPortsPeriod = time.Second
 
-// KeepPorts leaves to this machine's own listeners what they have begun to wait on since a pod opened it as a host
+// KeepPorts gives ports back to this machine's own listeners that began to listen after a pod opened the port as a host
 // port.
 func (i *Instance) KeepPorts() error {
 	if i.external() {
@@ -89,11 +88,11 @@ func forwarding() (bool, error) {
 	return strings.TrimSpace(string(text)) != "0", nil
 }
 
-// restoreForwarding turns routing off again if it was us who turned it on, unless another bridge has come that may
-// count on it by now: to leave a setting behind is better than to cut off a neighbour.
+// restoreForwarding switches routing off again if Prepare switched it on, unless another bridge exists that may need it
+// by now: leaving a setting behind is better than cutting off another network.
 func (i *Instance) restoreForwarding() error {
 	if _, err := os.Stat(i.options.forwardRecord()); err != nil {
-		return nil // it was on already, or this is a second teardown
+		return nil // it was on before, or this is a second teardown
 	}
 	bridges, err := filepath.Glob("/sys/class/net/*/bridge")
 	if err != nil {

@@ -11,19 +11,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
 )
 
-// Options say where an instance lives. The zero value of each field but ImageDir means its default.
+// Options tell where an instance lives. The zero value of each field except ImageDir means its default.
 type Options struct {
-	StateDir     string // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
-	RunDir       string // gone after a reboot: sockets, container state; default /run/plimsoll
-	ImageDir     string // holds pause.tar and workload.tar; required
-	HostPort     string // our CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, as the build leaves it
-	Bridge       string // network interface of pods, also the name of our nftables table; default plimsoll0
+	StateDir string // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
+	RunDir   string // removed by a reboot: sockets, container state; default /run/plimsoll
+	ImageDir string // the directory of pause.tar and workload.tar; required
+	// Plimsoll's CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, where the build puts it
+	HostPort     string
+	Bridge       string // network interface of pods, also the name of the nftables table; default plimsoll0
 	PodCIDR      string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
 	CgroupDriver string // cgroupfs (default) or systemd
-	CgroupRoot   string // cgroup that all pods are below and that holds nothing else: Teardown kills and removes it; default /plimsoll
-	OCIRuntime   string // runc or crun; default runc, or crun where there is no runc
-	LogLevel     string // containerd's own words: debug, info, warn (default), error
-	External     string // socket of somebody else's runtime; all but ImageDir and CgroupRoot are then unused
+	// cgroup above all pods and nothing else: Teardown kills its processes and removes it; default /plimsoll
+	CgroupRoot string
+	OCIRuntime string // runc or crun; default runc, or crun if there is no runc
+	LogLevel   string // containerd's level names: debug, info, warn (default), error
+	External   string // socket of another program's runtime; then only ImageDir and CgroupRoot are used
 }
 
 func (o Options) withDefaults() Options {
@@ -45,12 +47,12 @@ func (o Options) withDefaults() Options {
 }
 
 const (
-	socketPathMax = 107 // bytes: sun_path has 108 with its closing NUL (unix(7))
-	linkNameMax   = 15  // bytes: IFNAMSIZ has 16 with its closing NUL (netdevice(7))
-	podCIDRBits   = 24  // a smaller network than /24 holds fewer than the 110 pods of a node and their restarts
+	socketPathMax = 107 // bytes: sun_path has 108 with its final NUL (unix(7))
+	linkNameMax   = 15  // bytes: IFNAMSIZ has 16 with its final NUL (netdevice(7))
+	podCIDRBits   = 24  // a network smaller than /24 has too few addresses for a node's 110 pods and their restarts
 )
 
-// validate reports every problem at once.
+// validate returns an error with every problem.
 func (o Options) validate() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
@@ -86,7 +88,7 @@ func (o Options) validate() error {
 	return errors.Join(all...)
 }
 
-// Where things are. Nothing else in this package joins StateDir or RunDir with a name.
+// The paths of the instance. Nothing else in this package joins StateDir or RunDir with a name.
 func (o Options) configPath() string      { return filepath.Join(o.StateDir, "containerd.toml") }
 func (o Options) containerdRoot() string  { return filepath.Join(o.StateDir, "containerd") }
 func (o Options) cniConfDir() string      { return filepath.Join(o.StateDir, "cni") }
@@ -103,7 +105,8 @@ func (o Options) socket() string {
 	return filepath.Join(o.RunDir, "containerd.sock")
 }
 
-// checkPodCIDR refuses a pod network that some other interface is part of: its hosts would be unreachable.
+// checkPodCIDR returns an error if the pod network overlaps another interface's network, whose hosts would become
+// unreachable.
 func checkPodCIDR(o Options) error {
 	pods, err := netip.ParsePrefix(o.PodCIDR)
 	if err != nil {
@@ -119,7 +122,7 @@ func checkPodCIDR(o Options) error {
 		}
 		addresses, err := link.Addrs()
 		if err != nil {
-			continue // the link went away between the two questions
+			continue // the link was deleted in between
 		}
 		for _, address := range addresses {
 			if other, err := netip.ParsePrefix(address.String()); err == nil && pods.Overlaps(other.Masked()) {

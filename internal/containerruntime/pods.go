@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// podFacts is a pod sandbox as far as a teardown cares.
+// podFacts are the properties of a pod sandbox that a teardown needs.
 type podFacts struct {
 	id, name   string
 	containers []runningContainer
@@ -26,10 +26,11 @@ type runningContainer struct {
 	grace time.Duration
 }
 
-// graceAnnotation is the kubelet's word on containers for the pod's grace period in seconds.
+// graceAnnotation is the kubelet's annotation of containers with the pod's termination grace period in seconds.
 const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 
-// removePods stops and removes the pods that are wanted, all at once: most of the time goes to waiting for grace.
+// removePods stops and removes the selected pods in parallel: most of the time is spent waiting for termination grace
+// periods.
 func removePods(ctx context.Context, client *cri.Client, want func(podFacts) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGraceMax+removeMax)
 	defer cancel()
@@ -79,7 +80,8 @@ func listPods(ctx context.Context, client *cri.Client) ([]podFacts, error) {
 	return pods, nil
 }
 
-// graceOf is how long a container may take: its pod's grace period, at most stopGraceMax, which it also is without one.
+// graceOf returns the time for stopping a container: its pod's termination grace period, at most stopGraceMax, which is
+// also the default.
 func graceOf(annotations map[string]string) time.Duration {
 	seconds, err := strconv.ParseInt(annotations[graceAnnotation], 10, 64)
 	if err != nil || seconds < 0 || seconds > int64(stopGraceMax/time.Second) {
@@ -97,15 +99,16 @@ func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
 		})
 	}
 	wait.Wait()
-	// A container that did not stop is killed with its sandbox; only the sandbox's fate is final.
+	// A container that did not stop is killed with its sandbox; only the sandbox's result counts.
 	if err := removeSandbox(ctx, client, pod.id); err != nil {
 		return errors.Join(append(failures, err)...)
 	}
 	return nil
 }
 
-// removeSandbox tries again for settleMax: whoever started the pod's containers may be gone, but a start that was under way
-// goes on in the runtime, and until it is over containerd refuses to remove what is in "starting state".
+// removeSandbox retries for settleMax: the client that started the pod's containers may be gone, but a start in
+// progress continues in the runtime, and until it has ended containerd refuses to remove a container in "starting
+// state".
 func removeSandbox(ctx context.Context, client *cri.Client, id string) error {
 	settled, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
@@ -120,7 +123,7 @@ func removeSandbox(ctx context.Context, client *cri.Client, id string) error {
 	}
 }
 
-// removeForeignPods removes from a runtime that others use too the pods below our cgroup.
+// removeForeignPods removes the pods below the instance's cgroup from a runtime that other programs use too.
 func (i *Instance) removeForeignPods(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -133,8 +136,8 @@ func (i *Instance) removeForeignPods(ctx context.Context) error {
 	})
 }
 
-// cgroupParent asks for the configuration that a sandbox was made from; containerd and CRI-O both keep it in the
-// verbose status, as JSON under "info".
+// cgroupParent returns the cgroup in a sandbox's configuration. Both containerd and CRI-O have that configuration in
+// the verbose status, as JSON under "info".
 func cgroupParent(ctx context.Context, client *cri.Client, sandbox string) (string, error) {
 	answer, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
 	if err != nil {

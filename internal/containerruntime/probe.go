@@ -14,9 +14,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// probeOverlay mounts an overlay where containerd will: whether a file system can carry one (ext4, xfs with ftype=1
-// can, overlay itself cannot) shows only then, and containerd would say so as a plugin that did not load. On a disk
-// that is full or cannot be written it finds nothing out: an instance that was there before must come up all the same.
+// probeOverlay mounts an overlay where containerd will mount them. Only that shows whether the file system supports
+// overlays (ext4, and xfs with ftype=1, do; overlay itself does not); containerd would report it only as a plugin that
+// did not load. On a full or read-only disk the probe returns no error: an instance that ran before must start
+// nevertheless.
 func probeOverlay(dir string) (err error) {
 	probe, err := os.MkdirTemp(dir, "overlay-probe-")
 	if shortage.Is(err) {
@@ -35,7 +36,8 @@ func probeOverlay(dir string) (err error) {
 		}
 	}
 	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at("lower"), at("upper"), at("work"))
-	if err := unix.Mount("overlay", at("merged"), "overlay", 0, layers); shortage.Is(err) { // it makes a directory in workdir
+	// mounting makes a directory in workdir
+	if err := unix.Mount("overlay", at("merged"), "overlay", 0, layers); shortage.Is(err) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("mount an overlay below %s: %w: containers need one: choose a state directory on ext4 or xfs, without : or , in its name", dir, err)
@@ -43,13 +45,13 @@ func probeOverlay(dir string) (err error) {
 	return unix.Unmount(at("merged"), 0)
 }
 
-// sandboxOOMScore is what containerd gives the pause container, the lowest of all it sets (kubelet: -998).
+// sandboxOOMScore is the oom_score_adj of pause containers in containerd, the lowest that it sets (kubelet: -998).
 const sandboxOOMScore = "-998"
 
-// oomScoreIsFloored finds by trying whether a child of this process may be given a low oom_score_adj. The kernel asks
-// for CAP_SYS_RESOURCE in the first user namespace only when the value is below the lowest the process ever had, so
-// neither capabilities nor our own value tell (proc_pid_oom_score_adj(5)). The probe is a child of its own: done to
-// ourselves, a crash in between would leave this process protected.
+// oomScoreIsFloored tries whether a child of this process may be given a low oom_score_adj. The kernel requires
+// CAP_SYS_RESOURCE in the first user namespace only if the value is below the lowest that the process ever had, so
+// neither the capabilities nor the present value show it (proc_pid_oom_score_adj(5)). The probe is a child process: if
+// this process set its own value, a crash in between would leave it protected.
 func oomScoreIsFloored() (bool, error) {
 	probe := exec.Command(findProgram("sleep"), "10")
 	if err := probe.Start(); err != nil {

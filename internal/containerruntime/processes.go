@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
-// A process is one that we may end: the descriptor stands for it even when its number is given to another.
+// A process is a process that may be ended: the descriptor identifies it even if its PID is reused.
 type process struct {
 	pid int
 	fd  int // pidfd
@@ -53,7 +53,7 @@ func (p process) wait(ctx context.Context, most time.Duration) bool {
 	return false
 }
 
-// endAll asks processes to end, then makes them.
+// endAll sends SIGTERM to processes, and SIGKILL to those that do not end.
 func endAll(ctx context.Context, list []process, patience time.Duration) error {
 	var problems []error
 	for _, p := range list {
@@ -84,14 +84,14 @@ func killAll(ctx context.Context, list []process) error {
 	return errors.Join(problems...)
 }
 
-// daemons are the containerd processes that run on our configuration; one, unless somebody started a second.
+// daemons returns the containerd processes with the instance's configuration: one, unless a second was started by hand.
 func (i *Instance) daemons() []process {
 	return findProcesses(func(argv []string) bool {
 		return filepath.Base(argv[0]) == "containerd" && slices.Contains(argv, i.options.configPath())
 	})
 }
 
-// shims are the parents of our containers: each is told the socket of its containerd.
+// shims returns the parents of the instance's containers: each has its containerd's socket as an argument.
 func (i *Instance) shims() []process {
 	return findProcesses(func(argv []string) bool {
 		at := slices.Index(argv, "-address")
@@ -99,8 +99,8 @@ func (i *Instance) shims() []process {
 	})
 }
 
-// findProcesses opens every process whose command line is wanted. The line is read again after the process is opened,
-// so it is the line of the process that was opened.
+// findProcesses opens every process whose command line is wanted. The command line is read again after the process was
+// opened, so that it belongs to that process.
 func findProcesses(want func(argv []string) bool) []process {
 	pids, err := procfs.Default.ProcessIDs()
 	if err != nil {
@@ -114,7 +114,7 @@ func findProcesses(want func(argv []string) bool) []process {
 		}
 		p, err := openProcess(pid)
 		if err != nil {
-			continue // it is gone
+			continue // it has ended
 		}
 		if !wantedLine(pid, want) {
 			p.close()
@@ -127,7 +127,7 @@ func findProcesses(want func(argv []string) bool) []process {
 
 func wantedLine(pid int, want func([]string) bool) bool {
 	argv, err := procfs.Default.Arguments(pid)
-	return err == nil && len(argv) > 0 && want(argv) // else it is gone, a zombie or a kernel thread
+	return err == nil && len(argv) > 0 && want(argv) // otherwise it has ended, or is a zombie or a kernel thread
 }
 
 // startDetached starts a program in a process group of its own; the channel is closed when it has ended.
@@ -139,7 +139,7 @@ func startDetached(argv []string) (<-chan struct{}, error) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		command.Wait() // that it ended is all that matters
+		command.Wait() // its result does not matter
 		close(ended)
 	}()
 	return ended, nil

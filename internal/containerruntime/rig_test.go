@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// patience bounds every step of the rig: far above what any takes, so that only a hang meets it.
+// patience bounds every step of the rig: far longer than any takes, so that only a hang reaches it.
 const patience = 20 * time.Second
 
 var buildImages = sync.OnceValue(func() error {
@@ -31,8 +31,8 @@ var buildImages = sync.OnceValue(func() error {
 	return nil
 })
 
-// newTestInstance makes an instance of its own directories, bridge, network and cgroup.
-// The number keeps instances of one test apart.
+// newTestInstance makes an instance with its own directories, bridge, network and cgroup. The number distinguishes the
+// instances of one test.
 func newTestInstance(t *testing.T, number int, options Options) *Instance {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -44,7 +44,7 @@ func newTestInstance(t *testing.T, number int, options Options) *Instance {
 	if err := buildImages(); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "plimsoll-rt") // t.TempDir's long names would leave little of a socket path
+	dir, err := os.MkdirTemp("", "plimsoll-rt") // t.TempDir's names are too long for a socket path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func newTestInstance(t *testing.T, number int, options Options) *Instance {
 		t.Fatal(err)
 	}
 	options.StateDir, options.RunDir, options.ImageDir = filepath.Join(dir, "state"), filepath.Join(dir, "run"), images
-	// This process' own names, so that two runs of the tests on one machine do not tear each other down.
+	// Names with this process's ID, so that two runs of the tests on one machine do not tear each other down.
 	pid := os.Getpid()
 	options.Bridge = fmt.Sprintf("prt%d-%d", pid, number)
 	// Packages are tested at the same time: this one's networks are in 10.192.0.0/11, agent/server's in 10.224.0.0/16,
@@ -84,7 +84,7 @@ type rig struct {
 	daemon *exec.Cmd
 	log    bytes.Buffer
 
-	sharePIDs bool // pods made from now on have one PID namespace for all their containers
+	sharePIDs bool // later pods have one PID namespace for all their containers
 }
 
 func (r *rig) namespaces() *runtimeapi.NamespaceOption {
@@ -139,13 +139,13 @@ func (r *rig) start(t *testing.T) {
 	t.Logf("containerd ready after %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// killDaemon ends containerd as a crash would.
+// killDaemon ends containerd like a crash.
 func (r *rig) killDaemon(t *testing.T) {
 	t.Helper()
 	if err := r.daemon.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.daemon.Wait() // says how it ended, which we know
+	r.daemon.Wait() // its result is known
 }
 
 func testContext(t *testing.T) context.Context {
@@ -154,7 +154,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pod starts a sandbox below the instance's pod cgroup and returns its id.
+// pod starts a sandbox below the instance's pod cgroup and returns its ID.
 func (r *rig) pod(t *testing.T, name string, ports ...*runtimeapi.PortMapping) string {
 	t.Helper()
 	config := r.podConfig(name)
@@ -166,7 +166,7 @@ func (r *rig) pod(t *testing.T, name string, ports ...*runtimeapi.PortMapping) s
 	return answer.PodSandboxId
 }
 
-// pid is the first process of a sandbox.
+// pid returns the first process of a sandbox.
 func (r *rig) pid(t *testing.T, pod string) int {
 	t.Helper()
 	answer, err := r.client.PodSandboxStatus(testContext(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
@@ -192,7 +192,7 @@ func (r *rig) podConfig(name string) *runtimeapi.PodSandboxConfig {
 	}
 }
 
-// container starts the workload image with args in a pod and returns its id.
+// container starts the workload image with args in a pod and returns its ID.
 func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
 	t.Helper()
 	id := r.create(t, pod, name, args...)
@@ -222,7 +222,7 @@ func (r *rig) create(t *testing.T, pod, name string, args ...string) string {
 	return made.ContainerId
 }
 
-// exec runs a command in a container until it succeeds, and returns what it printed.
+// exec runs a command in a container until it succeeds, and returns its output.
 func (r *rig) exec(t *testing.T, container string, argv ...string) string {
 	t.Helper()
 	ctx := testContext(t)

@@ -18,25 +18,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
-// Bounds of a teardown's parts, chosen; an idle machine with willing containers needs 0.2 s in all.
+// Bounds of the parts of a teardown, chosen. An idle machine with containers that stop at once needs 0.2 s in total.
 const (
-	stopGraceMax  = 10 * time.Second // of a container, if its own grace period is longer
-	removeMax     = 30 * time.Second // to stop and remove all pods once their containers are down; 80 took 9 s at load 15
-	settleMax     = 10 * time.Second // for a start that was under way in the runtime; one takes 0.2 s, at load 30 3 s
-	daemonStopMax = 5 * time.Second  // containerd's own orderly exit; then SIGKILL
+	stopGraceMax = 10 * time.Second // for a container, if its own termination grace period is longer
+	// to stop and remove all pods after their containers have stopped; 80 pods took 9 s at load 15
+	removeMax     = 30 * time.Second
+	settleMax     = 10 * time.Second // for a start in progress in the runtime; one takes 0.2 s, at load 30 3 s
+	daemonStopMax = 5 * time.Second  // for containerd's own orderly exit; then SIGKILL
 	killMax       = 5 * time.Second  // until killed processes have left their cgroups
 )
 
-// Teardown removes whatever the instance has on the machine but its images: pods (each container has its grace
-// period, at most stopGraceMax), containerd, mounts, cgroups, network links, rules, leases and sockets. It goes on
-// after a failure and returns all of them; run again, it takes up what is left, and on a clean machine does nothing.
+// Teardown removes everything that the instance has on the machine except its images: pods (each container has its
+// termination grace period, at most stopGraceMax), containerd, mounts, cgroups, network links, rules, leases and
+// sockets. It continues after a failure and returns all failures. Another call continues with what is left; on a clean
+// machine it does nothing.
 //
-// Whoever supervises Command must have stopped doing so: a containerd that still runs is used and then ended, and
-// when none runs one is started for the purpose, because only it can end containers in order. Where that fails (its
-// binary is gone, it does not start, a pod does not go) the processes are killed by cgroup, and if that leaves nothing
-// it is no error.
+// The supervisor of Command must have stopped before. A containerd that still runs is used and then ended. If none
+// runs, one is started, because only containerd can stop containers in order. If that fails (its binary is missing, it
+// does not start, a pod cannot be removed), the processes are killed by cgroup; if nothing is left then, that is no
+// error.
 //
-// An external runtime only loses the pods below our cgroup.
+// From an external runtime only the pods below the instance's cgroup are removed.
 func (i *Instance) Teardown(ctx context.Context) error {
 	if i.external() {
 		return wrapTeardown(i.removeForeignPods(ctx), i.removeCgroups(ctx))
@@ -44,10 +46,10 @@ func (i *Instance) Teardown(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("tear down container runtime: needs root, as starting it did")
 	}
-	sockets := i.shimSockets() // first: containerd forgets the pods whose shims are dead
+	sockets := i.shimSockets() // first, since containerd drops the pods whose shims are dead
 	inOrder := i.removePods(ctx)
 	strays := i.killProcesses(ctx)
-	if strays != nil { // else what was not removed in order is gone all the same
+	if strays != nil { // otherwise all processes are killed, and the first error does not matter
 		strays = errors.Join(inOrder, strays)
 	}
 	mounts := mount.UnmountInside(i.options.containerdState(), i.options.containerdRoot())
@@ -68,10 +70,10 @@ func wrapTeardown(problems ...error) error {
 	return nil
 }
 
-// removePods stops and removes all pods through containerd, ours that runs or one for the purpose, and ends it.
+// removePods stops and removes all pods through the instance's containerd, which is started if it does not run.
 func (i *Instance) removePods(ctx context.Context) error {
 	if _, err := os.Stat(i.options.containerdState()); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never ran since the machine started, or was torn down
+		return nil // it never ran since the machine booted, or was torn down
 	}
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -84,7 +86,7 @@ func (i *Instance) removePods(ctx context.Context) error {
 	return removePods(ctx, client, func(podFacts) bool { return true })
 }
 
-// reach makes containerd answer, by starting one if need be. killProcesses ends it.
+// reach waits until containerd answers, and starts one if necessary. killProcesses ends it.
 func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, daemonStopMax)
 	defer cancel()
@@ -109,7 +111,7 @@ func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
 		}()
 	}
 	for {
-		// Not its version: containerd tells that before it has read back which pods it has.
+		// Not its version: containerd answers that before it has read back its pods.
 		_, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err == nil || !sleep(ctx, pollPeriod) {
 			return err
@@ -117,7 +119,7 @@ func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
 	}
 }
 
-// killProcesses ends containerd in order, then whatever shim or container is left by SIGKILL.
+// killProcesses ends containerd in order, then kills the remaining shims and containers.
 func (i *Instance) killProcesses(ctx context.Context) error {
 	err := endAll(ctx, i.daemons(), daemonStopMax)
 	if shims := i.shims(); len(shims) > 0 {
@@ -132,7 +134,7 @@ func (i *Instance) killProcesses(ctx context.Context) error {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// killGroup kills processes of a cgroup until it has none: between looking and killing a process may fork.
+// killGroup kills the processes of a cgroup until none is left: a process may fork between listing and killing.
 func killGroup(ctx context.Context, tree *cgroup.Tree, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, killMax)
 	defer cancel()
@@ -145,7 +147,7 @@ func killGroup(ctx context.Context, tree *cgroup.Tree, group string) error {
 			if pid == os.Getpid() {
 				return fmt.Errorf("kill cgroup %s: this process is in it: leave it first", group)
 			}
-			if p, err := openProcess(pid); err == nil { // else it is gone
+			if p, err := openProcess(pid); err == nil { // otherwise it has ended
 				err := p.kill()
 				p.close()
 				if err != nil {
@@ -186,8 +188,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// removeFiles leaves images and containerd's metadata for the next start. Directories that others may share go only
-// when they are empty; and nothing goes while a mount below would lose its content.
+// removeFiles keeps images and containerd's metadata for the next start. Directories that other programs may use are
+// removed only if they are empty. Nothing is removed while a mount below would lose its content.
 func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	if !unmounted {
 		return nil
@@ -207,8 +209,8 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	return errors.Join(problems...)
 }
 
-// removeLeases removes all below the directory of leases and leaves the directory: the next start may find no room for
-// another.
+// removeLeases removes everything below the directory of leases, but not the directory: the next start may find no
+// space for another one.
 func removeLeases(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -221,13 +223,13 @@ func removeLeases(dir string) error {
 }
 
 // shimSocketDir is where shims of containerd 1.x and 2.x listen, whatever containerd's own state directory is
-// (socketRoot in its shim package). Their names are hashes; each shim's bundle says which is its own.
+// (socketRoot in its shim package). Their names are hashes; each shim's bundle has the name of its socket.
 const shimSocketDir = "/run/containerd/s"
 
 func (i *Instance) shimSockets() []string {
 	files, err := filepath.Glob(filepath.Join(i.options.containerdState(), "io.containerd.runtime.v2.task/*/*/address"))
 	if err != nil {
-		return nil // a pattern that the run directory's name broke
+		return nil // the run directory's name makes the pattern invalid
 	}
 	var sockets []string
 	for _, file := range files {

@@ -15,24 +15,24 @@ import (
 // binDirs are searched after PATH: a caller's PATH often lacks the sbin directories.
 var binDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// pluginDirs are where distributions put CNI plugins: Debian's, upstream's, Fedora's.
+// pluginDirs are the directories where distributions put CNI plugins: Debian's, the plugins' own, Fedora's.
 var pluginDirs = []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"}
 
-// plugins that the pod network is made of; containerd itself asks for loopback.
+// plugins are the CNI plugins of the pod network; containerd itself needs loopback.
 var plugins = []string{"bridge", "host-local", "loopback"}
 
-// tools are the system's programs that an instance is made of, as absolute paths; "" where absent.
+// tools are the absolute paths of the system's programs that an instance uses; "" for missing ones.
 type tools struct {
 	containerd, ctr string
-	shim            string            // which containerd looks for by its name only
-	oci             map[string]string // of runc and crun those that are there
+	shim            string            // containerd finds it only by its name
+	oci             map[string]string // the present ones of runc and crun
 	pluginDir       string
 }
 
-// installCommand is what a machine that lacks packages is told; `make deps` does the same.
+// installCommand is the command for missing packages in errors; `make deps` does the same.
 const installCommand = "apt-get install -y --no-install-recommends "
 
-// findTools reports everything that is missing at once, with the command that installs it.
+// findTools returns an error with everything that is missing, and the command that installs it.
 func findTools(o Options) (tools, error) { return findToolsIn(o, findProgram, pluginDirs) }
 
 func findToolsIn(o Options, find func(string) string, pluginDirs []string) (tools, error) {
@@ -77,7 +77,7 @@ func findToolsIn(o Options, find func(string) string, pluginDirs []string) (tool
 	return t, nil
 }
 
-// defaultOCI is the runtime of pods that name no RuntimeClass.
+// defaultOCI returns the OCI runtime of pods without a RuntimeClass.
 func (t tools) defaultOCI(o Options) string {
 	if o.OCIRuntime != "" {
 		return o.OCIRuntime
@@ -88,8 +88,8 @@ func (t tools) defaultOCI(o Options) string {
 	return "crun"
 }
 
-// crunRefusal says why crun would start no container here, "" if it would. crun up to at least 1.8 refuses a hybrid
-// cgroup hierarchy whose v2 part holds a controller (src/libcrun/cgroup.c), wherever the mount stands.
+// crunRefusal returns why crun would start no container here, or "" if it would. crun up to at least 1.8 refuses a
+// hybrid cgroup hierarchy whose v2 part has a controller (src/libcrun/cgroup.c), wherever it is mounted.
 func crunRefusal(cgroupMount string) string {
 	text, err := os.ReadFile(filepath.Join(cgroupMount, "unified/cgroup.controllers"))
 	if held := strings.Fields(string(text)); err == nil && len(held) > 0 {
@@ -127,7 +127,7 @@ func isProgram(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// release is a containerd version as far as configuration depends on it.
+// release is the part of a containerd version on which the configuration depends.
 type release struct{ major, minor int }
 
 // versionPattern finds the release in "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3" and

@@ -6,7 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzParseVersion: what containerd says its version is becomes a release from 1.6 on, or an error.
+// FuzzParseVersion: any version text of containerd becomes a release from 1.6 on, or an error.
 func FuzzParseVersion(f *testing.F) {
 	for _, text := range []string{
 		"containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3",

@@ -1,10 +1,11 @@
-// Package explain asks a node's journal why something was done to a pod or to the node, and says it in words and numbers.
+// Package explain asks a node's journal why something was done to a pod or to the node, and prints the reason with its
+// numbers.
 //
-// It finds the pod's node in the API, asks that node's agent through the API server (the proxy of nodes, so whoever may read
-// nodes/proxy may ask), and prints the records: which thresholds were met, in which order pods would have gone, with which
-// numbers, who went, and how. A pod that is gone from the API is found on a node that is named.
+// It finds the pod's node in the API, asks that node's agent through the API server (the node proxy, so the caller
+// needs permission for nodes/proxy), and prints the records: which thresholds were met, how pods were ranked, with
+// which numbers, which pods were evicted, and how. For a pod that was deleted from the API the node must be named.
 //
-// It decides nothing: what it prints was decided, and the records hold everything that went into it (internal/journal).
+// The package decides nothing: it prints decisions, and the records have all their inputs (internal/journal).
 package explain
 
 import (
@@ -30,20 +31,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Question is what somebody wants to know.
+// Question is what a user asks.
 type Question struct {
 	Namespace, Pod string // empty: about the node
 	Node           string // empty: the pod's
-	Newest         int    // at most so many decisions, the newest; 0: all
+	Newest         int    // at most that many decisions, the newest; 0: all
 }
 
-// Answer is what a node's journal has to say.
+// Answer is the content of a node's journal about a question.
 type Answer struct {
 	Node    string           `json:"node"`
 	Records []journal.Record `json:"records"`
 }
 
-// Ask asks the node.
+// Ask asks the node's agent.
 func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	if q.Node == "" {
 		pod := &corev1.Pod{}
@@ -74,8 +75,8 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	return a, nil
 }
 
-// journalOf asks through the API server; an agent that says that it listens on this machine's loopback only, where the API
-// server refuses to lead anybody, is asked itself.
+// journalOf asks through the API server. If the Node's addresses show that the agent listens only on this machine's
+// loopback, to which the API server refuses to proxy, the agent is asked directly.
 func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, kube.Nodes, "", q.Node, node); err != nil {
@@ -110,16 +111,16 @@ func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) 
 	return body, err
 }
 
-// answerMax bounds what is read of an answer: a few times the largest journal.
+// answerMax bounds how much of an answer is read: a few times the largest journal.
 const answerMax = 64 << 20
 
-// JSON is the answer for programs.
+// JSON returns the answer for programs.
 func (a Answer) JSON() ([]byte, error) {
 	out, err := json.MarshalIndent(a, "", "  ")
 	return append(out, '\n'), err
 }
 
-// Text is the answer for people.
+// Text returns the answer for people.
 func (a Answer) Text() ([]byte, error) {
 	var out bytes.Buffer
 	told := 0

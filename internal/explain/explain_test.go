@@ -12,7 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// TestTextShowsWhatSwapWasWorth: what a decision counted as available is told in full, swap only where it counted.
+// TestTextShowsWhatSwapWasWorth: everything that a decision counted as available is printed, and swap only if it
+// counted.
 func TestTextShowsWhatSwapWasWorth(t *testing.T) {
 	const told = "Of memory that is available, 137Mi is swap that pods may use.\n"
 	for swap, want := range map[unit.Bytes]bool{137 * unit.MiB: true, 0: false} {

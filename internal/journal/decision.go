@@ -8,9 +8,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Decision is the detail of an Eviction: eviction.Resume(Config, Before).Step(Now, Facts) gives Decided again.
+// Decision is the Detail of an Eviction record: eviction.Resume(Config, Before).Step(Now, Facts) returns Decided again.
 type Decision struct {
-	Rings   []string // what led to the look; none: it was time
+	Rings   []string // the notifications that led to the check; none: it was due
 	Config  eviction.Config
 	Before  eviction.State
 	Now     unit.Instant
@@ -19,16 +19,17 @@ type Decision struct {
 	Kills   []Kill
 }
 
-// Kill is what became of a victim.
+// Kill is the outcome of one victim's eviction.
 type Kill struct {
-	UID       string
-	How       string        // the kernel's way; empty: its grace runs, or it has no group of ours
-	Processes int           // as far as they were seen
-	After     time.Duration // from the beginning of the look until SIGKILL was on its way
+	UID string
+	// how the kernel was asked; empty: its termination grace period runs, or the agent made no cgroup for it
+	How       string
+	Processes int           // how many processes were seen
+	After     time.Duration // from the beginning of the check until SIGKILL was sent
 	Error     string        `json:",omitempty"`
 }
 
-// Text is the decision in one line.
+// Text returns the decision in one line.
 func (d Decision) Text() string {
 	text := ""
 	for _, m := range d.Decided.Met {

@@ -21,7 +21,7 @@ func found(t *testing.T, j *Journal) string {
 	return strings.Join(names(all), " ")
 }
 
-// The disk is full in the middle of a record, of a process that lives on: that record is lost with an error, those
+// The disk becomes full in the middle of a record, and the process continues: that record is lost with an error; those
 // before and after it are not.
 func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=1m")
@@ -30,7 +30,7 @@ func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := smallfs.Fill(t, dir)
-	for range 3 { // the first byte of it goes to the page that is there, the rest has no room
+	for range 3 { // its first byte goes to the existing page; the rest has no space
 		if _, err := j.Append(record("lost", 6000)); !errors.Is(err, unix.ENOSPC) {
 			t.Errorf("%v: want ENOSPC", err)
 		}
@@ -53,8 +53,8 @@ func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 	}
 }
 
-// A machine lost its power in the middle of a record and comes up with a full disk: the journal opens, and goes on when
-// there is room.
+// A machine loses power in the middle of a record and starts with a full disk: the journal opens, and continues when
+// there is space.
 func TestOpensOnAFullDisk(t *testing.T) {
 	for _, had := range []string{"a torn line of one page", "nothing"} {
 		dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=8")
@@ -90,8 +90,8 @@ func TestOpensOnAFullDisk(t *testing.T) {
 	}
 }
 
-// The newer file takes the place of the older just when there is no inode for another: the journal heals with the first
-// record that has one.
+// The newer file replaces the older one when there is no inode for another: the journal recovers with the first record
+// that has one.
 func TestFullDiskBetweenRenameAndOpen(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=8m,nr_inodes=5")
 	where := filepath.Join(dir, "journal")
@@ -119,7 +119,7 @@ func TestFullDiskBetweenRenameAndOpen(t *testing.T) {
 	}
 }
 
-// A process with no file descriptor left loses records with an error, and nothing else.
+// A process without free file descriptors loses records with an error, and nothing else.
 func TestNoFileDescriptors(t *testing.T) {
 	where := t.TempDir()
 	j := open(t, where, 0)

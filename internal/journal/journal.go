@@ -1,29 +1,30 @@
-// Package journal keeps what a node decided, and with which numbers, so that somebody can ask later: an audit, a person with
-// an evicted pod, a test that decides again.
+// Package journal records a node's decisions with their inputs, so that they can be examined later: by an audit, by a
+// user whose pod was evicted, by a test that repeats the decision.
 //
 // # Model
 //
-// A Record is one decision: whom it was about, one line for people, and Detail, everything that went into it and came out,
-// in the words of whoever decided. Records are numbered, never changed, and written as lines to two files in a directory:
-// the newer one grows up to half of the bound and then takes the place of the older, so that the last half is always there.
+// A Record is one decision: the pods that it was about, one line for people, and Detail, with all inputs and results in
+// the types of the deciding package. Records are numbered and never changed. They are written as lines to two files in
+// a directory. The newer file grows up to half of the bound and then replaces the older one, so that at least the last
+// half is always available.
 //
 //	1f8b2c0d {"number":17,"time":"...","kind":"eviction","pods":[{"namespace":"default","name":"grower","uid":"..."}],...}
 //
-// The first word is the CRC-32C of the rest of the line, in hexadecimal. A line that does not match it, as the last one of a
-// machine that lost power, is skipped and counted.
+// The first word is the CRC-32C of the rest of the line, in hexadecimal. A line that does not match it, such as the
+// last one of a machine that lost power, is skipped and counted.
 //
 // # Invariants
 //
-//   - When Append has returned, the record survives the end of this process, however it comes: the kernel has it. That the
-//     disk has it follows within moments, in the background.
-//   - Who is in a hurry does not wait for a disk: Within gives up waiting, and the record follows when it can.
-//   - The files never take more than the bound, whatever is written.
-//   - A record that a full disk cut off is taken back, or ended before the next: it never spoils another. A file that cannot be
-//     opened or written is tried again with each record.
-//   - Nothing in here is needed to decide: a journal that cannot be written is told about, and the work goes on.
+//   - When Append has returned, the record survives any end of this process: the kernel has it. It is written to the
+//     disk within moments, in the background.
+//   - Within waits for a bounded time only; the record is written when that is possible.
+//   - The files never exceed the bound, whatever is written.
+//   - A record that a full disk cut off is undone, or terminated before the next one: it never spoils another. If a
+//     file cannot be opened or written, that is tried again with each record.
+//   - No decision depends on the journal: if it cannot be written, that is logged, and the work continues.
 //
-// It decides nothing and interprets nothing: it declares what the detail of each kind looks like, for those who write and read it. It
-// is not the log: that is for operators and says what happened; and not Events: those go away.
+// The package decides nothing and interprets nothing. It declares the format of each kind's Detail for its writers and
+// readers. It is not the log, which is for operators and tells what happened, and it is not Events, which expire.
 package journal
 
 import (
@@ -44,28 +45,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// Kind says what a record is about.
+// Kind is the kind of a record.
 type Kind string
 
-// Kinds. Programs read them: they are only added to.
+// Kinds. Programs read them: kinds are only added.
 const (
 	Intent   Kind = "intent"   // pods are about to be evicted; written before the first of them is killed
-	Eviction Kind = "eviction" // what was decided about pods or reclaim, on what, and what came of it
+	Eviction Kind = "eviction" // a decision about pods or reclaim, its inputs and its outcome
 )
 
-// Pod is somebody a decision was about.
+// Pod is a pod that a decision was about.
 type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
-	Message   string `json:"message,omitempty"`  // what its status says
-	Until     int64  `json:"until,omitempty"`    // Unix nanoseconds: when what still runs of it is killed
+	Message   string `json:"message,omitempty"`  // the message in its status
+	Until     int64  `json:"until,omitempty"`    // Unix nanoseconds: when its remaining processes are killed
 	Disrupts  bool   `json:"disrupts,omitempty"` // it gets the condition DisruptionTarget
 }
 
 // Record is one decision.
 type Record struct {
-	Number uint64          `json:"number"` // given by Append
+	Number uint64          `json:"number"` // set by Append
 	Time   time.Time       `json:"time"`
 	Kind   Kind            `json:"kind"`
 	Pods   []Pod           `json:"pods,omitempty"`
@@ -73,7 +74,7 @@ type Record struct {
 	Detail json.RawMessage `json:"detail,omitempty"` // inputs and outcome
 }
 
-// about reports whether a pod of that name is in r; empty words match all.
+// about reports whether a pod of that namespace and name is in r; empty strings match all.
 func (r Record) about(namespace, name string) bool {
 	if namespace == "" && name == "" {
 		return true
@@ -89,28 +90,30 @@ func (r Record) about(namespace, name string) bool {
 const (
 	newer, older = "decisions", "decisions.old"
 
-	// BytesMax is the bound by default: some hundred decisions about a hundred pods. Raising it keeps them for longer.
+	// BytesMax is the default bound: some hundred decisions about a hundred pods. Raising it keeps them for longer.
 	BytesMax = 8 << 20
 
-	// lineMax bounds one record, so that one cannot push out all others. A decision on 110 pods takes about 60 KiB.
+	// lineMax bounds one record, so that one record cannot replace all others. A decision about 110 pods takes about 60
+	// KiB.
 	lineMax = 1 << 20
 )
 
-// ErrLater is returned by Within when the record was not written in time; it is written when that is possible.
+// ErrLater is returned by Within if the record was not written in time; it is written when that is possible.
 var ErrLater = errors.New("not written yet")
 
-// Journal is a journal on disk. It is safe for concurrent use; one directory has one Journal at a time.
+// Journal is a journal on disk. It is safe for concurrent use. A directory must have only one Journal at a time.
 type Journal struct {
 	dir      string
 	bytesMax int64
 	lines    chan line
-	synced   chan struct{} // something to bring to the disk
+	synced   chan struct{} // has a value when there is something to sync to the disk; closed by write
 	ended    sync.WaitGroup
 
-	mu     sync.Mutex // guards number; held while a record gets it and its place in line
+	mu     sync.Mutex // guards number; locked while a record gets its number and its place in the queue
 	number uint64
 
-	// The writer's. file is nil as long as it cannot be opened; size is its length; torn says that its last line has no end.
+	// Only the goroutine of write uses these. file is nil while it cannot be opened; size is its length; torn means
+	// that its last line is incomplete.
 	file *os.File
 	size int64
 	torn bool
@@ -121,8 +124,8 @@ type line struct {
 	done chan error
 }
 
-// Open opens the journal in dir, which is made if it is not there. A disk that is full or cannot be written is no error: whoever is
-// to free it needs to come up. Records are then lost one by one, with an error each, until it can be.
+// Open opens the journal in dir, which is created if necessary. A full or read-only disk is no error, since the agent
+// that may free the disk must start. Until the disk can be written, every record is lost with an error.
 func Open(dir string, bytesMax int64) (*Journal, error) {
 	j := &Journal{dir: dir, bytesMax: max(bytesMax, 2*lineMax), lines: make(chan line, 64), synced: make(chan struct{}, 1)}
 	damaged, err := j.each(func(r Record) { j.number = max(j.number, r.Number) })
@@ -142,7 +145,7 @@ func Open(dir string, bytesMax int64) (*Journal, error) {
 	return j, nil
 }
 
-// openNewer opens the newer file, and makes it and its directory if they are not there.
+// openNewer opens the newer file, and creates it and its directory if necessary.
 func (j *Journal) openNewer() error {
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
 		return err
@@ -164,10 +167,10 @@ func (j *Journal) openNewer() error {
 	return nil
 }
 
-// Append gives r its number and writes it.
+// Append numbers r and writes it.
 func (j *Journal) Append(r Record) (uint64, error) { return j.append(r, nil) }
 
-// Within is Append for those in a hurry: after limit it returns ErrLater.
+// Within is Append with a bounded wait: after limit it returns ErrLater.
 func (j *Journal) Within(limit time.Duration, r Record) (uint64, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -187,7 +190,7 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 	select {
 	case j.lines <- l:
 		j.mu.Unlock()
-	default: // 64 records wait for the disk already
+	default: // 64 records already wait for the disk
 		j.mu.Unlock()
 		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk does not keep up, record lost", r.Number, ErrLater)
 	}
@@ -217,7 +220,7 @@ func encode(r Record) ([]byte, error) {
 	return append(append(text, body...), '\n'), nil
 }
 
-// decode reads a line without its end.
+// decode reads a line without its newline.
 func decode(text []byte) (Record, error) {
 	sum, body, ok := bytes.Cut(text, []byte{' '})
 	want, err := strconv.ParseUint(string(sum), 16, 32)
@@ -234,7 +237,7 @@ func decode(text []byte) (Record, error) {
 	return r, nil
 }
 
-// write is the one that writes.
+// write writes the queued lines.
 func (j *Journal) write() {
 	defer close(j.synced)
 	for l := range j.lines {
@@ -267,14 +270,15 @@ func (j *Journal) writeLine(text []byte) error {
 		j.size, j.torn = j.size+int64(n), false
 		return nil
 	}
-	// What was written of it is taken back, which needs no room. Where that cannot be, the next line ends it.
+	// The part that was written is truncated, which needs no space. If that fails, the next line is preceded by a
+	// newline.
 	if n > 0 && j.file.Truncate(j.size) != nil {
 		j.size, j.torn = j.size+int64(n), true
 	}
 	return err
 }
 
-// flush brings to the disk what was written, beside the writing.
+// flush syncs what was written to the disk, in parallel with the writing.
 func (j *Journal) flush() {
 	for range j.synced {
 		for _, name := range []string{older, newer} {
@@ -290,7 +294,7 @@ func (j *Journal) flush() {
 	}
 }
 
-// Find returns the records about pods of that name, oldest first; empty words match all.
+// Find returns the records about pods of that namespace and name, oldest first; empty strings match all.
 func (j *Journal) Find(namespace, name string) ([]Record, error) {
 	var found []Record
 	_, err := j.each(func(r Record) {
@@ -337,12 +341,12 @@ func eachOf(from io.Reader, tell func(Record)) (damaged int, err error) {
 		tell(r)
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return damaged + 1, nil // not of ours: nothing behind it can be told apart
+		return damaged + 1, nil // not a line of a journal: the rest cannot be separated into lines
 	}
 	return damaged, lines.Err()
 }
 
-// Close ends the journal when everything appended is on the disk. Nothing may be appended any more.
+// Close ends the journal when everything appended is on the disk. Nothing may be appended afterwards.
 func (j *Journal) Close() error {
 	close(j.lines)
 	j.ended.Wait()

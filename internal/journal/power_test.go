@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// The power goes after some records, on a file system that flushes nothing by itself. A journal that was closed has
-// them all; what follows comes after them, with higher numbers.
+// The power fails after some records, on a file system that flushes nothing by itself. A closed journal has all of
+// them; later records follow with higher numbers.
 func TestPowerCut(t *testing.T) {
 	disk := smallfs.ForTest(t, "", 32*unit.MiB)
 	where := filepath.Join(disk.Dir, "journal")

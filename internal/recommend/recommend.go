@@ -1,16 +1,18 @@
-// Package recommend watches what this machine's own programs use and recommends what to reserve for them: the shell around
-// core/recommend.
+// Package recommend measures what this machine's own programs use and recommends what to reserve for them. It is the
+// shell of core/recommend.
 //
 // # Model
 //
-// Reservations takes a sample each Every until For has passed or it is told to stop, and answers with what was seen so far.
-// A sample reads /proc (who runs, what each uses, how busy the machine was) and the control groups of all pods, which are
-// found from the processes in them: any kubepods or kubepods.slice, of however many nodes run on this machine. It needs no
-// cgroup of its own and no API. Without root, what processes of others hold of memory is counted with shared pages in full.
+// Reservations takes a sample each Every until For has passed or ctx ends, and returns a result from the samples so
+// far. A sample reads /proc (the processes, their usage, how busy the machine was) and the cgroups of all pods. These
+// cgroups are found from the processes in them: any kubepods or kubepods.slice, of however many nodes on this machine.
+// It needs no cgroup of its own and no API. Without root privileges, the memory of other users' processes includes
+// shared pages in full.
 //
-// # What it does not do
+// # Limits of the package
 //
-// It changes nothing on the machine: a person decides what becomes of the recommendation. The arithmetic is core/recommend's.
+// It changes nothing on the machine: a person decides what to do with the recommendation. The arithmetic is in
+// core/recommend.
 package recommend
 
 import (
@@ -29,19 +31,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
-// Options of a watch.
+// Options are the options of a measurement.
 type Options struct {
 	For, Every time.Duration
-	MaxPods    int64           // that the node may have
+	MaxPods    int64           // how many pods the node may have
 	Machine    machine.Machine // this one
 	Proc       procfs.FS
-	Cgroups    string // where control groups are mounted
+	Cgroups    string // where cgroups are mounted
 
-	Seen func(corerecommend.Sample) // called after each sample; nil: nobody is told
+	Seen func(corerecommend.Sample) // called after each sample; nil: nothing is called
 }
 
-// Reservations watches and recommends. A cancelled ctx ends the watch early, which is no error: the result is of what was
-// seen until then.
+// Reservations measures and recommends. If ctx ends early, that is no error: the result is from the samples until then.
 func Reservations(ctx context.Context, o Options) (*Result, error) {
 	tree, err := cgroup.Open(o.Cgroups)
 	if err != nil {
@@ -73,22 +74,22 @@ func Reservations(ctx context.Context, o Options) (*Result, error) {
 	}
 }
 
-// sampler takes samples. It remembers what does not change of a process, and the groups of pods.
+// sampler takes samples. It stores what does not change about a process, and the cgroups of pods.
 type sampler struct {
 	proc   procfs.FS
 	tree   *cgroup.Tree
 	known  map[corerecommend.ProcessID]whose
-	groups map[string]bool // groups of all pods that have been seen
-	coarse bool            // some process's memory could be read only roughly
+	groups map[string]bool // cgroups of all pods that have been seen
+	coarse bool            // the memory of some process could be read only roughly
 }
 
-// whose says what a process is, which does not change while it lives, but for programs that have just been started.
+// whose classifies a process. That does not change while the process lives, except shortly after its start.
 type whose struct {
 	part   corerecommend.Part
 	perPod bool
-	pods   string // the group of all pods that it is in; empty: it is outside
+	pods   string // the cgroup of all pods that it is in; empty: it is outside
 	pod    string
-	seen   int // samples since it was first looked at
+	seen   int // samples since it was first seen
 }
 
 const systemSlice = "/system.slice"
@@ -125,7 +126,7 @@ func (s *sampler) sample() (corerecommend.Sample, error) {
 	return out, nil
 }
 
-// group reads what a group uses, and whether there is one.
+// group reads the usage of a cgroup, and returns whether it exists.
 func (s *sampler) group(name string) (corerecommend.Group, bool, error) {
 	usage, err := s.tree.Usage(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +141,7 @@ func (s *sampler) group(name string) (corerecommend.Group, bool, error) {
 	return corerecommend.Group{CPU: usage.CPU.OrZero(), Memory: memory.OrZero()}, true, err
 }
 
-// processes fills in the processes outside the pods, and counts the pods.
+// processes adds the processes outside of pods, and counts the pods.
 func (s *sampler) processes(out *corerecommend.Sample) error {
 	pids, err := s.proc.ProcessIDs()
 	if err != nil {
@@ -158,8 +159,8 @@ func (s *sampler) processes(out *corerecommend.Sample) error {
 	return nil
 }
 
-// settled is after how many samples a process is taken for what it is: one that was just forked is still its parent, by
-// name and by group.
+// settled is after how many samples a process's classification is final: a process that was just forked still has its
+// parent's name and cgroup.
 const settled = 3
 
 func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {
@@ -184,7 +185,7 @@ func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods m
 		}
 		return nil
 	}
-	if pid == os.Getpid() { // who watches is not there when nobody watches
+	if pid == os.Getpid() { // without a measurement this process would not exist
 		foot, err := s.proc.Footprint(pid)
 		out.Busy, out.InUse = out.Busy-p.CPU, max(0, out.InUse-foot.Private)
 		return err
@@ -220,8 +221,8 @@ func (s *sampler) look(pid int, name string) (whose, error) {
 	return whose{part: part, perPod: perPod}, nil
 }
 
-// footprint reads the exact share of memory for the few processes that are reserved for by name; for the system's many,
-// of which only the largest are shown, the rough one is enough.
+// footprint reads the exact share of memory of the few processes with a reservation of their own. For the system's many
+// processes, of which only the largest are shown, the rough value is enough.
 func (s *sampler) footprint(pid int, part corerecommend.Part) (procfs.Footprint, error) {
 	if part != corerecommend.System {
 		foot, err := s.proc.Footprint(pid)

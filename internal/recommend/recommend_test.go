@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// node is a made-up /proc and a cgroup v2 mount.
+// node is an invented /proc and a cgroup v2 mount.
 type node struct {
 	t   *testing.T
 	dir string
@@ -36,7 +36,7 @@ func (n node) write(name, text string) {
 	}
 }
 
-// process writes what /proc has of a process; cpu is in hundredths of a second, memory in kB.
+// process writes the files of a process in /proc; cpu is in hundredths of a second, memory in kB.
 func (n node) process(pid int, name, args, group string, cpu, memory int) {
 	dir := fmt.Sprintf("proc/%d/", pid)
 	n.write(dir+"stat", fmt.Sprintf("%d (%s) S 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 %d 0 0", pid, name, cpu, pid))
@@ -59,7 +59,7 @@ func (n node) group(name string, usec int, anon string) {
 
 const pods = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice/cri-containerd-1.scope"
 
-// newNode is a node with one pod, a runtime, an agent and a daemon.
+// newNode returns a node with one pod, a runtime, an agent and a daemon.
 func newNode(t *testing.T) (node, Options) {
 	n := node{t, t.TempDir()}
 	n.machine(1000, "524288")
@@ -78,7 +78,8 @@ func newNode(t *testing.T) (node, Options) {
 	}
 }
 
-// TestWatch runs a watch over a node that works: each second 100 ms of the pod, 20 ms of runtime, 10 ms of agent, 30 ms of others.
+// TestWatch measures a busy node: each second uses 100 ms in the pod, 20 ms in the runtime, 10 ms in the agent, 30 ms
+// in others.
 func TestWatch(t *testing.T) {
 	n, o := newNode(t)
 	i := 0
@@ -88,7 +89,7 @@ func TestWatch(t *testing.T) {
 		n.group("kubepods.slice", 5_000_000+100_000*i, "104857600")
 		n.process(10, "containerd", "/usr/bin/containerd", "/system.slice/containerd.service", 100+2*i, 40960)
 		n.process(20, "plimsoll", "/usr/bin/plimsoll agent", "/system.slice/plimsoll.service", 50+i, 20480)
-		if i == 5 { // a process may end while it is being looked at
+		if i == 5 { // a process may end while it is being read
 			if err := os.Remove(filepath.Join(n.dir, "proc/1/stat")); err != nil {
 				t.Error(err)
 			}
@@ -108,16 +109,17 @@ func TestWatch(t *testing.T) {
 	if cpu(corerecommend.Runtime) != 20 || cpu(corerecommend.Agent) != 10 || cpu(corerecommend.System) != 30 || r.Report.Slice == nil {
 		t.Errorf("%+v", r.Report.Parts)
 	}
-	// 512 MiB in use, of them 100 the pods', half of 70 the runtime's and the agent's; the other half are files.
+	// 512 MiB are in use: 100 of the pods, half of 70 of the runtime and the agent; the other half are files.
 	if got := r.Report.Parts[corerecommend.System].Memory.P50; got != (512-100-35)*unit.MiB {
 		t.Errorf("memory of the system %v", got)
 	}
-	if r.Advice.Kube.Memory != 192*unit.MiB { // 50 + 20, 10 for each of 10 more pods, a tenth, rounded up to 16
+	// 50 + 20, plus 10 for each of 10 more pods, plus a tenth, rounded up to 16
+	if r.Advice.Kube.Memory != 192*unit.MiB {
 		t.Errorf("kubeReserved %v: %s", r.Advice.Kube.Memory, r.Advice.Why.KubeMemory)
 	}
 }
 
-// TestInterrupt ends a watch early: what was seen is answered.
+// TestInterrupt ends a measurement early: the result is from the samples so far.
 func TestInterrupt(t *testing.T) {
 	_, o := newNode(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +137,7 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-// TestYAMLIsConfiguration pastes what is printed into a configuration.
+// TestYAMLIsConfiguration uses the output in a configuration.
 func TestYAMLIsConfiguration(t *testing.T) {
 	_, o := newNode(t)
 	o.For = 0
@@ -143,7 +145,7 @@ func TestYAMLIsConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Advice.System.CPU = 2000 // printed as 2, which is no string unless quoted
+	r.Advice.System.CPU = 2000 // printed as 2, which is not a string unless quoted
 	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + string(r.YAML())
 	c, _, err := kubeletconfig.Parse([]byte(text), "/")
 	if err != nil || c.SystemReserved["cpu"] != "2" || c.KubeReserved["memory"] == "" {
@@ -164,7 +166,7 @@ func TestYAMLIsConfiguration(t *testing.T) {
 	}
 }
 
-// TestThisMachine takes a sample of the machine the test runs on.
+// TestThisMachine takes a sample of the machine on which the test runs.
 func TestThisMachine(t *testing.T) {
 	r, err := Reservations(t.Context(), Options{For: time.Millisecond, Every: time.Millisecond, MaxPods: 110, Proc: procfs.Default, Cgroups: "/sys/fs/cgroup", Machine: machine.Machine{CPUs: idset.Of(0), Memory: unit.GiB}})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Result is what was seen, what to reserve, and what others would.
+// Result is what was measured, what to reserve, and what other vendors' formulas reserve.
 type Result struct {
 	Machine  machine.Machine
 	MaxPods  int64
@@ -35,7 +35,7 @@ func (o Options) result(r corerecommend.Report, coarse bool) *Result {
 	return out
 }
 
-// YAML returns the part of a KubeletConfiguration that r recommends, with everything else in comments.
+// YAML returns the recommended part of a KubeletConfiguration, with everything else in comments.
 func (r *Result) YAML() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Watched for %v: %d samples, %s.\n#\n", r.Report.For.Round(time.Second), r.Report.Samples, r.pods())
@@ -69,7 +69,8 @@ func (r *Result) pods() string {
 	}
 }
 
-// block writes one reservation. Amounts are quoted: the configuration wants strings, and "2" alone is none.
+// block writes one reservation. Amounts are quoted: the configuration requires strings, and 2 without quotes is a
+// number.
 func block(b *bytes.Buffer, name string, reserved allocatable.Reserved, whyCPU, whyMemory string) {
 	if reserved == (allocatable.Reserved{}) {
 		fmt.Fprintf(b, "# %s: nothing was seen to reserve for.\n", name)
@@ -118,7 +119,7 @@ func (r *Result) formulas() []byte {
 	return b.Bytes()
 }
 
-// rounded prints memory in MiB, as these amounts are compared.
+// rounded prints memory in MiB, in which these amounts are compared.
 func rounded(b unit.Bytes) string {
 	return fmt.Sprintf("%.0fMi", float64(b)/float64(unit.MiB))
 }
