@@ -1,8 +1,8 @@
-// Command plimsoll-lab gives a person the machines of package lab: it lists them, builds their image, boots one with a shell,
-// or runs one command in one.
+// Command plimsoll-lab is a command line for the virtual machines of package lab: it lists them, builds their image,
+// boots one with a shell, or runs one command in one.
 //
-// It holds flags and wiring only, one function per verb. Exit codes are those of plimsoll: 0 done, 1 failed, 2 bad usage;
-// exec returns what the command in the guest did.
+// It contains only flags and wiring, one function per verb. Exit codes are those of plimsoll: 0 done, 1 failed, 2 bad
+// usage. exec returns the exit code of the command in the guest.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// Exit codes of our own failures.
+// Exit codes of plimsoll-lab's own failures.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -47,7 +47,8 @@ func main() {
 	}
 }
 
-// newRootCommand sets began when a verb's own work begins: an error from before is about the command line.
+// newRootCommand returns the root command. It sets began when a verb begins: an error before that is about the command
+// line.
 func newRootCommand(began *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plimsoll-lab",
@@ -100,7 +101,7 @@ func newListCommand() *cobra.Command {
 	}
 }
 
-// guestFlags are the flags of the verbs that boot.
+// guestFlags adds the flags of the verbs that boot a machine.
 func guestFlags(c *cobra.Command, o *lab.Options) {
 	flags := c.Flags()
 	flags.StringVar((*string)(&o.Init), "init", string(lab.Tiny), "process 1 of the guest: tiny or systemd")
@@ -109,7 +110,7 @@ func guestFlags(c *cobra.Command, o *lab.Options) {
 	flags.StringVar(&o.Bin, "bin", binBeside(), "directory of the built binaries (make build)")
 }
 
-// binBeside is the directory of this program, if it was built by make build.
+// binBeside returns the directory of this program, if `make build` built it there.
 func binBeside() string {
 	self, err := os.Executable()
 	if err != nil {
@@ -143,14 +144,15 @@ func newRunCommand(o *lab.Options) *cobra.Command {
 	return c
 }
 
-// restoreTerminal returns what makes the terminal again as it is: QEMU changes it, and may be killed.
+// restoreTerminal returns a function that restores the terminal's current settings: QEMU changes them, and may be
+// killed.
 func restoreTerminal() func() {
 	fd := int(os.Stdin.Fd())
 	state, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		return func() {} // no terminal
+		return func() {} // return func() {} // standard input is not a terminal
 	}
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // nothing to be done about a lost terminal
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // best effort: the terminal may be gone
 }
 
 func newExecCommand(o *lab.Options) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// agentFlags are the flags of the agent, spelled as the kubelet's.
+// agentFlags are the flags of the agent; they have the kubelet's names.
 type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
 	pluginsDir                                              string
@@ -65,7 +65,7 @@ stops no container: started again, it takes up what runs.`,
 	return c
 }
 
-// memorySignalUpstream is how users name the kubelet's own signal.
+// memorySignalUpstream is the value of --memory-signal for the kubelet's own signal.
 const memorySignalUpstream = "working-set"
 
 func (f agentFlags) options() (agent.Options, error) {
@@ -125,7 +125,7 @@ func (f agentFlags) options() (agent.Options, error) {
 	return o, nil
 }
 
-// nodeName is the node's name: what was asked for, else the host's, always in lower case as the API demands.
+// nodeName returns the node's name: the given name, else the host's, always in lower case as the API requires.
 func nodeName(override string) (string, error) {
 	name := override
 	if name == "" {

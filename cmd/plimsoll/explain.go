@@ -30,7 +30,7 @@ journal of their evictions: what was met, who would have gone in which order, wh
 	return c
 }
 
-// explainFlags say whom to ask, and how to answer.
+// explainFlags are the flags of the verbs that ask a node's journal.
 type explainFlags struct {
 	kubeconfig string
 	cluster    cluster.Options

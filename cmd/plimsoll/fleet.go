@@ -95,7 +95,7 @@ nodes are registered.`,
 	return c
 }
 
-// defaultControl is where a fleet that up did not start takes orders.
+// defaultControl is the default control socket of a fleet that `up` did not start.
 func defaultControl() string {
 	dir := os.Getenv("XDG_RUNTIME_DIR")
 	switch {
@@ -107,7 +107,7 @@ func defaultControl() string {
 	return filepath.Join(dir, "plimsoll-fleet.sock")
 }
 
-// fleetSocket are the flags that say which fleet is meant, and the path of its socket.
+// fleetSocket adds the flags that select a fleet. The result returns the path of its control socket.
 func fleetSocket(c *cobra.Command) func() (string, error) {
 	var o cluster.Options
 	var control string

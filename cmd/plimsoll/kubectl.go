@@ -20,10 +20,10 @@ func newKubectlCommand() *cobra.Command {
 them a KUBECONFIG that is set is kept, and then any cluster is reached, from any machine.`,
 		Example: `  plimsoll kubectl get nodes
   plimsoll kubectl --instance test describe node`,
-		DisableFlagParsing: true, // the flags are kubectl's
+		DisableFlagParsing: true, // DisableFlagParsing: true, // the flags are for kubectl
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
-				return c.Help() // kubectl's own is "plimsoll kubectl help"
+				return c.Help() // return c.Help() // kubectl's help is "plimsoll kubectl help"
 			}
 			o, args, err := splitKubectlArgs(args)
 			if err != nil {
@@ -36,20 +36,20 @@ them a KUBECONFIG that is set is kept, and then any cluster is reached, from any
 					kubeconfig, err = cluster.AdminKubeconfig(kept)
 				}
 			}
-			if err != nil && (len(args) == 0 || args[0] != "version") { // which says what it is without a cluster, too
+			if err != nil && (len(args) == 0 || args[0] != "version") { // if err != nil && (len(args) == 0 || args[0] != "version") { // version also works without a cluster
 				return err
 			}
 			argv, env, err := cluster.KubectlCommand(kept, kubeconfig, args)
 			if err != nil {
 				return err
 			}
-			// The process becomes kubectl: signals, terminal and exit code are its own.
+			// The process becomes kubectl: signals, terminal and exit code are kubectl's.
 			return fmt.Errorf("run %s: %w", argv[0], unix.Exec(argv[0], argv, env))
 		},
 	}
 }
 
-// splitKubectlArgs takes our two flags from the front of args.
+// splitKubectlArgs removes our two flags from the front of args.
 func splitKubectlArgs(args []string) (o cluster.Options, rest []string, err error) {
 	for len(args) > 0 {
 		name, value, inline := strings.Cut(args[0], "=")

@@ -16,19 +16,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-// leaderElection is upstream's flags of leader election.
+// leaderElection has upstream's flags of leader election, and the state of this process's candidate.
 type leaderElection struct {
 	on   bool
 	lock string
 	election.Config
-	// Client makes the client that renews; nil: by the kubeconfig that run is told.
+	// Client returns the client that renews the Lease; nil: one made from the kubeconfig that is passed to run.
 	Client func(agent string) (*kube.Client, error)
 
 	leading   atomic.Bool
 	candidate atomic.Pointer[election.Candidate]
 }
 
-// health is whether this process, if it leads, holds its Lease: one that waits is well.
+// health returns a check that fails if this process leads and its Lease has expired. A process that waits is healthy.
 func (l *leaderElection) health() serving.Check {
 	return serving.Check{Name: "leaderElection", Do: func() error {
 		if c := l.candidate.Load(); c != nil && l.leading.Load() && !c.Holds() {
@@ -41,7 +41,7 @@ func (l *leaderElection) health() serving.Check {
 // acts reports whether this process acts: it leads, or there is no election.
 func (l *leaderElection) acts() bool { return !l.on || l.leading.Load() }
 
-// status measures whether this process leads, under upstream's name.
+// status returns a metric that says whether this process leads, with upstream's name.
 func (l *leaderElection) status() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "leader_election_master_status", Help: "1: this process leads; 0: another may", ConstLabels: prometheus.Labels{"name": l.Name},
@@ -53,7 +53,7 @@ func (l *leaderElection) status() prometheus.Collector {
 	})
 }
 
-// inForce is the election as its configuration file would say it.
+// inForce returns the election in the form of the configuration file.
 func (l *leaderElection) inForce() componentv1alpha1.LeaderElectionConfiguration {
 	return componentv1alpha1.LeaderElectionConfiguration{
 		LeaderElect: &l.on, LeaseDuration: metav1.Duration{Duration: l.LeaseDuration}, RenewDeadline: metav1.Duration{Duration: l.RenewDeadline},
@@ -73,7 +73,7 @@ func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
 	return l
 }
 
-// fill takes from a configuration file what no flag says.
+// fill sets what the configuration file says, except what flags say.
 func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderElectionConfiguration) {
 	if file.LeaderElect != nil && !f.Changed("leader-elect") {
 		l.on = *file.LeaderElect
@@ -99,7 +99,7 @@ func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderEl
 	}
 }
 
-// run runs lead, at once or while this process is the leader. lead is told how to ask whether it still is.
+// run runs lead, at once or while this process is the leader. lead gets a function that reports whether it still is.
 func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead func(ctx context.Context, leads func() bool) error) error {
 	if l.lock != "leases" {
 		return usageError{errUnknownLock(l.lock)}
@@ -107,7 +107,7 @@ func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead
 	if !l.on {
 		return lead(ctx, func() bool { return true })
 	}
-	// A client of its own, so that renewals never wait behind other requests of this process.
+	// A separate client, so that renewals do not wait behind other requests of this process.
 	connect := l.Client
 	if connect == nil {
 		connect = func(agent string) (*kube.Client, error) {

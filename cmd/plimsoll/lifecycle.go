@@ -49,7 +49,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 	port := servingFlags(f, portLifecycle)
 	_ = c.MarkFlagRequired("kubeconfig")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// Pauses between attempts differ from process to process.
+		// The jitter of retries differs from process to process.
 		h.Seed = uint64(time.Now().UnixNano())
 		var err error
 		// Writes are bounded by how many may be in flight and by the server's priority and fairness, not by a rate.

@@ -75,7 +75,7 @@ func printMachine(c *cobra.Command, f machinefile.File, output *outputFormat) er
 	return err
 }
 
-// existing returns dir, or the nearest directory above it that exists.
+// existing returns dir, or the nearest parent directory that exists.
 func existing(dir string) string {
 	for {
 		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {

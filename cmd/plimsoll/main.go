@@ -1,7 +1,7 @@
-// Command plimsoll keeps Kubernetes nodes above their load line: agent, scheduler and node-lifecycle controller around
-// one decision core, and a whole one-node cluster with one command.
+// Command plimsoll is node software for Kubernetes: agent, scheduler and node-lifecycle controller around one decision
+// core, and a whole cluster on one machine with one command.
 //
-// This package holds flags and wiring only, one file per verb.
+// This package contains only flags and wiring, one file per verb.
 package main
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes, as design promises scripts: 0 done, 1 failed, 2 bad usage or input.
+// Exit codes, documented for scripts: 0 done, 1 failed, 2 bad usage or input.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// usageError marks an error as the caller's: bad flag, file or object.
+// usageError marks an error that the caller caused: a bad flag, file or object.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -36,8 +36,8 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// run does what args say. An error from before a verb began is about the command line: an unknown verb, a surplus
-// argument, a flag that is missing.
+// run runs the command line args. An error before a verb began is about the command line: an unknown verb, a surplus
+// argument, a missing flag.
 func run(ctx context.Context, args []string) error {
 	root, began := newRootCommand(), false
 	note(root, func() { began = true })
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	return err
 }
 
-// note tells when the verb of c, or of a command below it, begins.
+// note calls began when the verb of c, or of a command below it, begins.
 func note(c *cobra.Command, began func()) {
 	if do := c.RunE; do != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// outputFormat is the value of a verb's -o: one of some formats, the first of which is meant when none is given.
+// outputFormat is the value of a verb's -o: one of several formats; the first is the default.
 type outputFormat struct {
 	chosen string
 	of     []string
 }
 
-// The formats. Those for programs are stable: keys may be added, none changes.
+// The formats. Those for programs are stable: keys may be added, and do not change.
 const (
 	outputYAML  = "yaml"
 	outputJSON  = "json"

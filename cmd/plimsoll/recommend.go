@@ -89,7 +89,7 @@ or v2; with root it reads memory exactly.`,
 	return c
 }
 
-// tellEach returns a function that notes, once each period, that the watch goes on.
+// tellEach returns a function that prints a note once per period while the measurement continues.
 func tellEach(sink progress.Sink, period time.Duration) func(corerecommend.Sample) {
 	samples, last := 0, time.Now()
 	return func(s corerecommend.Sample) {

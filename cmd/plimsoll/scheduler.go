@@ -51,7 +51,7 @@ agent will find them; NodeResourceTopologyMatch is the name of that rule in the 
 	return c
 }
 
-// schedulerCommand is what the command line says.
+// schedulerCommand is the parsed command line of the verb.
 type schedulerCommand struct {
 	config, writeTo, sampling string
 
@@ -81,7 +81,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	}
 	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
 	port := &u.port.Options
-	// As kube-scheduler's: /livez asks for this process alone, so that waiting for others never restarts it.
+	// As kube-scheduler's: /livez checks this process alone, so that it is not restarted because another one is late.
 	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync", Do: s.o.Health.Synced}
 	port.Live = []serving.Check{loop}
 	port.Well = []serving.Check{s.leader.health(), loop}
@@ -104,7 +104,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	})
 }
 
-// compile reads the file and lets the flags go before it.
+// compile reads the configuration file; flags override it.
 func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 	gates, err := s.upstream.begin()
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 	if file.LeaderElection != nil {
 		s.leader.fill(s.flags, file.LeaderElection)
 	}
-	// Those who answer to one name compete with each other, upstream's scheduler among them, and with nobody else.
+	// Schedulers with the same name compete with each other, upstream's scheduler among them, and with no others.
 	named := s.flags.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
 	if s.o.Name != scheduler.DefaultName && !named {
 		s.leader.Name = s.o.Name
@@ -150,7 +150,7 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 	return file, nil
 }
 
-// agree lets a flag that was given, or else the file, decide.
+// agree sets flag and file to the same value: the flag's if it was given, else the file's.
 func agree[T any](given bool, flag, file *T) {
 	if given {
 		*file = *flag

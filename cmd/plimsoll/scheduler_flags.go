@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-// upstreamFlags are those of kube-scheduler that are about how it runs, and not about where pods go.
+// upstreamFlags are the flags of kube-scheduler that concern how it runs, not where it places pods.
 type upstreamFlags struct {
 	kubeconfig, master          string
 	authentication, access      string // kubeconfigs
@@ -34,8 +34,8 @@ type upstreamFlags struct {
 	flags                       *pflag.FlagSet
 }
 
-// idleFlags are flags of kube-scheduler that are taken, so that its command lines start this, and do nothing: by name,
-// with the reason. A value is text here; those without one are switches.
+// idleFlags are flags of kube-scheduler that are accepted, so that its command lines work, and have no effect: by name,
+// with the reason. Those with a value take text here; those without are switches.
 var idleFlags = []struct{ name, value, why string }{
 	{"allow-metric-labels", "map", "labels of metrics are bounded as they are"},
 	{"allow-metric-labels-manifest", "file", "labels of metrics are bounded as they are"},
@@ -67,7 +67,7 @@ var idleFlags = []struct{ name, value, why string }{
 	{"vmodule", "patterns", "the level is that of --v everywhere"},
 }
 
-// schedulerFlags defines the flags of kube-scheduler but for those of leader election and its file.
+// schedulerFlags defines the flags of kube-scheduler, except those of leader election and --config.
 func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
 	u := &upstreamFlags{flags: f, port: servingFlags(f, portScheduler)}
 	f.StringVar(&u.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; none: as a pod of the cluster")
@@ -98,7 +98,7 @@ func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
 	return u
 }
 
-// begin checks the flags, sets up the log and the profiles, and warns of what has no effect.
+// begin checks the flags, sets up the log, and warns of flags without an effect.
 func (u *upstreamFlags) begin() (featuregate.Set, error) {
 	switch u.logFormat {
 	case "text":
@@ -129,13 +129,13 @@ func (u *upstreamFlags) begin() (featuregate.Set, error) {
 	return set, nil
 }
 
-// gateDeclaredFeatures switches the rule of its name. The other gates have no effect.
+// gateDeclaredFeatures switches the rule of that name. The other gates have no effect.
 const gateDeclaredFeatures = "NodeDeclaredFeatures"
 
-// verboseDebug is the --v from which on every decision is logged: upstream's debug level.
+// verboseDebug is the --v from which every decision is logged: upstream's debug level.
 const verboseDebug = 4
 
-// client makes a client for agent by the kubeconfig that is not empty first.
+// client returns a client for agent with the first of the kubeconfigs that is not empty.
 func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Client, error) {
 	kubeconfig := cmp.Or(kubeconfigs...)
 	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
@@ -145,7 +145,7 @@ func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Clien
 	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})
 }
 
-// open prepares the port: who is asked about others, and what is served.
+// open prepares the HTTPS port: the clients for authentication and authorization, and what is served.
 func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
 	authentication, err := u.client("plimsoll-scheduler-authentication", u.authentication, kubeconfig)
 	if err != nil {
@@ -181,7 +181,7 @@ func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
 	return nil
 }
 
-// orNone turns the zero of a flag into what a server takes for none.
+// orNone translates a flag's value to that of serving.Options: zero means not to cache.
 func orNone(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -189,10 +189,10 @@ func orNone(d time.Duration) time.Duration {
 	return d
 }
 
-// profileTime bounds a profile: upstream's default of 30 s, and as much as anybody asks for by hand. Chosen.
+// profileTime bounds a profile: more than upstream's default of 30 s, and as much as a person requests. Chosen.
 const profileTime = 5 * time.Minute
 
-// unhurried lets an answer take longer than others; net/http/pprof looks for the server's own bound in the context.
+// unhurried allows a handler to take longer than others; net/http/pprof reads the server's own bound from the context.
 func unhurried(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profileTime))
@@ -200,10 +200,10 @@ func unhurried(answer http.HandlerFunc) http.Handler {
 	})
 }
 
-// schedulerName is what upstream's program is called: under that name this one is it.
+// schedulerName is the name of upstream's program: under that name plimsoll runs the verb scheduler.
 const schedulerName = "kube-scheduler"
 
-// asUpstream returns the arguments of a program that was started as name: under upstream's name it is that verb.
+// asUpstream returns the arguments of a program that was started as name: under upstream's name, those of the verb.
 func asUpstream(name string, args []string) []string {
 	if name[strings.LastIndexByte(name, '/')+1:] == schedulerName {
 		return append([]string{"scheduler"}, args...)

@@ -8,12 +8,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-// portLifecycle is where `plimsoll lifecycle` answers. Chosen: beside upstream's 10257 (controller manager) and free in
-// its list, so that both may run on one machine.
+// portLifecycle is the default HTTPS port of `plimsoll lifecycle`. Chosen: near upstream's 10257 (controller manager)
+// and not used by upstream, so that both may run on one machine.
 const portLifecycle = 10267
 
-// portScheduler is where `plimsoll scheduler` answers: upstream's, as it stands in its place. Beside it, --secure-port
-// is another.
+// portScheduler is the default HTTPS port of `plimsoll scheduler`: that of upstream's scheduler, which it replaces. To
+// run both, set --secure-port.
 const portScheduler = 10259
 
 // securePort is upstream's secure serving flags.
@@ -29,7 +29,7 @@ func servingFlags(f *pflag.FlagSet, port int) *securePort {
 	return s
 }
 
-// beside runs do with the port open, and ends with the first of both.
+// beside runs do while the port is open, and returns when either ends.
 func (s *securePort) beside(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,7 +37,7 @@ func (s *securePort) beside(ctx context.Context, do func(context.Context) error)
 	go func() {
 		err := serving.Run(ctx, s.Options)
 		if err != nil {
-			cancel() // a component that cannot be watched does not start
+			cancel() // cancel() // a component whose health cannot be read does not start
 		}
 		served <- err
 	}()

@@ -31,7 +31,7 @@ their pods.`,
   plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Without root there can be no containers, and --hollow says that the user knows.
+			// Without root there can be no containers; with --hollow the user has said so.
 			o.Agent = !noAgent && (os.Geteuid() == 0 || o.Hollow == 0)
 			if err := o.Fill(); err != nil {
 				return usageError{err}
@@ -78,7 +78,7 @@ their pods.`,
 	return c
 }
 
-// instanceFlags are those that every verb about an instance takes.
+// instanceFlags adds the flags of every verb that acts on an instance.
 func instanceFlags(c *cobra.Command, o *cluster.Options) {
 	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance, "name of the cluster; several can live on one machine, with different ports and networks")
 	c.Flags().StringVar(&o.StateDir, "state-dir", "", "directory of all that survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
@@ -86,7 +86,7 @@ func instanceFlags(c *cobra.Command, o *cluster.Options) {
 
 func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	if parent, ok := cluster.DetachedSink(); ok {
-		_ = os.Chdir("/") // best effort: keeps no file system busy
+		_ = os.Chdir("/") // _ = os.Chdir("/") // best effort: so that the process keeps no file system busy
 		err := cluster.Up(c.Context(), o, parent, parent.Up)
 		if errors.Is(err, cluster.ErrHandedOver) {
 			return nil
@@ -127,7 +127,8 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	return err
 }
 
-// describeAlreadyUp is up on an instance that another process has in hand: wait until it is up, and show it.
+// describeAlreadyUp handles an instance that another process supervises: it waits until the instance is up and shows
+// it.
 func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options, sink progress.Sink) error {
 	kept, err := cluster.Load(o)
 	if errors.As(err, new(*cluster.NotUpError)) {

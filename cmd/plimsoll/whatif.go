@@ -33,7 +33,7 @@ With -o json and -o yaml the results are stable formats: keys are added, none ch
 	return c
 }
 
-// tabler is a result that can be shown to people.
+// tabler is a result that can be printed as a table for people.
 type tabler interface{ Table() []byte }
 
 // printResult writes the result of a question.

@@ -65,7 +65,7 @@ healthy plugins without an opinion of their own (GetPreferredAllocation).`,
 	return c
 }
 
-// loadPods reads manifests and keeps the pods.
+// loadPods reads manifests and returns the pods.
 func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
 	objects, err := manifests.Load(paths)
 	if err != nil {
@@ -82,7 +82,7 @@ func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// decidedHere reports whether a warning is about a field that the agent does not honour yet, and this question does.
+// decidedHere reports whether a warning concerns a field that this question honours though the agent does not yet.
 func decidedHere(warning string) bool {
 	for _, field := range []string{"cpuManagerPolicy", "memoryManagerPolicy", "topologyManager", "reservedMemory"} {
 		if strings.HasPrefix(warning, field) {

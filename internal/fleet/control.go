@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 )
 
-// The control socket speaks HTTP, so that curl --unix-socket can do what `plimsoll fleet fault` does. Its file's mode
-// lets its owner in and nobody else.
+// The control socket speaks HTTP, so that curl --unix-socket can do what `plimsoll fleet fault` does. Only the owner of
+// its file has access.
 //
 //	POST /fault    body: one order; answers with Obeyed
 //	GET  /status   answers with Status
@@ -30,20 +30,20 @@ const (
 	pathStatus = "/status"
 )
 
-// Obeyed says which nodes an order was carried out on.
+// Obeyed says on which nodes an order was executed.
 type Obeyed struct {
 	Order string   `json:"order"`
 	Nodes []string `json:"nodes"`
 }
 
 const (
-	// orderMax bounds the text of an order: it may name every node of a fleet.
+	// orderMax bounds the text of an order, in bytes: it may name every node of a fleet.
 	orderMax = 8 << 20
 	// controlTimeout bounds a request to the socket: the conductor answers between two decisions.
 	controlTimeout = 30 * time.Second
 )
 
-// serveControl listens on path until stop.
+// serveControl serves the socket at path until stop is called.
 func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err error) {
 	l, err := listenUnix(path)
 	if err != nil {
@@ -81,10 +81,10 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 		}
 	}()
 	slog.Info("fleet takes orders", "socket", path)
-	return func() { _ = server.Close() }, nil // closing removes the socket's file
+	return func() { _ = server.Close() }, nil // return func() { _ = server.Close() }, nil // this also removes the socket's file
 }
 
-// readOrder reads an order that is to be carried out now.
+// readOrder reads an order that is to be executed now.
 func readOrder(text string) (fault.Order, error) {
 	o, err := fault.Parse(strings.TrimSpace(text))
 	if err == nil && o.At > 0 {
@@ -95,7 +95,7 @@ func readOrder(text string) (fault.Order, error) {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // a client that went away wants no answer
+	_ = json.NewEncoder(w).Encode(v) // _ = json.NewEncoder(w).Encode(v) // best effort: the client may be gone
 }
 
 // ask runs do on the conductor's goroutine.
@@ -108,7 +108,7 @@ func (f *fleet) ask(ctx context.Context, do func()) {
 	}
 }
 
-// listenUnix listens on a socket that only its owner may use. One that nobody listens on any more is replaced.
+// listenUnix listens on a socket that only its owner may use. It replaces the file of a socket whose process has ended.
 func listenUnix(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
@@ -122,7 +122,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("listen on --control: %w", err)
 	}
-	// The mode has to be right from the first moment on, and only the umask can see to that.
+	// The mode must be right from the beginning, which only the umask can ensure.
 	before := unix.Umask(0o177)
 	defer unix.Umask(before)
 	l, err := net.Listen("unix", path)
@@ -132,12 +132,12 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// RefusedError says why a fleet did not carry out an order: the order is wrong.
+// RefusedError is the error of a fleet that did not execute an order because the order is invalid.
 type RefusedError struct{ Reason string }
 
 func (e RefusedError) Error() string { return e.Reason }
 
-// Command gives an order to the fleet that listens on the socket.
+// Command sends an order to the fleet with that control socket.
 func Command(ctx context.Context, socket, order string) (o Obeyed, err error) {
 	if _, err := readOrder(order); err != nil {
 		return o, RefusedError{err.Error()}
@@ -146,7 +146,7 @@ func Command(ctx context.Context, socket, order string) (o Obeyed, err error) {
 	return o, err
 }
 
-// Look asks the fleet that listens on the socket how it is.
+// Look returns the status of the fleet with that control socket.
 func Look(ctx context.Context, socket string) (s Status, err error) {
 	err = call(ctx, socket, http.MethodGet, pathStatus, nil, &s)
 	return s, err

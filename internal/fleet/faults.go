@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// pick finds the nodes of orders as things are now; the error names every order that picks none.
+// pick returns the nodes of orders in the current state; the error names every order for which there are none.
 func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
 	now := f.now()
 	all := make([]fault.Candidate, len(f.nodes))
@@ -28,7 +28,7 @@ func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
 	return picked, errors.Join(problems...)
 }
 
-// obey carries out an order and returns the nodes it is for.
+// obey executes an order and returns its nodes.
 func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
 	picked, err := f.pick(o)
 	if err != nil {
@@ -46,7 +46,7 @@ func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
 	return names, nil
 }
 
-// followScript carries out the orders of the script that are due and returns when the next one is.
+// followScript executes the orders of the script that are due, and returns when the next one is.
 func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
 	for len(f.script) > 0 && !f.scriptFrom.IsZero() {
 		at := f.scriptFrom.Add(f.script[0].At)
@@ -56,14 +56,14 @@ func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
 		o := f.script[0]
 		f.script = f.script[1:]
 		if _, err := f.obey(ctx, o); err != nil {
-			slog.Error("fault", "order", o.String(), "err", err) // names were checked before the start
+			slog.Error("fault", "order", o.String(), "err", err) // slog.Error("fault", "order", o.String(), "err", err) // unexpected: names were checked before the start
 		}
 	}
 	return 0
 }
 
-// suffer brings what h suffers up to date, and returns the facts that its Beat is told: those that are new, and on its
-// return from silence those it missed.
+// suffer updates the effect of h's fault, and returns the facts for its Beat: the new ones, and after a silence those
+// that were kept.
 func (f *fleet) suffer(now unit.Instant, h *hollow, seen []heartbeat.Fact) []heartbeat.Fact {
 	if h.changes.IsZero() || now < h.changes {
 		return seen
@@ -87,7 +87,7 @@ func (f *fleet) suffer(now unit.Instant, h *hollow, seen []heartbeat.Fact) []hea
 	return seen
 }
 
-// resumePods lets nodes that have just returned go on with their pods.
+// resumePods continues with the pods of nodes that have just returned.
 func (f *fleet) resumePods() {
 	if len(f.returned) > 0 {
 		f.actors.resume(f.returned)
@@ -95,7 +95,7 @@ func (f *fleet) resumePods() {
 	}
 }
 
-// miss keeps facts for a silent node: outcomes of what was under way, and each hint once.
+// miss keeps facts for a silent node: results of requests that were in flight, and each hint once.
 func (h *hollow) miss(seen []heartbeat.Fact) {
 	for _, s := range seen {
 		if !slices.Contains(h.missed, s) {

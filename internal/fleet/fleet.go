@@ -1,32 +1,34 @@
-// Package fleet is hollow nodes: many nodes in one process that register, renew their Leases and report their status for
-// real, through the same core/heartbeat as the agent, and whose pods are pretended.
+// Package fleet runs hollow nodes: many nodes in one process that register, renew their Leases and report their status
+// through the same core/heartbeat as the agent, and run no containers.
 //
 // They are for people who size control planes, and for our own tests. To the API server, a scheduler and controllers a
-// hollow node is a node. It carries the label plimsoll.dev/hollow=true, so that a workload can choose or avoid it, and no
-// taint: a fleet is there to be scheduled on. Beside real nodes, use the label.
+// hollow node is a node. It has the label plimsoll.dev/hollow=true, so that a workload can choose or avoid it, and no
+// taint: the purpose of a fleet is that pods are scheduled on it. In a cluster with real nodes, use the label.
 //
 // # Model
 //
-// One goroutine, the conductor, owns all Beats and sleeps until the first of them wants to act. Requests run beside it, at
-// most RequestsInFlight at once; what came of one returns as a fact. One watch of pods and one of nodes serve all.
+// One goroutine, the conductor, owns all Beats and sleeps until the first of them is due. Requests run concurrently, at
+// most RequestsInFlight at once; their results return as facts. One watch of pods and one of nodes serve all hollow
+// nodes.
 //
-// A pod bound to a hollow node becomes Running and Ready at once, with an address of its own; a pod that is asked to go
-// is gone at once. Pods run for ever: a Job on hollow nodes does not complete. Addresses come from 198.18.0.0/15, which is
-// reserved for benchmarks (RFC 2544) and routed nowhere: nodes have 198.18.x.y, pods 198.19.x.y. Beyond 65,534 live pods
-// addresses repeat.
+// A pod bound to a hollow node becomes Running and Ready at once, with its own address; a pod that is deleted ends at
+// once. Pods never complete by themselves: a Job on hollow nodes does not complete. Addresses are from 198.18.0.0/15,
+// which is reserved for benchmarks (RFC 2544) and not routed: nodes have 198.18.x.y, pods 198.19.x.y. With more than
+// 65,534 live pods addresses repeat.
 //
 // # Invariants
 //
-//   - A node that exists and is not labelled hollow is never touched: its name in our range is an error.
-//   - Only pods bound to our nodes are written to, and each write names the pod's UID.
-//   - Stopping the process leaves its nodes behind, as stopping an agent does. Starting it again takes them up.
+//   - A node that exists and is not labelled hollow is never modified: its name in our range is an error.
+//   - Only pods bound to our nodes are written, and each write names the pod's UID.
+//   - The nodes remain when the process ends, as when an agent ends. The next process continues with them.
 //
 // # Faults
 //
-// Nodes can be made to fail while the fleet runs, in the words of core/fault: by a script that begins when all nodes are
-// registered (Options.Script), or over HTTP on a unix socket (Options.Control). A silent node's Beat stands still and what
-// happened to it is kept for its return; requests of a node that is cut off end by their time-out, unsent; those of a slow
-// one wait before they take a slot. Pods on a node that is silent, cut off or not ready stay as they are.
+// Nodes can be made to fail while the fleet runs, in the language of core/fault: by a script that begins when all nodes
+// are registered (Options.Script), or over HTTP on a unix socket (Options.Control). The Beat of a silent node stands
+// still, and what happens to the node is kept for its return. Requests of a node that is cut off are not sent and end
+// with a time-out; those of a slow node wait before they take a slot. Pods on a node that is silent, cut off or not
+// ready do not change.
 package fleet
 
 import (
@@ -56,37 +58,37 @@ const LabelHollow = "plimsoll.dev/hollow"
 // NodesMax is how many hollow nodes one process may have: their addresses come from 198.18.0.0/16.
 const NodesMax = 65000
 
-// RequestsInFlightDefault bounds renewals, and apart from them registrations and reports, that wait for an answer. Chosen:
-// 5,000 leases renewed every 10 s are 500 requests a second; at 20 ms each that keeps 10 busy, and 16 registrations at once
-// are as much as an API server on two cores takes.
+// RequestsInFlightDefault bounds the renewals that are in flight, and separately the registrations and reports. Chosen:
+// 5,000 leases renewed every 10 s are 500 requests per second; at 20 ms each, 10 are in flight. 16 registrations at
+// once are as many as an API server on two cores can process.
 const RequestsInFlightDefault = 16
 
 // Options configure a fleet.
 type Options struct {
 	Client   *kube.Client // for nodes, leases and the watches
-	Pods     *kube.Client // for pods, so that a burst of pods does not delay a heartbeat; nil: Client
+	Pods     *kube.Client // Pods     *kube.Client // for pods, so that a burst of pods does not delay heartbeats; nil: Client
 	Nodes    int
-	Prefix   string // of node names; the rest is a number from 0
-	Zones    int    // nodes are spread over that many zones; zero: no zone label
+	Prefix   string // Prefix   string // of node names; a number from 0 follows
+	Zones    int    // Zones    int    // over how many zones nodes are spread; zero: no zone label
 	Capacity Capacity
-	Seed     uint64 // of the heartbeats' jitter, and of which nodes a fault picks
+	Seed     uint64 // Seed     uint64 // of the heartbeats' jitter, and of the choice of faulty nodes
 
 	LeaseDuration time.Duration // nodeLeaseDurationSeconds of each node; zero: the agent's default
 	ReportEvery   time.Duration // nodeStatusReportFrequency of each node; zero: the agent's default
 
 	RequestsInFlight int // zero: RequestsInFlightDefault
 
-	Script  []fault.Order // carried out from the moment all nodes are registered
-	Control string        // path of the socket that takes orders; empty: none
+	Script  []fault.Order // Script  []fault.Order // executed from the moment when all nodes are registered
+	Control string        // Control string        // path of the control socket; empty: none
 }
 
-// Capacity is what each node has. All of it is allocatable.
+// Capacity is the capacity of each node. All of it is allocatable.
 type Capacity struct {
 	CPU, Memory, EphemeralStorage resource.Quantity
 	Pods                          int64
 }
 
-// DefaultCapacity is a middling server.
+// DefaultCapacity is that of a medium-sized server.
 func DefaultCapacity() Capacity {
 	return Capacity{
 		CPU: resource.MustParse("32"), Memory: resource.MustParse("128Gi"), EphemeralStorage: resource.MustParse("500Gi"),
@@ -134,13 +136,13 @@ func (o *Options) check() error {
 	return errors.Join(errs...)
 }
 
-// Check reports every problem of o at once.
+// Check returns every problem of o at once.
 func (o *Options) Check() error {
 	copied := *o
 	return copied.check()
 }
 
-// Run keeps the fleet alive until ctx ends. It returns an error only for options that cannot work.
+// Run runs the fleet until ctx ends. It returns an error only for options that cannot work.
 func Run(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("run fleet: %w", err)
@@ -173,18 +175,19 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// A fact is what happened to one node; the Beat is stepped with it on the conductor's goroutine.
+// A fact is something that happened to one node. On the conductor's goroutine the Beat is stepped with it.
 type fact struct {
 	node   *hollow
 	seen   []heartbeat.Fact
-	update func(*hollow)      // if set, runs first
-	onlyIf func(*hollow) bool // if set and false, the fact is about something that has passed
+	update func(*hollow)      // update func(*hollow)      // if set, it runs first
+	onlyIf func(*hollow) bool // onlyIf func(*hollow) bool // if set and false, the fact is outdated and dropped
 
-	took time.Duration // of a request
-	err  error         // of a request
+	took time.Duration // took time.Duration // duration of a request
+	err  error         // err  error         // error of a request
 }
 
-// fleet is the conductor.
+// fleet is the state of the conductor's goroutine. Other goroutines use o, api, actors, facts, orders and the slots
+// only.
 type fleet struct {
 	o      Options
 	api    nodeAPI
@@ -194,22 +197,22 @@ type fleet struct {
 	orders chan func() // from the control socket
 	script []fault.Order
 	start  time.Time
-	// Renewals have slots of their own: behind thousands of registrations they would come too late, and nodes that are
-	// alive would be called silent.
+	// Renewals have their own slots: behind thousands of registrations they would be late, and live nodes would be
+	// marked silent.
 	slots, leaseSlots chan struct{}
 	requests          sync.WaitGroup
 
 	nodes  []*hollow // in the order of their numbers
 	byName map[string]*hollow
-	wakes  heap.Heap[*hollow] // by wake
+	wakes  heap.Heap[*hollow] // wakes  heap.Heap[*hollow] // ordered by wake
 
-	ready       int // nodes registered
+	ready       int // ready       int // how many nodes are registered
 	reported    time.Time
-	scriptFrom  unit.Instant    // when all nodes were registered for the first time; zero: not yet
-	returned    map[string]bool // nodes whose fault ended and whose pods were not told yet
+	scriptFrom  unit.Instant    // scriptFrom  unit.Instant    // when all nodes were first registered; zero: not yet
+	returned    map[string]bool // returned    map[string]bool // nodes whose fault ended and whose pods were not resumed yet
 	tally       tally
 	complained  time.Time
-	complaining int // failures since
+	complaining int // complaining int // how many requests failed since then
 }
 
 const factsMax = 1024
@@ -245,7 +248,7 @@ func (f *fleet) tell(ctx context.Context, x fact) {
 	}
 }
 
-// conduct steps Beats when they are due and when something happened to them.
+// conduct steps Beats when they are due and when something happens to their nodes.
 func (f *fleet) conduct(ctx context.Context) {
 	slog.Info("fleet starts", "nodes", f.o.Nodes, "first", f.o.Prefix+"0", "cpu", f.o.Capacity.CPU.String(), "memory", f.o.Capacity.Memory.String(), "pods", f.o.Capacity.Pods)
 	timer := time.NewTimer(0)
@@ -294,8 +297,8 @@ func (f *fleet) learn(ctx context.Context, x fact) {
 	f.step(ctx, x.node, x.seen...)
 }
 
-// step asks one Beat what to do and sets it off. Computing is done here: it is a comparison. The Beat of a silent node
-// stands still; what happened to the node is told to it when it returns.
+// step asks one Beat what to do and starts that. The status is computed here, since that is only a comparison. The Beat
+// of a silent node stands still; what happens to the node is kept until it returns.
 func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
 	now := f.now()
 	seen = f.suffer(now, h, seen)
@@ -313,7 +316,7 @@ func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
 	f.setWake(h, d.Wake)
 }
 
-// act sets off the requests of a decision.
+// act starts the requests of a decision.
 func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 	for _, a := range []struct {
 		wanted bool
@@ -331,10 +334,10 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 	}
 }
 
-// work is one request of a node; it returns what the node knows after it.
+// work is one request of a node; it returns the update of the node's state.
 type work func(context.Context, nodeAPI) (func(*hollow), error)
 
-// request makes one request and brings its outcome.
+// request makes one request and reports its result.
 func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, suffers fault.Effect) {
 	if suffers.Cut || suffers.Delay >= h.attemptMax {
 		pause(ctx, h.attemptMax)
@@ -359,7 +362,7 @@ func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind,
 	f.tell(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update, took: time.Since(began), err: err})
 }
 
-// pause waits for d or for the end.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -372,8 +375,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// complainEvery is how often failed requests are logged: thousands of nodes whose API server is away fail a thousand times
-// a second.
+// complainEvery is how often failed requests are logged: thousands of nodes without an API server fail a thousand times
+// per second.
 const complainEvery = 5 * time.Second
 
 func (f *fleet) complain(x fact) {
@@ -399,7 +402,7 @@ func (f *fleet) countReady(h *hollow) {
 	}
 }
 
-// setWake puts h in its place: when its Beat wants to be asked, or when its fault changes; zero: a fact will come.
+// setWake schedules h: for at, or for the next change of its fault if that is earlier. Zero: a fact will come.
 func (f *fleet) setWake(h *hollow, at unit.Instant) {
 	at = at.Earlier(h.changes)
 	if at.IsZero() {
@@ -410,8 +413,8 @@ func (f *fleet) setWake(h *hollow, at unit.Instant) {
 	f.wakes.Set(h)
 }
 
-// nodeIP is the address of the i-th node, in 198.18.0.0/16.
+// nodeIP returns the address of the i-th node, in 198.18.0.0/16.
 func nodeIP(i int) string { return net.IPv4(198, 18, byte((i+1)>>8), byte(i+1)).String() }
 
-// podIP is the i-th address of pods, in 198.19.0.0/16.
+// podIP returns the i-th address of pods, in 198.19.0.0/16.
 func podIP(i int) string { return net.IPv4(198, 19, byte((i+1)>>8), byte(i+1)).String() }

@@ -26,7 +26,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// hollow is one node. Only the conductor writes to it; requests read what is fixed at its birth.
+// hollow is one node. Only the conductor's goroutine writes it; requests read only the fields that newHollow sets, and
+// suffers.
 type hollow struct {
 	o          *Options
 	name, ip   string
@@ -34,18 +35,18 @@ type hollow struct {
 	beat       *heartbeat.Beat
 	attemptMax time.Duration
 
-	uid          types.UID              // of the Node; owner of the Lease
-	leaseVersion string                 // as last written; empty: not known
-	observed     corev1.ConditionStatus // of Ready, as a watch last showed it; empty: not yet
-	spoken       corev1.ConditionStatus // of Ready, as we last reported it; empty: not yet
-	since        metav1.Time            // when our pressure conditions last changed
-	readyAt      metav1.Time            // when our Ready last changed
+	uid          types.UID              // uid          types.UID              // of the Node; it owns the Lease
+	leaseVersion string                 // leaseVersion string                 // resourceVersion of our last write; empty: not known
+	observed     corev1.ConditionStatus // observed     corev1.ConditionStatus // of Ready, in the newest version from the watch; empty: none yet
+	spoken       corev1.ConditionStatus // spoken       corev1.ConditionStatus // of Ready, in our last report; empty: none yet
+	since        metav1.Time            // since        metav1.Time            // when the pressure conditions last changed
+	readyAt      metav1.Time            // readyAt      metav1.Time            // when Ready last changed
 	counted      bool
 
 	fault   fault.Fault
-	suffers atomic.Pointer[fault.Effect] // now; the conductor writes it, actors read it
-	changes unit.Instant                 // when that changes by itself; zero: never
-	missed  []heartbeat.Fact             // what happened while it was silent
+	suffers atomic.Pointer[fault.Effect] // suffers atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, actors read it
+	changes unit.Instant                 // changes unit.Instant                 // when the effect changes by itself; zero: never
+	missed  []heartbeat.Fact             // missed  []heartbeat.Fact             // what happened while the node was silent
 
 	wake  unit.Instant
 	place int // in wakes
@@ -54,7 +55,7 @@ type hollow struct {
 func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	name := fmt.Sprintf("%s%d", o.Prefix, i)
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(name)) // never fails
+	_, _ = hash.Write([]byte(name)) // _, _ = hash.Write([]byte(name)) // it never fails
 	beat := heartbeat.New(heartbeat.Config{
 		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed,
 	}, now)
@@ -66,7 +67,7 @@ func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	return h
 }
 
-// nodeAPI is what a hollow node asks of the API server.
+// nodeAPI is the part of the API server's interface that a hollow node uses.
 type nodeAPI interface {
 	createNode(ctx context.Context, n *corev1.Node) (*corev1.Node, error)
 	getNode(ctx context.Context, name string) (*corev1.Node, error)
@@ -109,7 +110,7 @@ func (r remote) leaseVersion(ctx context.Context, name string) (string, error) {
 	return l.ResourceVersion, err
 }
 
-// register creates the Node, or takes up the one a former process left.
+// register creates the Node, or continues with the one that an earlier process left.
 func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), error) {
 	now := metav1.Now()
 	node := h.node(now)
@@ -149,8 +150,8 @@ func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*c
 	return have, api.patchNode(ctx, h.name, types.StrategicMergePatchType, status, "status")
 }
 
-// renewal returns the renewal of the Lease with what is known now: an update of the version last written, as an agent does
-// it; when somebody else wrote or deleted it, of what is there.
+// renewal returns the renewal of the Lease: an update of the version that we last wrote, as an agent does it. If
+// another client has written or deleted the Lease, the current version is updated, or a new Lease is created.
 func (h *hollow) renewal() work {
 	version, uid := h.leaseVersion, h.uid
 	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
@@ -162,7 +163,7 @@ func (h *hollow) renewal() work {
 	}
 }
 
-// renew returns the version that the Lease has then. An empty version is one that is not known.
+// renew returns the resulting version of the Lease. An empty version means that it is not known.
 func (h *hollow) renew(ctx context.Context, api nodeAPI, owner types.UID, version string) (string, error) {
 	if version != "" {
 		next, err := api.updateLease(ctx, h.lease(owner, version))
@@ -180,7 +181,7 @@ func (h *hollow) renew(ctx context.Context, api nodeAPI, owner types.UID, versio
 	return api.updateLease(ctx, h.lease(owner, version))
 }
 
-// lease is the Lease as the kubelet makes it: owned by the Node, so that it goes with it.
+// lease returns the Lease in the kubelet's form: the Node owns it, so that it is deleted with the Node.
 func (h *hollow) lease(owner types.UID, version string) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 	seconds := int32(cmp.Or(h.o.LeaseDuration, heartbeat.Default().LeaseDuration) / time.Second)
@@ -193,7 +194,7 @@ func (h *hollow) lease(owner types.UID, version string) *coordinationv1.Lease {
 	}
 }
 
-// ready is what the node says of itself.
+// ready returns the Ready status that the node reports.
 func (h *hollow) ready() corev1.ConditionStatus {
 	if h.suffers.Load().NotReady {
 		return corev1.ConditionFalse
@@ -201,15 +202,15 @@ func (h *hollow) ready() corev1.ConditionStatus {
 	return corev1.ConditionTrue
 }
 
-// differs reports whether the API shows the node otherwise than it is: because a fault changed it, or because a controller
-// took it for silent.
+// differs reports whether the API shows another Ready status than the node's: a fault changed it, or a controller
+// marked the node as silent.
 func (h *hollow) differs() bool { return h.observed != "" && h.observed != h.ready() }
 
-// reporting returns the sending of the conditions; a heartbeat if nothing else changed.
+// reporting returns the request that reports the conditions; it is a heartbeat if nothing changed.
 func (h *hollow) reporting() work {
 	now, ready := metav1.Now(), h.ready()
 	if h.observed == corev1.ConditionUnknown {
-		h.since = now // a controller had made all of them Unknown
+		h.since = now // h.since = now // a controller has set all of them to Unknown
 	}
 	if h.observed != ready || h.spoken != ready {
 		h.readyAt = now
@@ -227,7 +228,7 @@ func (h *hollow) reporting() work {
 	}
 }
 
-// conditions are those of a kubelet, with its reasons and messages.
+// conditions returns a kubelet's conditions, with its reasons and messages.
 func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) []corev1.NodeCondition {
 	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, since metav1.Time, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
@@ -244,7 +245,7 @@ func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) [
 	}
 }
 
-// node is the complete object, status included.
+// node returns the complete object, status included.
 func (h *hollow) node(now metav1.Time) *corev1.Node {
 	c := h.o.Capacity
 	resources := corev1.ResourceList{
@@ -271,7 +272,7 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 	}
 }
 
-// trimNode keeps what nodeHandler reads.
+// trimNode removes what nodeHandler does not read.
 func trimNode(obj apiruntime.Object) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
@@ -286,7 +287,7 @@ func trimNode(obj apiruntime.Object) {
 	n.Labels, n.Annotations, n.Spec = nil, nil, corev1.NodeSpec{}
 }
 
-// nodeHandler tells a node what the API shows of it: deleted, or called silent.
+// nodeHandler passes on changes of the Nodes: deletions, and conditions that a controller set to Unknown.
 func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 	seen := func(obj any) {
 		n := obj.(*corev1.Node)
@@ -314,7 +315,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 			}
 			f.tell(context.Background(), fact{
 				node: f.byName[n.Name], seen: []heartbeat.Fact{{Kind: heartbeat.NodeGone}},
-				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // else it is registered anew already
+				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // otherwise it is registered again already
 			})
 		},
 	}

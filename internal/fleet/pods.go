@@ -20,14 +20,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// actorsMax is how many pods are written to at once. Chosen: as many as keep an API server on two cores busy beside the
-// binds that brought the pods.
+// actorsMax is how many pods are written at once. Chosen: as many as keep an API server on two cores busy in addition
+// to the binds that brought the pods.
 const actorsMax = 16
 
-// podTimeout bounds one request about a pod; it is tried again after.
+// podTimeout bounds one request about a pod; it is retried afterwards.
 const podTimeout = 10 * time.Second
 
-// podAPI is what pretending asks of the API server.
+// podAPI is the part of the API server's interface that actors use.
 type podAPI interface {
 	patchPodStatus(ctx context.Context, namespace, name string, body []byte) error
 	deletePod(ctx context.Context, namespace, name string, uid types.UID) error
@@ -42,17 +42,17 @@ func (r remote) deletePod(ctx context.Context, namespace, name string, uid types
 	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-// actors pretend the pods of all hollow nodes. A pod that wants something done is queued by key; an actor looks at its
-// latest version only.
+// actors write the status of the pods of all hollow nodes, and delete them. A pod for which something is to be done is
+// queued by key; an actor reads only its newest version.
 type actors struct {
 	api    podAPI
-	nodeOf func(name string) (ip string, suffers fault.Effect) // no ip: not one of ours
+	nodeOf func(name string) (ip string, suffers fault.Effect) // nodeOf func(name string) (ip string, suffers fault.Effect) // an empty ip: not one of our nodes
 	lookUp func(key string) *corev1.Pod
-	all    func() []any // pods that the watch shows
+	all    func() []any // all    func() []any // the pods in the watch's store
 	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu        sync.Mutex
-	addresses map[string]types.UID // in use, by whom
+	addresses map[string]types.UID // addresses map[string]types.UID // addresses in use, with their pods
 	next      int
 }
 
@@ -89,7 +89,7 @@ func (a *actors) handler() cache.ResourceEventHandler {
 
 func wantsGone(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil }
 
-// wantsRunning is also true for a pod that a controller marked as not ready while its node was silent.
+// wantsRunning is true for a new pod, and for one that a controller marked as not ready while its node was silent.
 func wantsRunning(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning {
 		return true
@@ -102,10 +102,10 @@ func wantsRunning(pod *corev1.Pod) bool {
 	return true
 }
 
-// helpless reports whether a node can do nothing about its pods now.
+// helpless reports whether a node cannot do anything about its pods now.
 func helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
 
-// resume queues what was not done for pods on nodes that were helpless.
+// resume queues the pods of nodes that were helpless.
 func (a *actors) resume(nodes map[string]bool) {
 	for _, obj := range a.all() {
 		if pod := obj.(*corev1.Pod); nodes[pod.Spec.NodeName] && (wantsGone(pod) || wantsRunning(pod)) {
@@ -114,7 +114,7 @@ func (a *actors) resume(nodes map[string]bool) {
 	}
 }
 
-// run keeps the actors at work until ctx ends.
+// run runs the actors until ctx ends.
 func (a *actors) run(ctx context.Context) {
 	context.AfterFunc(ctx, a.queue.ShutDown)
 	var cast sync.WaitGroup
@@ -141,7 +141,7 @@ func (a *actors) act(ctx context.Context, key string) {
 	}
 	nodeIP, suffers := a.nodeOf(pod.Spec.NodeName)
 	if helpless(suffers) {
-		a.queue.Forget(key) // resume queues it
+		a.queue.Forget(key) // a.queue.Forget(key) // resume queues it again
 		return
 	}
 	attempt, cancel := context.WithTimeout(ctx, podTimeout)
@@ -157,7 +157,7 @@ func (a *actors) act(ctx context.Context, key string) {
 		}
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		a.queue.Forget(key) // done, or another pod's by now: its own change queues it
+		a.queue.Forget(key) // a.queue.Forget(key) // done, or another pod has the name: then its own change queues it
 		return
 	}
 	if ctx.Err() == nil {
@@ -166,7 +166,7 @@ func (a *actors) act(ctx context.Context, key string) {
 	a.queue.AddRateLimited(key)
 }
 
-// claim notes the address that a pod already has, from us or from a process before us.
+// claim records the address that a pod has from us or from an earlier process.
 func (a *actors) claim(pod *corev1.Pod) {
 	if pod.Status.PodIP == "" || pod.Spec.HostNetwork {
 		return
@@ -184,7 +184,7 @@ func (a *actors) release(pod *corev1.Pod) {
 	}
 }
 
-// podAddresses is how many addresses 198.19.0.0/16 has for pods, less the first and the last.
+// podAddresses is the number of addresses for pods in 198.19.0.0/16, without the first and the last.
 const podAddresses = 1<<16 - 2
 
 func (a *actors) addressOf(pod *corev1.Pod, nodeIP string) string {
@@ -204,10 +204,10 @@ func (a *actors) addressOf(pod *corev1.Pod, nodeIP string) string {
 			return ip
 		}
 	}
-	return podIP(a.next) // all taken: repeat
+	return podIP(a.next) // return podIP(a.next) // all are in use: repeat
 }
 
-// runningPatch is the status of a pod whose containers all started well.
+// runningPatch returns the status of a pod whose containers have all started.
 func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, error) {
 	since := metav1.NewTime(now)
 	started := since
@@ -236,7 +236,7 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 	return body, nil
 }
 
-// containerStatus is that of a container that runs, or of an init container that has done its work.
+// containerStatus returns the status of a running container, or of a completed init container.
 func containerStatus(pod *corev1.Pod, c *corev1.Container, started metav1.Time, runs bool) corev1.ContainerStatus {
 	id := fmt.Sprintf("hollow://%s/%s", pod.UID, c.Name)
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: "hollow://" + c.Image, ContainerID: id, Ready: true, Started: &runs}

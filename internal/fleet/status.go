@@ -8,23 +8,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 )
 
-// Status is how a fleet is. Keys are stable: they may be added, and do not change.
+// Status is the state of a fleet. Keys are stable: they may be added, and do not change.
 type Status struct {
 	Nodes      int                 `json:"nodes"`
 	Registered int                 `json:"registered"`
-	Zones      map[string]int      `json:"zones,omitempty"` // nodes in each
-	Faults     map[fault.Kind]int  `json:"faults"`          // nodes with each kind ordered
-	Now        map[string]int      `json:"now"`             // nodes by what they suffer at this moment
+	Zones      map[string]int      `json:"zones,omitempty"` // Zones      map[string]int      `json:"zones,omitempty"` // the number of nodes in each
+	Faults     map[fault.Kind]int  `json:"faults"`          // Faults     map[fault.Kind]int  `json:"faults"`          // the number of nodes with each kind of fault
+	Now        map[string]int      `json:"now"`             // Now        map[string]int      `json:"now"`             // the number of nodes by the current effect of their fault
 	Uptime     Seconds             `json:"uptimeSeconds"`
 	Requests   map[string]Requests `json:"requests"` // "register", "renew", "report"
 }
 
-// Requests are those of one kind since the start.
+// Requests are the requests of one kind since the start.
 type Requests struct {
 	Done   int64 `json:"done"`
 	Failed int64 `json:"failed"`
-	// How long the last ones took, from the moment a node wanted to make them until their answer. They wait for a slot
-	// when the API server is slow (Options.RequestsInFlight).
+	// Durations of the newest requests, from the moment when a node wanted to make them to their answer. They wait for
+	// a slot when the API server is slow (Options.RequestsInFlight).
 	P50 Seconds `json:"p50Seconds"`
 	P99 Seconds `json:"p99Seconds"`
 }
@@ -37,17 +37,17 @@ func seconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 // lastMax is how many durations of each kind are kept for quantiles: enough for a 99th percentile.
 const lastMax = 1000
 
-// tally counts requests. The conductor owns it.
+// tally counts requests. The conductor's goroutine owns it.
 type tally struct {
 	kinds map[heartbeat.FactKind]*count
 }
 
 type count struct {
 	done, failed int64
-	last         []time.Duration // a ring
+	last         []time.Duration // last         []time.Duration // a ring buffer
 }
 
-// names of the kinds of requests, in Status.
+// requestNames are the names of the kinds of requests, in Status.
 var requestNames = map[heartbeat.FactKind]string{heartbeat.Registered: "register", heartbeat.Renewed: "renew", heartbeat.Reported: "report"}
 
 func (t *tally) add(f heartbeat.Fact, took time.Duration) {
@@ -74,7 +74,7 @@ func (t *tally) add(f heartbeat.Fact, took time.Duration) {
 	c.done++
 }
 
-// quantile is nearest-rank; zero without samples.
+// quantile returns the nearest-rank quantile; zero without samples.
 func quantile(sorted []time.Duration, percent int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -108,7 +108,7 @@ func (f *fleet) status() Status {
 	return s
 }
 
-// sufferance is one word for what a node suffers.
+// sufferance returns one word for the effect of a fault.
 func sufferance(e fault.Effect) string {
 	switch {
 	case e.Silent:

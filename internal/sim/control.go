@@ -10,12 +10,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// control is the controller's shell: it hears of everything at once, and its writes take their time.
+// control simulates the controller: changes reach it at once, and its writes take time.
 type control struct {
 	monitor *lifecycle.Monitor
-	since   unit.Instant // when this process started
-	contact unit.Instant // when the API server is asked next whether it is there
-	scan    unit.Instant // when it looks next, if its policy scans
+	since   unit.Instant // since   unit.Instant // when this process started
+	contact unit.Instant // contact unit.Instant // when the next probe of the API server is due
+	scan    unit.Instant // scan    unit.Instant // when the next scan is due, if the policy scans
 	sender
 }
 
@@ -23,10 +23,10 @@ type control struct {
 type order struct {
 	lifecycle.Action
 	decided unit.Instant
-	left    int // requests that it takes yet
+	left    int // left    int // how many of its requests have not been made
 }
 
-// startController starts a controller that knows nothing but what the API shows, in an order of no meaning.
+// startController starts a controller that knows only what the API contains, which it gets in an arbitrary order.
 func (w *world) startController() {
 	w.control = control{monitor: lifecycle.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
 	order := slices.Clone(w.nodes)
@@ -60,7 +60,7 @@ func (w *world) leaseChanged(n *node) {
 	}
 }
 
-// step lets the controller look, if it is its time, and returns when it wants to look next.
+// step lets the controller decide, if that is due, and returns when it is due next.
 func (c *control) step(w *world) (wake unit.Instant) {
 	if w.now >= c.contact {
 		c.monitor.Contact(w.now, !w.apiDown)
@@ -84,7 +84,7 @@ func (c *control) step(w *world) (wake unit.Instant) {
 	return d.Wake.Earlier(c.contact).Earlier(wake)
 }
 
-// write is what the API server does with a write of the controller, and what follows.
+// write executes a write of the controller in the simulated API server, with its consequences.
 func (w *world) write(o *order) {
 	m := w.control.monitor
 	switch {
@@ -102,7 +102,7 @@ func (w *world) write(o *order) {
 func (w *world) writeNode(o *order) {
 	n := w.byName[o.Node]
 	if len(o.Unknown) > 0 && n.lastSign >= o.decided {
-		return // its lease was read once more
+		return // return // the lease was read once more and is newer
 	}
 	if len(o.Unknown) > 0 {
 		if n.ready != lifecycle.Unknown {

@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// node is a machine and what the API shows of it.
+// node is a machine and its objects in the API.
 type node struct {
 	w          *world
 	name, zone string
@@ -21,32 +21,32 @@ type node struct {
 
 	fault   fault.Fault
 	suffers fault.Effect
-	changes unit.Instant     // when that changes by itself; zero: never
-	inbox   []heartbeat.Fact // what happened at this moment
-	isDue   bool             // it is in world.due
-	missed  []heartbeat.Fact // what happened while it was silent
-	busy    int              // requests under way
+	changes unit.Instant     // changes unit.Instant     // when the effect changes by itself; zero: never
+	inbox   []heartbeat.Fact // inbox   []heartbeat.Fact // what happened at this moment
+	isDue   bool             // isDue   bool             // the node is in world.due
+	missed  []heartbeat.Fact // missed  []heartbeat.Fact // what happened while it was silent
+	busy    int              // busy    int              // how many requests are in flight
 
 	wake  unit.Instant
 	order uint64
 	place int
 
-	// What the API shows.
+	// The node's objects in the API.
 	exists    bool
 	ready     lifecycle.Status
-	pressure  lifecycle.Status // of memory, disk and PIDs
+	pressure  lifecycle.Status // pressure  lifecycle.Status // of memory, disk and PID pressure
 	heartbeat unit.Wall
-	changed   unit.Wall // Ready
+	changed   unit.Wall // changed   unit.Wall // when Ready last changed
 	taints    []lifecycle.Taint
 	renewed   unit.Wall
 	used      lifecycle.Load
 
-	lastSign unit.Instant     // as the controller may have heard it
-	noted    lifecycle.Status // of Ready, last written to the trace
+	lastSign unit.Instant     // lastSign unit.Instant     // the last renewal or report that the controller may have received
+	noted    lifecycle.Status // noted    lifecycle.Status // the Ready status that was last written to the trace
 	pods     []*pod
 }
 
-// Load of a node: a middling server.
+// The allocatable resources of a node: a medium-sized server.
 var allocatable = lifecycle.Load{CPU: 32 * unit.CPU, Memory: 128 * unit.GiB, Pods: 110}
 
 func newNode(w *world, i int) *node {
@@ -66,8 +66,8 @@ func (n *node) tell(facts ...heartbeat.Fact) {
 	}
 }
 
-// step is the node's shell: see internal/fleet, which has the same for real. What happened at one moment is told in the
-// order of its kinds.
+// step simulates the node's I/O; internal/fleet does the same with a real API server. The facts of one moment are
+// processed in the order of their kinds.
 func (n *node) step() {
 	w, seen := n.w, n.inbox
 	n.inbox, n.isDue = n.inbox[:0], false
@@ -94,7 +94,7 @@ func (n *node) step() {
 	}
 }
 
-// suffer brings what n suffers up to date, and returns the facts that its Beat is told.
+// suffer updates the effect of n's fault, and returns the facts for its Beat.
 func (n *node) suffer(seen []heartbeat.Fact) []heartbeat.Fact {
 	now := n.w.now
 	if n.changes.IsZero() || now < n.changes {
@@ -119,7 +119,7 @@ func (n *node) suffer(seen []heartbeat.Fact) []heartbeat.Fact {
 
 func (n *node) helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
 
-// says is what n says of itself.
+// says returns the Ready status that n reports.
 func (n *node) says() lifecycle.Status {
 	if n.suffers.NotReady {
 		return lifecycle.False
@@ -150,7 +150,7 @@ func (n *node) act(d heartbeat.Decision) {
 	}
 }
 
-// request makes one request, which says what is true when it is sent.
+// request makes one request, with the content of the moment when it is sent.
 func (n *node) request(kind heartbeat.FactKind) {
 	w, sent, ready := n.w, n.w.now, n.says()
 	took := latency + n.suffers.Delay
@@ -169,7 +169,7 @@ func (n *node) request(kind heartbeat.FactKind) {
 	})
 }
 
-// write is what the API server does with a request.
+// write executes a request in the simulated API server.
 func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready lifecycle.Status) {
 	n.lastSign = n.w.now
 	switch kind {
@@ -184,7 +184,7 @@ func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready lifecycle
 	n.w.nodeChanged(n)
 }
 
-// setReady makes all conditions what a node says of itself.
+// setReady sets all conditions to what a node reports.
 func (n *node) setReady(ready lifecycle.Status, heartbeat unit.Wall) {
 	if n.ready != ready {
 		n.changed = n.w.wall(n.w.now)
@@ -192,7 +192,7 @@ func (n *node) setReady(ready lifecycle.Status, heartbeat unit.Wall) {
 	n.ready, n.pressure, n.heartbeat = ready, lifecycle.False, heartbeat
 }
 
-// shown is the node as the API shows it.
+// shown returns the node as it is in the API.
 func (n *node) shown() lifecycle.Node {
 	return lifecycle.Node{
 		Name: n.name, UID: n.name, Created: epoch, Heartbeat: n.heartbeat, Changed: n.changed,
@@ -209,12 +209,12 @@ func (n *node) mayCoast() bool {
 	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged && n.suffers == (fault.Effect{Delay: n.suffers.Delay}) && n.suffers.Delay+latency < n.attemptMax && !n.w.apiDown && !n.differs()
 }
 
-// coast plays n's heartbeats up to when something may happen. It touches nothing but n.
+// coast simulates n's heartbeats up to the moment when something may happen. It modifies only n.
 func (n *node) coast() (renewed, reported unit.Instant) {
 	return n.beat.Coast(n.w.horizon.Earlier(n.changes), latency+n.suffers.Delay)
 }
 
-// coasted makes known what came of it.
+// coasted applies the result of coast to the API and to the controller.
 func (n *node) coasted(renewed, reported unit.Instant) {
 	w := n.w
 	if renewed.IsZero() && reported.IsZero() {
@@ -231,7 +231,7 @@ func (n *node) coasted(renewed, reported unit.Instant) {
 	n.setWake(n.beat.Step(w.now).Wake.Earlier(n.changes))
 }
 
-// coastAll lets every node coast that may, on all processors: they do not meet.
+// coastAll lets every node coast for which mayCoast holds, on all processors: the nodes are independent.
 func (w *world) coastAll() {
 	if w.o.Exact || w.apiDown {
 		return

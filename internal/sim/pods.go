@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	// podsMax is how many pods a node may have at the start: one CPU each leaves room for others' successors.
+	// podsMax is how many pods a node may have at the start: with one CPU each, there is room for successors of other
+	// nodes' pods.
 	podsMax = 16
-	// startTime is how long a pod takes from its creation to Running; stopTime from its end's request to its end.
+	// startTime is how long a pod takes from its creation to Running; stopTime from its deletion to its end.
 	startTime = 2 * time.Second
 	stopTime  = time.Second
-	// placeAgain is how often a pod that fits nowhere is tried again, and placeTries how many nodes it is tried on.
+	// placeAgain is how often a pod that fits nowhere is tried again, and placeTries on how many nodes each time.
 	placeAgain = 10 * time.Second
 	placeTries = 50
 )
@@ -24,16 +25,16 @@ const (
 // pod is one pod of a ReplicaSet.
 type pod struct {
 	id          lifecycle.PodID
-	node        *node // where it is bound; nil: nowhere
+	node        *node // node        *node // the node to which it is bound; nil: none
 	bound       unit.Wall
 	ready       bool
 	terminating bool
 	gone        bool
-	tries       uint64       // nodes it was tried on
-	out         unit.Instant // since when nobody serves in its place; zero: somebody does
+	tries       uint64       // tries       uint64       // on how many nodes it was tried
+	out         unit.Instant // out         unit.Instant // since when neither it nor a successor serves; zero: one serves
 }
 
-// requests of a pod, and its tolerations, which the API server gives every pod.
+// The requests and tolerations of a pod; the API server gives every pod these tolerations.
 var (
 	podRequests = lifecycle.Load{CPU: unit.CPU, Memory: unit.GiB, Pods: 1}
 	tolerations = []lifecycle.Toleration{
@@ -42,13 +43,13 @@ var (
 	}
 )
 
-// podSet is all pods that there are.
+// podSet is all pods.
 type podSet struct {
-	all  []*pod // in the order they were made in, those that are gone too
+	all  []*pod // all  []*pod // in the order of their creation, including those that are gone
 	byID map[lifecycle.PodID]*pod
 }
 
-// init binds the first pods, which run already.
+// init binds the first pods, which already run.
 func (s *podSet) init(w *world) {
 	s.byID = make(map[lifecycle.PodID]*pod, w.o.Nodes*w.o.PodsPerNode)
 	for _, n := range w.nodes {
@@ -95,7 +96,7 @@ func (w *world) podGone(p *pod) {
 	w.control.monitor.PodGone(w.now, p.id)
 }
 
-// writePod does what the controller wants done to a pod.
+// writePod executes a write of the controller about a pod.
 func (w *world) writePod(o *order) {
 	p := w.pods.byID[o.Pod.ID]
 	if p.gone || p.node == nil || p.node.name != o.Pod.Node {
@@ -107,7 +108,7 @@ func (w *world) writePod(o *order) {
 		w.podChanged(p)
 	case lifecycle.Evict:
 		w.evict(p)
-	default: // nothing in here deletes nodes
+	default: // default: // a write about a pod of a deleted node; nothing in the simulation deletes nodes
 		w.podGone(p)
 	}
 }
@@ -118,13 +119,13 @@ func (w *world) evict(p *pod) {
 	}
 	w.note("evict", string(p.id)+" "+p.node.name)
 	w.evicted++
-	if p.out.IsZero() { // it served until now
+	if p.out.IsZero() { // if p.out.IsZero() { // it served until now
 		w.evictedWell++
 		p.out = w.now
 	}
 	p.terminating = true
 	w.podChanged(p)
-	successor := w.pods.add(p.id + "'") // its name is its own, whoever else is evicted at this moment
+	successor := w.pods.add(p.id + "'") // successor := w.pods.add(p.id + "'") // a name that does not depend on other evictions at this moment
 	successor.out, p.out = p.out, 0
 	w.podChanged(successor)
 	w.after(startTime/2, func() { w.place(successor) })
@@ -149,7 +150,7 @@ func (w *world) place(p *pod) {
 	w.after(placeAgain, func() { w.place(p) })
 }
 
-// run is the agent's part: on a node that can do nothing p waits for its return.
+// run simulates the agent that starts p. On a helpless node p waits for the node's return.
 func (w *world) run(p *pod) {
 	if p.gone || p.terminating || p.node.helpless(p.node.suffers) {
 		return
@@ -159,7 +160,7 @@ func (w *world) run(p *pod) {
 	w.served(p)
 }
 
-// served notes that somebody serves in p's place again.
+// served records that a pod serves in p's place again.
 func (w *world) served(p *pod) {
 	if !p.out.IsZero() {
 		w.outages = append(w.outages, w.now.Sub(p.out))
@@ -167,7 +168,7 @@ func (w *world) served(p *pod) {
 	}
 }
 
-// darken notes that nobody can reach n's pods any more.
+// darken records that n's pods cannot be reached any more.
 func (w *world) darken(n *node) {
 	for _, p := range n.pods {
 		if p.out.IsZero() && !p.terminating {
@@ -176,7 +177,7 @@ func (w *world) darken(n *node) {
 	}
 }
 
-// resume lets the agent of n, which has returned, go on with its pods.
+// resume lets the agent of n, which has returned, continue with its pods.
 func (s *podSet) resume(n *node) {
 	w := n.w
 	w.after(stopTime, func() {

@@ -10,7 +10,7 @@ import (
 
 func traceText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
 
-// Print writes a table with a column for each policy. The seed comes first: it repeats the run.
+// Print writes a table with a column for each policy. The seed comes first: with it the run can be repeated.
 func Print(out io.Writer, o Options, results []Result) error {
 	mode := ""
 	if o.Exact {
@@ -60,7 +60,7 @@ func Print(out io.Writer, o Options, results []Result) error {
 	return t.Flush()
 }
 
-// human prints seconds with three digits after the point, or longer ones as minutes and hours.
+// human prints seconds with three digits after the point, and longer durations as minutes and hours.
 func human(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < time.Minute {

@@ -8,29 +8,29 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Result is what came of one policy. Keys are stable: they may be added, and do not change.
+// Result is the result of one policy. Keys are stable: they may be added, and do not change.
 type Result struct {
 	Policy string `json:"policy"`
-	// Unknown is how long after its grace a node that gave no sign was called silent.
+	// Unknown is how long after its grace period a silent node was marked as silent.
 	Unknown Spread `json:"unknownAfterGrace"`
-	// Wronged counts nodes that were called silent while they and the API server were well.
+	// Wronged counts nodes that were marked as silent while they and the API server were healthy.
 	Wronged int `json:"wronged"`
-	Emptied int `json:"nodesEmptied"` // given a NoExecute taint
+	Emptied int `json:"nodesEmptied"` // Emptied int `json:"nodesEmptied"` // nodes that got a NoExecute taint
 	Evicted int `json:"podsEvicted"`
-	// EvictedWell counts those of them that served when they were evicted.
+	// EvictedWell counts the evicted pods that served when they were evicted.
 	EvictedWell int `json:"podsEvictedThatServed"`
-	// Outage is how long nobody served in the place of a pod whose node was silent or cut off, until its node returned
+	// Outage is how long no pod served in the place of a pod whose node was silent or cut off, until the node returned
 	// or a successor ran.
 	Outage      Spread  `json:"podOutage"`
 	Waiting     int     `json:"podsOutAtEnd"`
-	Requests    int     `json:"requests"` // of the controller
+	Requests    int     `json:"requests"` // Requests    int     `json:"requests"` // by the controller
 	BusiestSec  int     `json:"requestsInBusiestSecond"`
 	ReadyAtEnd  int     `json:"nodesReadyAtEnd"`
 	TraceHash   string  `json:"trace"`
 	OutageHours float64 `json:"podOutageHours"`
 }
 
-// Spread is durations in order, in seconds.
+// Spread is quantiles of durations, in seconds.
 type Spread struct {
 	Count int     `json:"count"`
 	First float64 `json:"firstSeconds"`

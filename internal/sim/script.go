@@ -8,14 +8,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 )
 
-// Event is something that happens to the cluster: a fault of nodes, or one of these, for the API server and the controller.
+// Event is something that happens to the cluster: a fault of nodes, or one of the events below, of the API server and
+// the controller.
 type Event struct {
 	At   time.Duration
-	What string // "fault", or as below
+	What string // What string // "fault", or one of the constants below
 	fault.Order
 }
 
-// What an Event does, beside faults.
+// What an Event does; faultOrdered stands for faults.
 const (
 	apiDown           = "api down"
 	apiUp             = "api up"
@@ -23,12 +24,12 @@ const (
 	faultOrdered      = "fault"
 )
 
-// ParseScript reads orders of core/fault, one a line, and beside them:
+// ParseScript reads orders of core/fault, one per line, and also:
 //
 //	at DURATION api down|up
 //	at DURATION controller restart
 //
-// All problems come in one error.
+// All problems are in one error.
 func ParseScript(text string) ([]Event, error) {
 	var events []Event
 	err := fault.EachLine(text, func(line string) (time.Duration, error) {
@@ -60,7 +61,7 @@ func parseEvent(line string) (Event, error) {
 	return Event{At: o.At, What: faultOrdered, Order: o}, nil
 }
 
-// String writes e as ParseScript reads it.
+// String returns e in the form that ParseScript reads.
 func (e Event) String() string {
 	if e.What == faultOrdered {
 		return e.Order.String()
@@ -68,7 +69,7 @@ func (e Event) String() string {
 	return fmt.Sprintf("at %v %s", e.At, e.What)
 }
 
-// checkScript refuses names that no node or zone has.
+// checkScript returns an error for names that no node or zone has.
 func (o *Options) checkScript() (errs []error) {
 	if o.Nodes < 1 || o.Nodes > NodesMax || o.Zones < 1 {
 		return nil
@@ -90,7 +91,7 @@ func (o *Options) checkScript() (errs []error) {
 	return errs
 }
 
-// Day is a bad day of a large cluster, for the project's own bar: 50,000 nodes in ten zones.
+// Day is a bad day of a large cluster, for the project's own performance bar: 50,000 nodes in ten zones.
 const Day = `
 at 1h     silence count=100                    # machines die, and stay dead
 at 2h     partition zone=zone-1 for=45m        # a zone is cut off

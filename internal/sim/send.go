@@ -10,27 +10,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// serverParallel is how many requests of the controller the API server works at as fast as at one. With it a request
-// takes latency, and as much again for each serverParallel others that are in flight: 800 a second at most, which is
-// what kube-apiserver and etcd on two cores bore of binds (measured 2026-11-20). Nodes' heartbeats are taken to leave
-// it so much.
+// serverParallel is how many requests of the controller the API server processes as fast as one. A request takes
+// latency, and as much again for each serverParallel others that are in flight. That is 800 per second at most, which
+// kube-apiserver and etcd on two cores sustained for binds (measured 2026-11-20). It is assumed that nodes' heartbeats
+// leave that much capacity.
 const serverParallel = 4
 
-// takes is how long a request takes that begins while so many are in flight, itself one of them.
+// takes returns how long a request takes if that many are in flight, itself included.
 func takes(flying int) time.Duration {
 	return latency + latency*time.Duration(flying-1)/serverParallel
 }
 
-// sender is how the writes of a policy go out: of each kind a number of orders at once, and their requests one after
-// the other, as the Limiter lets them, or as the rate of the policy does.
+// sender sends the writes of a policy: of each kind a number of orders at once, and the requests of an order one after
+// the other, as the Limiter or the rate of the policy allows.
 type sender struct {
 	limiter *throttle.Limiter // nil: the policy has a rate
-	waiting [3][]*order       // by kind: not begun
-	open    [3]int            // begun
-	next    [3][]*order       // whose next request waits for its turn
-	flying  int               // requests
-	free    unit.Instant      // the bucket of the request rate is full when this is a burst ago
-	ended   []ended           // at this moment
+	waiting [3][]*order       // waiting [3][]*order       // by kind: orders that have not begun
+	open    [3]int            // open    [3]int            // by kind: how many have begun and not ended
+	next    [3][]*order       // next    [3][]*order       // by kind: orders whose next request waits for the limiter
+	flying  int               // flying  int               // how many requests are in flight
+	free    unit.Instant      // free    unit.Instant      // of the rate's bucket: it is full if this is at least a burst ago
+	ended   []ended           // ended   []ended           // requests that were answered at this moment
 }
 
 // ended is a request that was answered.
@@ -48,7 +48,7 @@ func newSender(now unit.Instant, p Policy) sender {
 	return sender{limiter: throttle.New(now, throttle.Options{InFlightMax: p.InFlight, Tolerance: throttle.ToleranceDefault})}
 }
 
-// kind of an order, as lifecycle's shell has it.
+// kind is the kind of an order, as in internal/lifecycle.
 func (o *order) kind() throttle.Kind {
 	switch {
 	case o.Pod == nil:
@@ -59,7 +59,7 @@ func (o *order) kind() throttle.Kind {
 	return throttle.Evict
 }
 
-// class of the next request of an order.
+// class is the class of the next request of an order.
 func (o *order) class() throttle.Class {
 	switch {
 	case o.Pod != nil && o.Do == lifecycle.MarkNotReady:
@@ -72,7 +72,7 @@ func (o *order) class() throttle.Class {
 	return []throttle.Class{"PATCH nodes", "PATCH nodes/status", "GET leases"}[min(o.left, 3)-1]
 }
 
-// name tells orders of one moment apart.
+// name distinguishes orders of one moment.
 func (o *order) name() string {
 	if o.Pod != nil {
 		return string(o.Pod.ID)
@@ -80,7 +80,7 @@ func (o *order) name() string {
 	return o.Node
 }
 
-// requests is how many requests an action takes: a node's lease is read before it is called silent.
+// requests is how many requests an action needs: before a node is marked as silent, its lease is read.
 func (o *order) requests() int {
 	n := 0
 	if len(o.Unknown) > 0 {
@@ -94,7 +94,7 @@ func (o *order) requests() int {
 
 func (s *sender) put(o *order) { s.waiting[o.kind()] = append(s.waiting[o.kind()], o) }
 
-// settle notes the requests that were answered at this moment, in an order that means nothing.
+// settle processes the requests that were answered at this moment, in an order that does not depend on their history.
 func (c *control) settle(w *world) {
 	slices.SortFunc(c.ended, func(a, b ended) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.name(), b.name()))
@@ -113,7 +113,7 @@ func (c *control) settle(w *world) {
 	c.ended = c.ended[:0]
 }
 
-// send begins what may begin, the most important first, and says when more may although nothing happens.
+// send begins what may begin, the most important first. It returns when more may begin even if nothing happens.
 func (c *control) send(w *world) (wake unit.Instant) {
 	for kind := range c.waiting {
 		for len(c.waiting[kind]) > 0 && c.open[kind] < w.policy.InFlight {
@@ -143,7 +143,7 @@ func (c *control) send(w *world) (wake unit.Instant) {
 	return c.limiter.Wake(w.now)
 }
 
-// request lets the next request of an order wait for its turn.
+// request queues the next request of an order.
 func (c *control) request(w *world, o *order) {
 	if c.limiter == nil {
 		c.flying++
@@ -154,7 +154,7 @@ func (c *control) request(w *world, o *order) {
 	c.next[o.kind()] = append(c.next[o.kind()], o)
 }
 
-// fly makes a request at the moment begins. What it does happens when it is answered, before the controller looks
+// fly makes a request at the moment begins. The request takes effect when it is answered, before the controller decides
 // again.
 func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duration) {
 	if begins > w.now {
@@ -165,7 +165,7 @@ func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duratio
 	monitor := c.monitor
 	w.at(begins.Add(took), func() {
 		if w.control.monitor != monitor {
-			return // that process is gone, and what it had begun with it
+			return // return // that process has ended, and its requests with it
 		}
 		e := ended{order: o, took: took, class: o.class()}
 		o.left--
@@ -179,7 +179,7 @@ func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duratio
 	})
 }
 
-// grant is when a request may be made: a bucket of Burst that fills at QPS.
+// grant returns when a request may be made, by a bucket of Burst requests that fills at QPS.
 func (c *control) grant(w *world) unit.Instant {
 	one := time.Duration(float64(time.Second) / w.policy.QPS)
 	c.free = max(c.free, w.now.Add(-time.Duration(w.policy.Burst)*one)).Add(one)

@@ -1,33 +1,34 @@
-// Package sim plays a cluster's nodes and the controller that watches over them in virtual time, through the same cores
-// as the real ones: core/heartbeat decides when a node speaks, core/lifecycle what silence means, core/fault what nodes
-// suffer. It answers "what happens if a zone is cut off for an hour, under this policy and that one?" in seconds.
+// Package sim simulates a cluster's nodes and the lifecycle controller in virtual time, with the same cores as the real
+// ones: core/heartbeat decides when a node renews and reports, core/lifecycle what follows from silence, core/fault
+// what faults do to nodes. It answers in seconds what happens if a zone is cut off for an hour, under different
+// policies.
 //
 // # Model
 //
-// A world is nodes, pods, an API server and one controller, moved by one queue of events. A node's requests take a
-// moment, fail while the API server is away or the node is cut off, and change what the API shows; the controller hears
-// of it and its Monitor decides; its writes take their time, as many at once as core/throttle allows or at a bounded
-// rate, and change what the API shows too. The more of them are in flight, the longer each takes (serverParallel). A
-// pod that is evicted gets a successor on another node, if one has room.
+// A world is nodes, pods, an API server and one controller, driven by one queue of events. A node's requests take a
+// short time, fail while the API server is down or the node is cut off, and change the API's objects. The controller's
+// Monitor receives these changes and decides. The controller's writes take time, are limited by core/throttle or by a
+// rate, and change the API's objects too. The more of them are in flight, the longer each takes (serverParallel). A pod
+// that is evicted gets a successor on another node, if one has room.
 //
-// Every policy plays the same day: the same faults for the same nodes at the same moments.
+// Every policy is simulated with the same events: the same faults for the same nodes at the same moments.
 //
-// # What is not played one by one
+// # Heartbeats that are not simulated individually
 //
 // A node to which nothing happens coasts (heartbeat.Beat.Coast) to the next moment at which something can happen to it,
-// and the Monitor is assured of its signs until then (lifecycle.Monitor.Assured). Options.Exact plays each heartbeat by
-// itself: the outcome and the hash of the trace are the same, which a test holds.
+// and the Monitor gets its renewals up to then at once (lifecycle.Monitor.Assured). With Options.Exact each heartbeat
+// is simulated individually: the result and the hash of the trace are the same, which a test checks.
 //
 // # Invariants
 //
-//   - Options and seed alone decide the outcome. Result.Trace is a hash of everything the controller did and of every
-//     change of a node that it could see, each with its moment.
-//   - The order in which things of one moment are visited is shuffled from Options.Shuffle; the outcome must not depend
+//   - The options and the seed alone determine the result. Result.TraceHash is a hash of everything the controller did
+//     and of every change of a node that it could observe, each with its time.
+//   - The order in which things of one moment are processed is shuffled by Options.Shuffle; the result must not depend
 //     on it.
 //
-// What it simplifies: pods start in two seconds; a zone has the same number of nodes as another; the scheduler takes
-// any node with room; Events are not written. "upstream" is a model of upstream's controllers: their pace, their scan
-// every five seconds, their twenty requests a second. bench/lifecycle measures the real ones.
+// Simplifications: pods start in two seconds; all zones have the same number of nodes; the scheduler takes any node
+// with room; Events are not written. "upstream" is a model of upstream's controllers: their rates, their scan every
+// five seconds, their twenty requests per second. bench/lifecycle measures the real ones.
 package sim
 
 import (
@@ -41,34 +42,33 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Options say what is played.
+// Options say what is simulated.
 type Options struct {
 	Nodes       int
-	Zones       int           // nodes are dealt to them in turn
+	Zones       int           // Zones       int           // nodes are assigned to them in rotation
 	PodsPerNode int           // ReplicaSet pods with the default tolerations, at the start
 	For         time.Duration // of virtual time
-	Seed        uint64        // of all chance
-	Shuffle     uint64        // of the order of visits at one moment
+	Seed        uint64        // Seed        uint64        // of all random choices
+	Shuffle     uint64        // Shuffle     uint64        // of the order in which things of one moment are processed
 	Script      []Event
 	Policies    []Policy
 	Exact       bool
 }
 
-// Policy is a way to watch over nodes.
+// Policy is the configuration of a controller.
 type Policy struct {
 	Name   string
 	Health lifecycle.Options
-	// Scan is how often the controller looks; zero: when there is something to see.
+	// Scan is the interval of the controller's scans; zero: it decides whenever something changes or is due.
 	Scan time.Duration
-	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as the server bears, by
-	// core/throttle.
+	// QPS is how many requests per second it makes, in bursts of Burst; zero: as many as core/throttle allows.
 	QPS, Burst float64
-	// InFlight is how many writes of each kind it has begun at once; and without a QPS, how many requests are in flight
-	// at most.
+	// InFlight is how many writes of each kind are in progress at once; without a QPS also how many requests may be in
+	// flight.
 	InFlight int
 }
 
-// The rates of upstream's controllers: --kube-api-qps, --kube-api-burst, and the workers that write nodes.
+// The rates of upstream's controllers: --kube-api-qps, --kube-api-burst, and the number of workers that write nodes.
 const (
 	upstreamScan     = 5 * time.Second
 	upstreamQPS      = 20
@@ -84,7 +84,7 @@ func Upstream() Policy {
 	return Policy{Name: "upstream", Health: h, Scan: upstreamScan, QPS: upstreamQPS, Burst: upstreamBurst, InFlight: upstreamInFlight}
 }
 
-// Ours is plimsoll lifecycle by default.
+// Ours is plimsoll lifecycle with its defaults.
 func Ours() Policy {
 	return Policy{Name: "plimsoll", Health: lifecycle.Defaults(), InFlight: ourInFlight}
 }
@@ -92,7 +92,7 @@ func Ours() Policy {
 // NodesMax bounds a run: a million nodes need about two gigabytes.
 const NodesMax = 1_000_000
 
-// Check reports every problem of o at once.
+// Check returns every problem of o at once.
 func (o *Options) Check() error {
 	var errs []error
 	bad := func(flag string, value any, want string) {
@@ -122,10 +122,10 @@ func (o *Options) Check() error {
 	return errors.Join(errs...)
 }
 
-// forMax bounds a run (chosen: a year).
+// forMax bounds the virtual time of a run (chosen: a year).
 const forMax = 365 * 24 * time.Hour
 
-// Run plays every policy, as many at once as there are processors: they know nothing of each other.
+// Run simulates every policy, as many at once as there are processors: they are independent.
 func Run(o Options) ([]Result, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
@@ -146,7 +146,7 @@ func Run(o Options) ([]Result, error) {
 	return results, nil
 }
 
-// epoch is the calendar at the beginning of every run, and start the monotonic clock.
+// epoch is the wall clock at the beginning of every run, and start the monotonic clock.
 var epoch = unit.WallOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
 const start = unit.Instant(time.Hour)

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// latency is how long a request takes when all is well. Chosen: what an API server and etcd on one machine take.
+	// latency is the duration of a request without load. Chosen: what an API server and etcd on one machine take.
 	latency = 5 * time.Millisecond
-	// contactEvery is how often the controller asks whether the API server is there, as lifecycle's shell does.
+	// contactEvery is the interval of the controller's probes of the API server, as in internal/lifecycle.
 	contactEvery = 5 * time.Second
 )
 
-// world is everything, for one policy.
+// world is the state of the simulation of one policy.
 type world struct {
 	o      *Options
 	policy Policy
@@ -32,18 +32,18 @@ type world struct {
 	wakes  heap.Heap[*node]
 	seq    uint64
 	script []Event
-	// horizon is when something may next happen to every node: nobody coasts beyond it.
+	// horizon is when something may next happen to every node: no node coasts beyond it.
 	horizon unit.Instant
 	apiDown bool
 
 	nodes  []*node
-	due    []*node // something happened to them at this moment
+	due    []*node // due    []*node // nodes to which something happened at this moment
 	byName map[string]*node
 	pods   podSet
 	control
 
 	trace   hash.Hash64
-	notes   []string // of notedAt, not in the trace yet
+	notes   []string // notes   []string // lines of notedAt that are not in the trace yet
 	notedAt unit.Instant
 	tally
 }
@@ -51,7 +51,7 @@ type world struct {
 // event is something that happens at a moment.
 type event struct {
 	at    unit.Instant
-	order uint64 // among those of the same moment
+	order uint64 // order uint64 // among the events of the same moment
 	do    func()
 	place int
 }
@@ -74,8 +74,8 @@ func newWorld(o *Options, p Policy) *world {
 	return w
 }
 
-// inTurn compares moments, and of the same moment the drawn order. It looks at the order only when it must: this is called
-// more often than anything else.
+// inTurn compares moments, and for the same moment the shuffled order. It reads the order only if necessary: no other
+// function is called as often.
 func inTurn(a unit.Instant, orderA uint64, b unit.Instant, orderB uint64) int {
 	if a != b {
 		if a < b {
@@ -89,10 +89,10 @@ func inTurn(a unit.Instant, orderA uint64, b unit.Instant, orderB uint64) int {
 func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 func zoneName(i int) string { return fmt.Sprintf("zone-%d", i) }
 
-// wall is every clock's calendar.
+// wall returns the wall clock of all processes.
 func (w *world) wall(at unit.Instant) unit.Wall { return epoch + unit.Wall(at.Sub(start)) }
 
-// after makes do happen after d. Things of one moment happen in an order drawn from Options.Shuffle.
+// after runs do after d. Events of one moment run in an order that Options.Shuffle determines.
 func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
 func (w *world) at(at unit.Instant, do func()) {
@@ -107,7 +107,7 @@ func (w *world) setHorizon() {
 	}
 }
 
-// play runs until the end. At one moment the script comes first, then what was under way, then nodes, then the controller.
+// play simulates to the end. At one moment the script comes first, then events, then nodes, then the controller.
 func (w *world) play() {
 	for {
 		w.followScript()
@@ -138,7 +138,7 @@ func (w *world) play() {
 	}
 }
 
-// stepNodes lets those nodes step to which something happened at this moment, and those that wake at it.
+// stepNodes steps the nodes to which something happened at this moment, and those that are due.
 func (w *world) stepNodes() {
 	for len(w.due) > 0 {
 		due := w.due
@@ -153,7 +153,7 @@ func (w *world) stepNodes() {
 	}
 }
 
-// followScript does what the script says for this moment. Then all nodes coast on, to its next moment.
+// followScript executes the events of the script that are due. Then all nodes coast to its next moment.
 func (w *world) followScript() {
 	if len(w.script) == 0 || start.Add(w.script[0].At) > w.now {
 		return
@@ -184,7 +184,7 @@ func (w *world) order(o fault.Order) {
 	}
 	picked, err := o.Pick(w.o.Seed, all)
 	if err != nil {
-		return // checked before the start
+		return // return // checked before the start
 	}
 	for _, i := range picked {
 		n := w.nodes[i]
@@ -194,7 +194,8 @@ func (w *world) order(o fault.Order) {
 	}
 }
 
-// note adds a line to the trace. Lines of one moment come in order of their text: what order they happened in means nothing.
+// note adds a line to the trace. Lines of one moment are sorted by their text, since the order in which they happened
+// is arbitrary.
 func (w *world) note(what, about string) {
 	if w.now != w.notedAt {
 		w.flushNotes()
@@ -211,7 +212,7 @@ func (w *world) flushNotes() {
 	w.notes = w.notes[:0]
 }
 
-// health's Options need a seed of their own; retries must not depend on the policy's name.
+// healthOptions returns the policy's options with the seed of the run: retries must not depend on the policy's name.
 func (w *world) healthOptions() lifecycle.Options {
 	h := w.policy.Health
 	h.Seed = w.o.Seed

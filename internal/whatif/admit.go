@@ -21,56 +21,56 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Admission is what became of pods that came to a node one after the other.
+// Admission is the node's verdicts on pods that arrive one after the other.
 type Admission struct {
 	Pods []AdmittedPod `json:"pods"`
 	Free Free          `json:"free"`
 }
 
-// AdmittedPod is what became of one pod, admitted or not.
+// AdmittedPod is the verdict on one pod, admitted or not.
 type AdmittedPod struct {
 	Pod        string              `json:"pod"`
 	Admitted   bool                `json:"admitted"`
 	Reason     string              `json:"reason"`
 	Message    string              `json:"message"`
 	QoSClass   string              `json:"qosClass"`
-	NUMANodes  []machine.NUMAID    `json:"numaNodes"` // of all that is its own; never null
+	NUMANodes  []machine.NUMAID    `json:"numaNodes"` // NUMANodes  []machine.NUMAID    `json:"numaNodes"` // of all that is assigned to it; never null
 	Containers []AdmittedContainer `json:"containers"`
 }
 
-// AdmittedContainer is what a container has of its own.
+// AdmittedContainer is what is assigned to a container.
 type AdmittedContainer struct {
 	Name    string              `json:"name"`
-	CPUs    string              `json:"cpus"` // "": the shared pool
+	CPUs    string              `json:"cpus"` // CPUs    string              `json:"cpus"` // "": the container uses the shared pool
 	Memory  []MemoryBlock       `json:"memory"`
 	Devices map[string][]string `json:"devices"`
 }
 
-// MemoryBlock is memory of one kind on some nodes together.
+// MemoryBlock is memory of one type, on one or more NUMA nodes together.
 type MemoryBlock struct {
 	NUMANodes []machine.NUMAID `json:"numaNodes"`
 	Type      string           `json:"type"`
 	Bytes     int64            `json:"bytes"`
 }
 
-// Free is what the node has left.
+// Free is what the node has free.
 type Free struct {
-	Resources  map[string]string   `json:"resources"`  // allocatable that no pod requests
-	SharedCPUs string              `json:"sharedCPUs"` // for all containers without CPUs of their own
+	Resources  map[string]string   `json:"resources"`  // Resources  map[string]string   `json:"resources"`  // allocatable resources that no pod requests
+	SharedCPUs string              `json:"sharedCPUs"` // SharedCPUs string              `json:"sharedCPUs"` // for all containers without assigned CPUs
 	NUMANodes  []FreeNode          `json:"numaNodes"`
 	Devices    map[string][]string `json:"devices"`
 }
 
-// FreeNode is what a NUMA node has left to become somebody's own.
+// FreeNode is what can still be assigned on a NUMA node.
 type FreeNode struct {
 	ID     machine.NUMAID    `json:"id"`
 	CPUs   string            `json:"cpus"`
 	Memory map[string]string `json:"memory"`
 }
 
-// Admit sends pods to a node with some configuration on some machine, in order, and lets it decide on each as the agent
-// does: CPUs, memory and devices of its own first, then what pods request altogether. An error says why no node would start
-// with the configuration, or what is wrong with the pods.
+// Admit lets a node with a configuration on a machine decide on pods, in order, as the agent does: first on CPUs,
+// memory and devices to assign, then on the sum of all requests. An error says why no node would start with the
+// configuration, or what is wrong with the pods.
 func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name string, pods []*corev1.Pod) (*Admission, error) {
 	settings, err := kubeletconfig.LoadLine(c)
 	if err != nil {
@@ -99,14 +99,14 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 		if pod.Namespace == "" {
 			pod.Namespace = corev1.NamespaceDefault
 		}
-		pod.UID = types.UID(fmt.Sprintf("%06d", i)) // the same pod may come twice; in the order of coming
+		pod.UID = types.UID(fmt.Sprintf("%06d", i)) // pod.UID = types.UID(fmt.Sprintf("%06d", i)) // in the order of arrival; the same pod may arrive twice
 		out.Pods = append(out.Pods, n.admit(pod))
 	}
 	out.Free = n.free()
 	return out, nil
 }
 
-// node is a node that exists on paper.
+// node is the state of the simulated node.
 type node struct {
 	state   *numa.State
 	node    scheduler.Node
@@ -142,13 +142,13 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 		return out
 	}
 	if err := n.state.Commit(offer); err != nil {
-		panic(err) // nothing happened since the offer
+		panic(err) // panic(err) // impossible: nothing changed since the offer
 	}
 	n.held = append(n.held, asked)
 	out.Admitted = true
 	for i, h := range offer.Assignment.Containers {
 		c := n.container(h)
-		if h.Init { // what it passes on to the next is still what it runs with
+		if h.Init { // if h.Init { // memory that it leaves to the next container is also what it runs with
 			for j := range h.Memory {
 				c.Memory[j].Bytes = int64(wants.Init[i].Memory[j].Bytes)
 			}
@@ -172,7 +172,7 @@ func (n *node) container(h numa.Holding) AdmittedContainer {
 	return out
 }
 
-// nodesOf returns the NUMA nodes of what a container has of its own.
+// nodesOf returns the NUMA nodes of what is assigned to a container.
 func (n *node) nodesOf(h numa.Holding) []machine.NUMAID {
 	var out []machine.NUMAID
 	for _, node := range n.machine.NUMANodes {
@@ -229,7 +229,7 @@ func quantity(resource string, n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Table shows people what became of each pod, and below what is left.
+// Table returns the verdict on each pod, and below what is free, for people.
 func (a *Admission) Table() []byte {
 	t := newTable()
 	t.line("POD", "QOS", "ADMITTED", "NUMA", "CONTAINER", "CPUS", "MEMORY", "DEVICES")

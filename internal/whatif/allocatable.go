@@ -18,24 +18,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Allocatable is what a node with some configuration on some machine would publish, and why.
+// Allocatable is what a node with a configuration on a machine would publish, and why.
 type Allocatable struct {
 	Capacity    map[string]string `json:"capacity"`
 	Allocatable map[string]string `json:"allocatable"`
 	Breakdown   []Subtraction     `json:"breakdown"`
-	Enforced    *Enforced         `json:"enforced,omitempty"`         // all pods together; left out with cgroupsPerQOS: false
-	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // groups that are held to what is reserved for them
+	Enforced    *Enforced         `json:"enforced,omitempty"`         // Enforced    *Enforced         `json:"enforced,omitempty"`         // for all pods together; absent with cgroupsPerQOS: false
+	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // cgroups whose reservations are enforced
 	Warnings    []string          `json:"warnings"`                   // settings whose effect may surprise; never null
 }
 
-// Subtraction is the row of one resource: capacity less everything else is allocatable, or 0. Quantities of 0 are "0".
+// Subtraction is the row of one resource: capacity minus everything else is allocatable, or 0. Quantities of 0 are "0".
 type Subtraction struct {
 	Resource       string `json:"resource"`
 	Capacity       string `json:"capacity"`
 	SystemReserved string `json:"systemReserved"`
 	KubeReserved   string `json:"kubeReserved"`
 	EvictionHard   string `json:"evictionHard"`
-	HugePages      string `json:"hugePages,omitempty"` // of memory: what huge pages of all sizes take
+	HugePages      string `json:"hugePages,omitempty"` // HugePages      string `json:"hugePages,omitempty"` // of memory: the huge pages of all sizes
 	Allocatable    string `json:"allocatable"`
 
 	Threshold string `json:"threshold,omitempty"` // as configured: "nodefs.available<10%"
@@ -47,7 +47,7 @@ type Subtraction struct {
 // terms are a row's numbers in the order of the table's columns: capacity, what is subtracted, allocatable.
 type terms [6]int64
 
-// kind says how numbers are printed.
+// kind says how the numbers of a row are printed.
 type kind int
 
 const (
@@ -68,7 +68,7 @@ func (k kind) print(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Enforced is what the kernel holds a control group to. What is left out stays as it is.
+// Enforced is the limits that the kernel enforces on a cgroup. An absent one does not change.
 type Enforced struct {
 	CPUShares int64  `json:"cpuShares,omitempty"` // cgroup v1
 	CPUWeight int64  `json:"cpuWeight,omitempty"` // cgroup v2
@@ -76,15 +76,15 @@ type Enforced struct {
 	PIDs      int64  `json:"pids,omitempty"`
 }
 
-// ReservedGroup is a group that enforceNodeAllocatable names.
+// ReservedGroup is a reserved cgroup that enforceNodeAllocatable names.
 type ReservedGroup struct {
 	Group  allocatable.Group `json:"group"`
 	Cgroup string            `json:"cgroup"`
 	Enforced
 }
 
-// DrawAllocatable answers for a configuration that was loaded. An error says why no node would start with it; the result
-// that comes with it, if any, shows the numbers.
+// DrawAllocatable answers for a loaded configuration. An error says why no node would start with it; a result may come
+// with the error and shows the numbers.
 func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine) (*Allocatable, error) {
 	settings, err := kubeletconfig.LoadLine(c)
 	if err != nil {
@@ -100,7 +100,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 		a.Capacity[name], a.Allocatable[name] = inCounts.print(n), inCounts.print(n)
 		a.Breakdown = append(a.Breakdown, subtraction(name, inCounts, terms{n, 0, 0, 0, 0, n}))
 	}
-	// Which cgroup version the machine has is not in its description: what the check says of v1 is left out.
+	// The description of a machine does not contain its cgroup version, so what CheckMachine says of v1 is left out.
 	const unified = true
 	if err := kubeletconfig.CheckMachine(c, m, unified); err != nil {
 		a.Warnings = append(a.Warnings, "the agent would refuse to start: "+err.Error())
@@ -108,7 +108,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 	return a, impossible
 }
 
-// publish fills in what the Node object would say.
+// publish sets what the Node object would contain.
 func (a *Allocatable) publish(l allocatable.Line) {
 	capacity, allocatable := translate.NodeResources(l)
 	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
@@ -120,7 +120,7 @@ func (a *Allocatable) publish(l allocatable.Line) {
 	}
 }
 
-// breakDown fills in how it came about.
+// breakDown sets how the numbers are computed.
 func (a *Allocatable) breakDown(l allocatable.Line, configured map[string]string) {
 	add := func(resource string, k kind, t terms, signal allocatable.Signal) {
 		row := subtraction(resource, k, t)
@@ -157,7 +157,7 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 	return s
 }
 
-// enforce fills in what the kernel is told.
+// enforce sets the limits that the kernel enforces.
 func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
 		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel holds pods to nothing together, whatever enforceNodeAllocatable says")
@@ -165,7 +165,7 @@ func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.Kubele
 	}
 	pods := enforced(l.Enforced())
 	a.Enforced = &pods
-	const protect = false // memory.min comes on top of the limit, and only on cgroup v2
+	const protect = false // const protect = false // memory.min is additional to the limit, and exists only on cgroup v2
 	for _, r := range kubeletconfig.Reservations(c) {
 		group := ReservedGroup{r.Group, r.Cgroup, enforced(l.EnforcedOn(r.Group, r.Compressible, protect))}
 		a.Reserved = append(a.Reserved, group)
@@ -187,7 +187,7 @@ func enforced(v qos.Values) Enforced {
 	return e
 }
 
-// String says what the kernel does, as part of a sentence.
+// String says what the kernel does, as a part of a sentence.
 func (e Enforced) String() string {
 	var all []string
 	if e.Memory != "" {
@@ -202,7 +202,7 @@ func (e Enforced) String() string {
 	return cmp.Or(strings.Join(all, ", "), "leaves it as it is")
 }
 
-// Table returns a for people: each row in one unit, so that it can be added up by hand.
+// Table returns a for people: each row in one unit, so that a person can add it up.
 func (a *Allocatable) Table() []byte {
 	t := newTable()
 	t.line("RESOURCE", "CAPACITY", "- SYSTEM", "- KUBE", "- EVICTION", "- HUGE PAGES", "= ALLOCATABLE", "THRESHOLD")
@@ -237,7 +237,7 @@ func (a *Allocatable) Table() []byte {
 	return t.bytes()
 }
 
-// inOneUnit returns how to print bytes in the largest unit in which all of them are whole.
+// inOneUnit returns a function that prints bytes in the largest unit in which all of them are whole numbers.
 func inOneUnit(all terms) func(int64) string {
 	for _, u := range []struct {
 		size unit.Bytes

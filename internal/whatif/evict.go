@@ -23,46 +23,46 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Shedding is what a node would shed.
+// Shedding is what a node would remove and evict.
 type Shedding struct {
-	Signals       []Signal       `json:"signals"` // those that the Summary tells of
+	Signals       []Signal       `json:"signals"` // Signals       []Signal       `json:"signals"` // the signals in the Summary
 	ThresholdsMet []ThresholdMet `json:"thresholdsMet"`
 	Conditions    []string       `json:"conditions"`
-	Removals      []Removal      `json:"removals"` // what is removed before a pod goes
-	Ranking       []RankedPod    `json:"ranking"`  // for the first threshold met, else for memory
+	Removals      []Removal      `json:"removals"` // Removals      []Removal      `json:"removals"` // what is removed before a pod is evicted
+	Ranking       []RankedPod    `json:"ranking"`  // Ranking       []RankedPod    `json:"ranking"`  // for the first threshold that is met, or else for memory
 	Victims       []string       `json:"victims"`
-	Evictions     []Evicted      `json:"evictions"` // the victims again, with what happens to them
+	Evictions     []Evicted      `json:"evictions"` // Evictions     []Evicted      `json:"evictions"` // the victims again, with details
 	Warnings      []string       `json:"warnings"`
 
 	rankedFor allocatable.Signal
 }
 
-// Signal is what a node has left of something.
+// Signal is how much of a resource a node has available.
 type Signal struct {
 	Signal    string `json:"signal"`
 	Available string `json:"available"`
 	Capacity  string `json:"capacity"`
 }
 
-// ThresholdMet is a line that a signal is below.
+// ThresholdMet is a threshold that is met.
 type ThresholdMet struct {
 	Signal   string `json:"signal"`
 	Operator string `json:"operator"`
 	Value    string `json:"value"`
 	Hard     bool   `json:"hard"`
-	Grace    string `json:"gracePeriod,omitempty"`    // of a soft one: how long it must be met
-	Reclaim  string `json:"minimumReclaim,omitempty"` // how much more than the value is reclaimed
-	Acts     bool   `json:"acts"`                     // its grace is over
+	Grace    string `json:"gracePeriod,omitempty"`    // Grace    string `json:"gracePeriod,omitempty"`    // of a soft threshold: how long it must be met
+	Reclaim  string `json:"minimumReclaim,omitempty"` // Reclaim  string `json:"minimumReclaim,omitempty"` // how much more than the value is reclaimed
+	Acts     bool   `json:"acts"`                     // Acts     bool   `json:"acts"`                     // it is hard, or its grace period is over
 }
 
-// Removal is what a node removes before pods go.
+// Removal is something that a node removes before it evicts pods.
 type Removal struct {
 	What  eviction.Step `json:"what"`
 	For   string        `json:"signal"`
-	Until string        `json:"until"` // so much is available
+	Until string        `json:"until"` // Until string        `json:"until"` // the amount that must be available
 }
 
-// RankedPod is a pod's place in the order in which pods go.
+// RankedPod is a pod in the order of eviction.
 type RankedPod struct {
 	Pod      string `json:"pod"`
 	Usage    string `json:"usage"`
@@ -71,7 +71,7 @@ type RankedPod struct {
 	Reason   string `json:"reason"`
 }
 
-// Evicted is what happens to a victim.
+// Evicted is how a victim is evicted.
 type Evicted struct {
 	Pod     string `json:"pod"`
 	Cause   string `json:"cause"`
@@ -79,14 +79,14 @@ type Evicted struct {
 	Message string `json:"message"`
 }
 
-// Usage is what a question about eviction rests on, beside the configuration and the pods.
+// Usage is the usage of a node.
 type Usage struct {
 	Summary *statsapi.Summary
-	For     time.Duration // how long the usage has been so; negative: long enough for every soft threshold
+	For     time.Duration // For     time.Duration // how long the usage has lasted; negative: long enough for every soft threshold
 	Memory  eviction.MemorySignal
 }
 
-// LoadSummary reads a Summary, as the kubelet serves it under /stats/summary.
+// LoadSummary reads a Summary, in the form in which the kubelet serves it under /stats/summary.
 func LoadSummary(path string) (*statsapi.Summary, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -111,8 +111,8 @@ func ParseSummary(data []byte) (*statsapi.Summary, error) {
 	return s, nil
 }
 
-// Evict asks a node with some configuration what it would shed of pods that use what a Summary says. What is removed before
-// pods go is taken to free nothing, since a Summary does not say what is unused: the victims are the most there would be.
+// Evict returns what a node with a configuration would remove and evict at the usage in a Summary. It assumes that
+// removals free nothing, since a Summary does not say what is unused: the victims are the most there could be.
 func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runtime.Object) (*Shedding, error) {
 	config, err := kubeletconfig.Eviction(c)
 	if err != nil {
@@ -129,7 +129,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	}
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
-		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // which nobody configures
+		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // that one is not configured by users
 			out.warn("%s: has a threshold, and the summary does not say how much is available: it is not judged", t.Signal)
 		}
 	}
@@ -139,7 +139,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	return out, nil
 }
 
-// podsWithPriority keeps the pods of manifests, with the priorities that their classes give them.
+// podsWithPriority returns the pods among manifests, with the priorities of their classes.
 func podsWithPriority(objects []runtime.Object) (pods []*corev1.Pod, skipped []string, err error) {
 	classes := map[string]*schedulingv1.PriorityClass{}
 	for _, o := range objects {
@@ -166,7 +166,7 @@ func (e *Shedding) warn(format string, args ...any) {
 	e.Warnings = append(e.Warnings, fmt.Sprintf(format, args...))
 }
 
-// play lets the node look, for as long as its usage has been so, and until nothing is left to be removed.
+// play runs the node's checks for as long as the usage has lasted, and until nothing is left to be removed.
 func (e *Shedding) play(config eviction.Config, held time.Duration, facts eviction.Facts) eviction.Decision {
 	longest := time.Duration(0)
 	for _, t := range config.Thresholds {
@@ -194,7 +194,7 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 		for _, r := range decision.Reclaim {
 			facts.Done[r.Step] = now
 			if r.Step == eviction.PodDisks {
-				continue // the Summary says it
+				continue // continue // the Summary contains disk usage
 			}
 			e.Removals = append(e.Removals, Removal{r.Step, string(r.Signal), signalQuantity(r.Signal, r.Until)})
 		}
@@ -205,7 +205,7 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 	}
 }
 
-// tell fills in what the node saw.
+// tell sets the signals, thresholds and conditions of the result.
 func (e *Shedding) tell(facts eviction.Facts, d eviction.Decision) {
 	for _, signal := range allocatable.Signals() {
 		if o, ok := facts.Signals[signal]; ok {
@@ -230,7 +230,7 @@ func (e *Shedding) tell(facts eviction.Facts, d eviction.Decision) {
 	}
 }
 
-// rank fills in the order of pods: for what is short first, or for memory.
+// rank sets the order of pods: for the first resource that is short, or else for memory.
 func (e *Shedding) rank(config eviction.Config, facts eviction.Facts, d eviction.Decision) {
 	e.rankedFor = allocatable.MemoryAvailable
 	if len(d.Met) > 0 {
@@ -244,13 +244,13 @@ func (e *Shedding) rank(config eviction.Config, facts eviction.Facts, d eviction
 	}
 }
 
-// match brings pods and their statistics together, by uid where both have one, else by name.
+// match joins pods and their statistics, by UID where both have one, else by name.
 func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod {
 	var out []eviction.Pod
 	taken := map[int]bool{}
 	for i, pod := range pods {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue // nothing of it runs
+			continue // continue // it does not run any more
 		}
 		manifests.DefaultPod(pod)
 		one := translate.EvictionPod(pod)
@@ -275,8 +275,8 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 	return out
 }
 
-// summarySignals reads the node's signals. A Summary knows less of memory than the kernel tells an agent: for the other memory
-// signal, all that is not resident counts as droppable.
+// summarySignals reads the node's signals. A Summary contains less about memory than an agent gets from the kernel: for
+// SignalAvailable, all memory that is not resident counts as droppable.
 func summarySignals(u Usage) map[allocatable.Signal]eviction.Observation {
 	out := translate.EvictionSignals(u.Summary)
 	if u.Memory != eviction.SignalAvailable {
@@ -300,7 +300,8 @@ func summarySignals(u Usage) map[allocatable.Signal]eviction.Observation {
 	return out
 }
 
-// disksOf says which file systems a node has. A Summary names none: file systems of the same size are taken for one.
+// disksOf returns which file systems a node has. A Summary names none: it is assumed that file systems of the same size
+// are one.
 func disksOf(s *statsapi.Summary) eviction.Disks {
 	if s.Node.Runtime == nil || s.Node.Fs == nil || isSame(s.Node.Fs, s.Node.Runtime.ImageFs) {
 		return eviction.OneDisk
@@ -366,7 +367,7 @@ func (e *Shedding) Table() []byte {
 	return t.bytes()
 }
 
-// String prints a threshold as a configuration does: <100Mi.
+// String returns a threshold in the form of a configuration: <100Mi.
 func (m ThresholdMet) String() string {
 	switch {
 	case m.Hard:

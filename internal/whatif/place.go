@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Placement is where the scheduler would put pods, in the order in which it would come to them.
+// Placement is where the scheduler would place pods, in the order of its attempts.
 type Placement struct {
 	Placements    []PlacedPod   `json:"placements"`
 	Unschedulable []UnplacedPod `json:"unschedulable"`
@@ -32,31 +32,31 @@ type Placement struct {
 type PlacedPod struct {
 	Pod   string `json:"pod"`
 	Node  string `json:"node"`
-	Score int64  `json:"score"` // 0 where there was nothing to compare
+	Score int64  `json:"score"` // Score int64  `json:"score"` // 0 if there was only one node to choose from
 }
 
 // UnplacedPod is a pod that fits on no node, and why.
 type UnplacedPod struct {
 	Pod        string              `json:"pod"`
-	Summary    string              `json:"summary"` // the text of upstream's event
-	Nodes      map[string][]string `json:"nodes"`   // reasons of each node
+	Summary    string              `json:"summary"` // Summary    string              `json:"summary"` // the text of upstream's Event
+	Nodes      map[string][]string `json:"nodes"`   // Nodes      map[string][]string `json:"nodes"`   // the reasons of each node
 	Preemption *Eviction           `json:"preemption,omitempty"`
 }
 
-// Eviction is what would make room.
+// Eviction is a preemption that would make room.
 type Eviction struct {
 	Node    string   `json:"node"`
 	Victims []string `json:"victims"`
 }
 
-// scene is what the files show.
+// scene is the content of the files.
 type scene struct {
 	placer   *scheduler.Placer
 	profiles []scheduler.Profile
 	warnings []string
 	problems []string
 
-	names   map[string]bool // kind and name of everything seen
+	names   map[string]bool // names   map[string]bool // kind and name of every object
 	classes map[string]*schedulingv1.PriorityClass
 	pods    []*corev1.Pod
 	bound   []*corev1.Pod
@@ -66,12 +66,12 @@ type scene struct {
 	reports topology.Decoder
 
 	claims         []*corev1.PersistentVolumeClaim
-	defaultClasses []string // of storage
+	defaultClasses []string // defaultClasses []string // names of default storage classes
 }
 
-// Place lets the scheduler place the pods among objects that have no node, one after the other, each counted where the one
-// before went. The other objects are the cluster: nodes, pods with a node, priority classes, disruption budgets, namespaces,
-// services, owners of pods, and what decides about volumes. An error names every object that cannot be meant.
+// Place lets the scheduler place the pods among objects that have no node, one after the other. The other objects are
+// the cluster: nodes, pods with a node, priority classes, disruption budgets, namespaces, services, owners of pods, and
+// objects about volumes. An error names every object with a problem.
 func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
 	s := &scene{
 		placer: scheduler.New(scheduler.Options{Profiles: c.Profiles}), profiles: c.Profiles,
@@ -84,7 +84,7 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 	for i, pod := range s.pods {
 		s.seePod(i, pod)
 	}
-	for _, o := range objects { // budgets count the pods that are there
+	for _, o := range objects { // for _, o := range objects { // budgets count the pods that are already on nodes
 		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
 			s.placer.BudgetSeen(1, translate.PlacementBudget(s.withStatus(b)))
 		}
@@ -99,7 +99,7 @@ func (s *scene) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// once notes an object by its kind and name; false if it was there already.
+// once records an object by its kind and name; false if there was one already.
 func (s *scene) once(kind, namespace, name string) bool {
 	id := strings.Trim(namespace+"/"+name, "/")
 	if name == "" {
@@ -166,7 +166,7 @@ func (s *scene) see(i int, o runtime.Object) {
 	}
 }
 
-// identify gives a pod a UID of its own: the file's, by which reports of NUMA nodes know it, or one made of its name.
+// identify returns a unique UID of a pod: that in the file, which reports of NUMA nodes use, or one made of its name.
 func (s *scene) identify(pod *corev1.Pod) types.UID {
 	if pod.UID == "" || s.uids[pod.UID] {
 		return types.UID(pod.Namespace + "/" + pod.Name)
@@ -175,7 +175,7 @@ func (s *scene) identify(pod *corev1.Pod) types.UID {
 	return pod.UID
 }
 
-// seePod tells the scheduler of a pod, i-th of the files: that decides between equal priorities.
+// seePod passes a pod to the scheduler. i is its number in the files, which decides between pods of equal priority.
 func (s *scene) seePod(i int, pod *corev1.Pod) {
 	name := pod.Namespace + "/" + pod.Name
 	if err := s.prioritize(pod); err != nil {
@@ -198,7 +198,7 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 	s.placer.PodSeen(unit.Instant(i+1), translate.PlacementPod(pod))
 }
 
-// Priority classes that every cluster has.
+// The priority classes that every cluster has.
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 func (s *scene) prioritize(pod *corev1.Pod) error {
@@ -206,7 +206,7 @@ func (s *scene) prioritize(pod *corev1.Pod) error {
 	return prioritize(pod, s.classes)
 }
 
-// prioritize does what the API server's admission does: it resolves the priority class of a pod without a priority.
+// prioritize does what the API server's admission does: it sets the priority of a pod by its priority class.
 func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass) error {
 	if pod.Spec.Priority != nil {
 		return nil
@@ -234,7 +234,8 @@ func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass)
 	return nil
 }
 
-// withStatus fills the status of a budget that no controller has seen: from its spec and the pods that have nodes.
+// withStatus returns a budget with a status. A budget without one, which no controller has processed, gets it from its
+// specification and the pods that have nodes.
 func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	if b.Status.ObservedGeneration != 0 || b.Status.ExpectedPods != 0 || b.Status.DisruptionsAllowed != 0 {
 		return b
@@ -259,7 +260,7 @@ func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisrupt
 	return b
 }
 
-// attemptsMax bounds attempts per pod: one that is pushed aside by a more important one tries again.
+// attemptsMax bounds the attempts per pod: a pod that a more important one displaced is tried again.
 const attemptsMax = 4
 
 func (s *scene) place() *Placement {
@@ -301,7 +302,7 @@ func (s *scene) place() *Placement {
 	return out
 }
 
-// Table shows people what programs read from JSON.
+// Table returns p for people.
 func (p *Placement) Table() []byte {
 	t := newTable()
 	if len(p.Placements) > 0 {

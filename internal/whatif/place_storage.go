@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// seeStorage tells the scheduler of an object that decides about volumes; false if it is none. What an API server or a
-// controller would have filled in is.
+// seeStorage passes an object about volumes to the scheduler; false if it is none. It sets what the API server or a
+// controller would have set.
 func (s *scene) seeStorage(o runtime.Object) bool {
 	switch o := o.(type) {
 	case *storagev1.StorageClass:
@@ -63,8 +63,9 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 	return true
 }
 
-// seeClaims tells the scheduler of the claims; those that name no class get the default one, if there is one, as the API
-// server gives it. The claims of generic ephemeral volumes are made by a controller: files show none, so they are made here.
+// seeClaims passes the claims to the scheduler. Claims without a class get the default class, if there is one, as from
+// the API server. The claims of generic ephemeral volumes are created by a controller and not in the files, so they are
+// made here.
 func (s *scene) seeClaims() {
 	slices.Sort(s.defaultClasses)
 	for _, pod := range s.pods {

@@ -1,16 +1,16 @@
-// Package whatif answers what a node, or a cluster, would decide, from files: a machine, a configuration, manifests. It calls
-// the same core functions as the shells that run on real nodes, and holds no rule of its own.
+// Package whatif answers what a node or a cluster would decide, from files: a machine, a configuration, manifests. It
+// calls the same core functions as the programs on real nodes, and contains no rules of its own.
 //
 // # Model
 //
-// One file per question, named as its verb: allocatable.go is `plimsoll whatif allocatable`. A question is a function from what
-// the files said to a result; a result is a value that can be written as JSON, YAML (both stable: keys are added, none
-// changes) or a table for people. Reading the files is done by the packages of their formats, machinefile, kubeletconfig
-// and the like.
+// There is one file per question, named like its verb: allocatable.go is `plimsoll whatif allocatable`. A question is a
+// function from the content of the files to a result. A result can be written as JSON, YAML (both stable: keys may be
+// added, and do not change) or a table for people. The packages of the formats, such as machinefile and kubeletconfig,
+// read the files.
 //
 // # What it does not do
 //
-// It asks nothing of this machine or of a cluster: the same files give the same bytes anywhere. It writes no file.
+// It reads nothing from this machine or a cluster: the same files give the same bytes anywhere. It writes no file.
 package whatif
 
 import (
@@ -23,12 +23,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// JSON returns a result as programs read it.
+// JSON returns a result in the format for programs.
 func JSON(result any) ([]byte, error) {
 	var text bytes.Buffer
 	w := json.NewEncoder(&text)
 	w.SetIndent("", "  ")
-	w.SetEscapeHTML(false) // thresholds have a <
+	w.SetEscapeHTML(false) // w.SetEscapeHTML(false) // thresholds contain a <
 	if err := w.Encode(result); err != nil {
 		return nil, fmt.Errorf("write result: %w", err)
 	}
@@ -44,7 +44,7 @@ func YAML(result any) ([]byte, error) {
 	return text, nil
 }
 
-// table lines up columns.
+// table aligns columns.
 type table struct {
 	out bytes.Buffer
 	w   *tabwriter.Writer
@@ -58,7 +58,7 @@ func newTable() *table {
 
 func (t *table) line(columns ...string) { fmt.Fprintln(t.w, strings.Join(columns, "\t")) }
 
-// text ends the columns and adds lines as they are.
+// text ends the aligned columns and adds lines as they are.
 func (t *table) text(lines ...string) {
 	t.w.Flush()
 	for _, line := range lines {

@@ -1,8 +1,8 @@
 // Package sparedisk reserves a part of a disk for the time when the disk is full: the components that can free the disk
 // need some of it to start.
 //
-//	recommend.Keep(dir)        // while there is room; repeatable
-//	recommend.GiveIfShort(dir) // at the start, before anything is made
+//	sparedisk.Keep(dir)        // while there is space; repeatable
+//	sparedisk.GiveIfShort(dir) // at the start, before anything is written
 //
 // A reserve is a directory with one file that uses blocks and empty files that use inodes. Once given back, the space
 // is available to every process: it helps only one that uses it at once.
