@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// end plans the way to nothing: mains first, then sidecars in reverse order, then the sandbox, and when the pod object
-// goes, every trace.
+// end plans the end of the pod: first the main containers, then the sidecars in reverse order, then the sandbox. If the
+// pod object was deleted, it also removes all containers and sandboxes.
 func (p *plan) end(order StopOrder) {
 	if p.stopContainers(order) {
 		return
@@ -21,7 +21,7 @@ func (p *plan) end(order StopOrder) {
 		return
 	}
 	for _, s := range p.o.Sandboxes {
-		p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod is going"}) // takes its containers with it
+		p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod is going"}) // removes its containers too
 	}
 	if len(p.o.Sandboxes) > 0 {
 		return
@@ -34,13 +34,14 @@ func (p *plan) end(order StopOrder) {
 	}
 }
 
-// sidecarGraceMin is what a sidecar gets even if the mains used up the grace (kubelet: minimumGracePeriodInSeconds).
+// sidecarGraceMin is the grace period that a sidecar gets even if the main containers used up the pod's grace period
+// (kubelet: minimumGracePeriodInSeconds).
 const sidecarGraceMin = 2 * time.Second
 
-// stopContainers stops the next group of containers and reports whether any is still alive.
+// stopContainers stops the next group of containers. It reports whether a container is still alive.
 func (p *plan) stopContainers(order StopOrder) bool {
 	grace := max(order.Deadline.Sub(p.now), 0)
-	place := map[string]int{} // of sidecars
+	place := map[string]int{} // of sidecars, in the spec
 	for i, s := range p.o.Spec.Containers {
 		if s.Kind == Sidecar {
 			place[s.Name] = i

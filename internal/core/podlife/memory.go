@@ -9,20 +9,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Life is the memory of one pod between steps. Make one with New.
+// Life is what is remembered of one pod between steps. Make one with New. It is for one goroutine at a time; only Step,
+// Failed and Retry change it.
 type Life struct {
-	backoffMax time.Duration
-	hashes     map[string]string       // by container: of the spec seen last, with what is fixed
+	backoffMax time.Duration           // longest crash back-off
+	hashes     map[string]string       // by container: Hash and Fixed of the spec last seen
 	crashes    map[string]*crash       // by container
-	troubles   map[string]*trouble     // by troubleKey
-	asked      map[string]unit.Instant // by askedKey: when an action was planned last
-	askedBy    map[string]unit.Instant // and the moment by which it was to be done
-	revive     map[string]string       // by container: id of the run that was stopped in order to run again
-	sizes      string                  // wanted at the last step: a resize that failed is worth trying again when they change
-	over       *StopOrder              // set once nothing may run any more, though nobody ordered an end
+	troubles   map[string]*trouble     // by troubleKey: actions that fail
+	asked      map[string]unit.Instant // by askedKey: when an action was last planned
+	askedBy    map[string]unit.Instant // by askedKey: the moment by which that action was to be done
+	revive     map[string]string       // by container: id of the run that was stopped in order to be started again
+	// Sizes that the last spec asked for; when they change, a failed resize is tried again at once.
+	sizes string
+	// Set once the pod must end for a reason of its own (its containers ended, its deadline passed); then it stays.
+	over *StopOrder
 }
 
-// New returns a Life that remembers nothing. backoffMax caps crash back-off; zero means BackoffMax.
+// New returns a Life that remembers nothing. backoffMax is the longest crash back-off; zero means BackoffMax.
 func New(backoffMax time.Duration) *Life {
 	if backoffMax == 0 {
 		backoffMax = BackoffMax
@@ -34,9 +37,9 @@ func New(backoffMax time.Duration) *Life {
 	}
 }
 
-// Failed records that an action of the last decision failed. Pulls are retried with the crash back-off's curve
-// beginning at its base, other starts and resizes at its base, stops and removals after a second. reason is a waiting
-// reason in upstream's words (ErrImagePull, CreateContainerError, ...).
+// Failed records that an action of the last decision failed. Failed pulls are retried with exponential back-off that
+// starts at backoffBase, other failed starts and resizes after backoffBase, failed stops and removals after a second.
+// reason is a waiting reason in upstream's words (ErrImagePull, CreateContainerError, ...).
 func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 	key := troubleKey(a)
 	t := l.troubles[key]
@@ -56,14 +59,14 @@ func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 	t.retryAt = now.Add(wait)
 }
 
-// Retry forgets waits for retries, because something they may have waited for has changed.
+// Retry ends all waits before retries, because something that they may have waited for has changed.
 func (l *Life) Retry() {
 	for _, t := range l.troubles {
 		t.retryAt = 0
 	}
 }
 
-// tidy forgets what can not matter any more.
+// tidy drops entries that no longer matter.
 func (l *Life) tidy(now unit.Instant, spec Spec) {
 	if sizes := wanted(spec); sizes != l.sizes {
 		delete(l.troubles, resizeKey)
@@ -74,7 +77,8 @@ func (l *Life) tidy(now unit.Instant, spec Spec) {
 	maps.DeleteFunc(l.troubles, func(key string, t *trouble) bool { return strings.HasPrefix(key, endKey) && now >= t.retryAt })
 	for _, s := range spec.Containers {
 		hash := s.Hash + " " + s.Fixed
-		if was, known := l.hashes[s.Name]; known && was != hash { // another image, or more memory, deserves a fresh start
+		// A changed image or memory size starts without back-off.
+		if was, known := l.hashes[s.Name]; known && was != hash {
 			delete(l.crashes, s.Name)
 			delete(l.troubles, s.Name)
 		}
@@ -82,39 +86,41 @@ func (l *Life) tidy(now unit.Instant, spec Spec) {
 	}
 }
 
-// Crash and retry back-off, upstream's curve: the first restart is immediate, then 10 s doubling to 5 min, and a
-// container that ran twice the maximum starts afresh (kubelet: crash loop back-off; backOffPeriod,
-// MaxContainerBackOff). Raising the base makes crash loops cheaper and recovery slower.
+// Back-off of crashes and retries, as upstream: the first restart is immediate, the next waits 10 s, and each further
+// one twice as long, up to 5 min. A container that ran for twice the maximum starts again without back-off (kubelet:
+// crash loop back-off; backOffPeriod, MaxContainerBackOff). A higher base makes crash loops cheaper and recovery
+// slower.
 const (
 	backoffBase  = 10 * time.Second
 	backoffReset = 2
 )
 
-// BackoffMax is upstream's default ceiling; a node's configuration may lower it
+// BackoffMax is upstream's default maximum. A node's configuration may lower it
 // (crashLoopBackOff.maxContainerRestartPeriod).
 const BackoffMax = 300 * time.Second
 
-// retryEnd is the wait before an end (stop, removal) that failed or had no effect is tried again: the runtime is
-// restarting or hung, and a restart of it takes about a second (measured, containerd 1.6).
+// retryEnd is the time before a stop or a removal that failed or had no effect is tried again. Then the runtime is
+// restarting or hangs, and its restart takes about a second (measured, containerd 1.6).
 const retryEnd = time.Second
 
-// crash is the memory of one container's exits.
+// crash is what is remembered of one container's exits.
 type crash struct {
-	id      string // of the exit already counted
-	streak  int    // exits in a row without a long run between them
+	id     string // id of the exit that was counted last
+	streak int    // exits in a row without a long run in between
+	// When the container may be started again, and how long the back-off is.
 	readyAt unit.Instant
 	delay   time.Duration
 }
 
-// stopped is what is known of an end that was ordered, so that the container runs again.
+// stopped is what is known about a container that was stopped in order to be started again.
 type stopped struct {
-	since unit.Wall // the end before it; zero: there is none
+	since unit.Wall // end of the run before it; zero: there was none
 }
 
-// note counts an exit once and sets the back-off that follows it. A container that was stopped in order to run again
-// (its liveness or startup probe failed) is treated as upstream does, which looks for the last exit before it stops the
-// container: the first such stop does not count, and for later ones what has passed since the end before counts as
-// waited, if that is long enough; else they wait in full.
+// note counts an exit once, and sets the back-off after it. by is set if the container was stopped in order to be
+// started again, because its liveness or startup probe failed. Upstream looks at the last exit before it stops such a
+// container, so note does the same: the first such stop does not count. After later ones there is no back-off if at
+// least the back-off has passed since the end of the run before. Otherwise the back-off is waited in full.
 func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stopped, ceiling time.Duration) {
 	if c.id == ended.ID {
 		return
@@ -130,13 +136,13 @@ func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stop
 	if by != nil && ended.FinishedAt.Sub(by.since) >= c.delay {
 		c.delay = 0
 	}
-	// A wall clock that stepped must neither stretch the wait nor make it negative.
+	// A wall clock that was set must neither lengthen the wait nor make it negative.
 	elapsed := min(max(wall.Sub(ended.FinishedAt), 0), c.delay)
 	c.readyAt = now.Add(c.delay - elapsed)
 	c.streak++
 }
 
-// delayAfter returns the wait before the restart that follows streak earlier ones.
+// delayAfter returns the back-off before the next restart, after streak earlier exits.
 func delayAfter(streak int, ceiling time.Duration) time.Duration {
 	if streak == 0 {
 		return 0
@@ -148,34 +154,36 @@ func delayAfter(streak int, ceiling time.Duration) time.Duration {
 	return min(d, ceiling)
 }
 
-// trouble is the memory of an action that keeps failing.
+// trouble is what is remembered of an action that keeps failing.
 type trouble struct {
 	reason, message string
-	attempt         uint32 // of the start that failed
-	tries           int
-	retryAt         unit.Instant
-	since           unit.Instant // of the latest failure
+	attempt         uint32       // attempt number of the start that failed
+	tries           int          // failures in a row with the same reason
+	retryAt         unit.Instant // when to retry; zero: at once
+	since           unit.Instant // when it last failed
 }
 
-// Reasons of failed starts that say more than that the start failed, in upstream's words.
+// Reasons of failed starts that need special treatment, in upstream's words.
 var (
 	pulling = map[string]bool{"ErrImagePull": true, "RegistryUnavailable": true, "SignatureValidationFailed": true}
-	created = map[string]bool{"RunContainerError": true, "PostStartHookError": true} // there is a container nevertheless
+	// created: reasons of starts that failed after the container had been created.
+	created = map[string]bool{"RunContainerError": true, "PostStartHookError": true}
 )
 
-// shownFor is how long a failure is reported as itself before it is reported as a back-off. A pull that fails shows
-// ErrImagePull, then ImagePullBackOff, as users know it; upstream changes with its next sync of the pod (1 to 2 s).
+// shownFor is how long a failure is reported as itself before it is reported as a back-off. After a failed pull users
+// see ErrImagePull, then ImagePullBackOff, as they are used to. Upstream changes at its next sync of the pod (after 1
+// to 2 s).
 const shownFor = 2 * time.Second
 
-// sandboxKey is where the trouble of creating a sandbox is kept, resizeKey that of a resize; endKey begins where that
-// of ending a thing is. No container has such a name.
+// Keys of troubles: sandboxKey of the creation of a sandbox, resizeKey of a resize. endKey is the prefix for stops and
+// removals. No container can have such a name.
 const (
 	sandboxKey = ""
 	resizeKey  = "resize "
 	endKey     = "end "
 )
 
-// troubleKey tells apart what may fail in one pod: creating its sandbox, starting a container, ending a thing.
+// troubleKey returns the key of what an action does: create the sandbox, start a container, resize, or end something.
 func troubleKey(a Action) string {
 	switch a.Kind {
 	case CreateSandbox:

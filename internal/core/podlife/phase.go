@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// phase follows upstream: pending until every init has passed and every main has been started once, running as long as
-// anything is alive or will be started again, then by exit codes.
+// phase returns the pod's phase by upstream's rules: Pending until every init container has succeeded and every main
+// container was started once, Running as long as a container is alive or will be started again, then by exit codes.
 func (p *plan) phase(list []ContainerStatus) Phase {
 	switch {
 	case p.o.Terminal != "":
@@ -24,7 +24,7 @@ func (p *plan) phase(list []ContainerStatus) Phase {
 	return Active
 }
 
-// endPhase is the phase of a pod of which nothing is alive.
+// endPhase is the phase of a pod without living containers.
 func (p *plan) endPhase(list []ContainerStatus) Phase {
 	if p.order.Phase != "" {
 		return p.order.Phase
@@ -37,8 +37,8 @@ func (p *plan) endPhase(list []ContainerStatus) Phase {
 	return Succeeded
 }
 
-// uninitialized names the inits that have not succeeded and the sidecars that have not started, as long as no main has
-// been started.
+// uninitialized returns the init containers that have not succeeded and the sidecars that have not started, as long as
+// no main container was started.
 func (p *plan) uninitialized() []string {
 	var names []string
 	for i, s := range p.o.Spec.Containers {
@@ -55,7 +55,7 @@ func (p *plan) uninitialized() []string {
 	return names
 }
 
-// conditions follow upstream's types, reasons and messages.
+// conditions returns the pod's conditions, with upstream's types, reasons and messages.
 func (p *plan) conditions(s Status) []Condition {
 	initialized := Condition{Type: "Initialized", True: true}
 	if missing := p.uninitialized(); s.Phase == Succeeded {
@@ -80,8 +80,8 @@ func (p *plan) conditions(s Status) []Condition {
 	return append(all, p.resizeConditions()...)
 }
 
-// DisruptionTarget is the condition of a pod that ends through no fault of its own. Once reported it stays: shells keep
-// conditions that a decision does not mention.
+// DisruptionTarget is the condition of a pod that the node ends for its own reasons. It stays once it was reported:
+// shells keep conditions that a decision does not mention.
 const DisruptionTarget = "DisruptionTarget"
 
 func containersReady(s Status) Condition {
@@ -105,7 +105,7 @@ func containersReady(s Status) Condition {
 	return c
 }
 
-// shutGates says what is wrong with each readiness gate that is not open.
+// shutGates returns a message for each readiness gate whose condition is not True.
 func (p *plan) shutGates() []string {
 	var shut []string
 	for _, g := range p.o.Spec.Gates {

@@ -1,53 +1,61 @@
-// Package podlife is the life of one pod on its node: given what the pod should be and what the runtime has, it says
-// what to start, stop and remove next, what to report, and when to look again.
+// Package podlife decides about the life of one pod on its node. From the pod's specification and what the runtime has,
+// it decides what to start, stop and remove next, what to report, and when to check again.
 //
-// Model. A shell observes (Observation), calls Life.Step, performs the returned actions in order (neighbouring stops
-// together), tells Life about actions that failed (Life.Failed), observes again, and repeats until a step has no
-// actions; then it sleeps until Decision.Wake or the next event. One Life per pod, used by one goroutine at a time.
+// # Model
 //
-// Invariants:
-//   - A container that runs as it should is never touched. One that only has another size than it should is resized,
-//     and not restarted unless its resize policy asks for that.
-//   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral one is
-//     started only once, ever.
-//   - A container whose postStart hook has not succeeded is not reported as running, and no main after it is started.
-//     All else goes on: its hook keeps nobody from being stopped.
+// A shell observes (Observation) and calls Life.Step. It performs the returned actions in order (consecutive stops at
+// the same time), and passes failed actions to Life.Failed. Then it observes again, and repeats this until a step
+// returns no actions. Then it sleeps until Decision.Wake or the next event. There is one Life per pod, used by one
+// goroutine at a time.
+//
+// # Invariants
+//
+//   - A container that runs as specified is never touched. One that differs only in its size is resized, and restarted
+//     only if its resize policy requires that.
+//   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral container
+//     is started only once.
+//   - A container whose postStart hook has not succeeded is not reported as running, and no main container after it is
+//     started. Everything else continues; in particular a running hook delays no stop.
 //   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
-//   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
-//     nothing, it only forgets how often it had to wait.
-//   - The same action on the same thing is not planned twice within a second, whatever the runtime claims to have done.
+//   - What a Life remembers (back-off, troubles) may be lost at any time. A new Life with the same observation decides
+//     correctly; it only loses the back-off.
+//   - The same action on the same object is not planned twice within a second, whatever the runtime reports about it.
 //
-// Sizes (core/resize) are levels, not events: a step compares what each cgroup has with what the pod's allocation asks
-// for and plans the way between them. So a resize that was interrupted anywhere is taken up by whoever comes next. What
-// demands a restart of the container is part of its identity, as its image is (Fixed). Whether there is room for what
-// the specification asks for is not decided here (core/admission): Spec is what was granted.
+// Sizes (core/resize) are level-triggered: a step compares the size of each cgroup with the one that follows from the
+// pod's allocated resources, and plans the steps between them. So a resize that was interrupted at any point is
+// continued by the next step, also of another process. Changes that require a restart of the container are part of its
+// identity, as its image is (Fixed). Whether the node has room for what the specification asks for is decided in
+// core/admission: Spec contains the allocated resources.
 //
-// What the runtime forgot, the API may still know (Past): an end that was reported counts as an exit, and a container
-// that was reported as running and is nowhere to be found was killed (137, ContainerStatusUnknown).
+// What the runtime has lost, the API may still show (Past): an end that was reported counts as an exit, and a container
+// that was reported as running and does not exist was killed (137, ContainerStatusUnknown).
 //
-// Phases, reasons, messages, conditions and restart counts are upstream's (kubelet 1.36). Deliberate differences:
-//   - A container that ended for good is not run again because the runtime forgot it; upstream runs it again.
-//   - A container whose image changed is started again whatever its policy, even if the agent restarted between its
-//     stop and its start; upstream then leaves it ended. The new image starts without the back-off of the old one: as
-//     upstream.
+// Phases, reasons, messages, conditions and restart counts are upstream's (kubelet 1.36). These differences are
+// deliberate:
+//
+//   - A container that ended and needs no restart is not run again because the runtime lost it; upstream runs it again.
+//   - A container whose image changed is started again whatever its restart policy, even if the agent restarted between
+//     its stop and its start; upstream then does not start it. As upstream, the new image starts without the back-off
+//     of the old one.
 //   - A failed start other than a pull is retried every 10 s; upstream waits 5 to 15 s at random.
-//   - A termination grace of zero kills at once; upstream waits 2 s. Sidecars, whose turn comes when the grace may be
-//     spent, get at least 2 s, as upstream gives everybody.
-//   - Once a container was started after a sidecar, a restart of that sidecar holds up nothing; upstream holds up mains
-//     that are down at the same moment.
-//   - While a postStart hook runs, containers before it, ephemeral ones and all stops go on; upstream does nothing for
-//     a pod then.
-//   - A pod without restarts whose sandbox dies before its mains ran begins again; upstream leaves it Pending for ever.
+//   - A termination grace period of zero kills at once; upstream waits 2 s. Sidecars are stopped when the grace period
+//     may be over, so each gets at least 2 s, as every container does upstream.
+//   - Once a container was started after a sidecar, a restart of that sidecar delays nothing; upstream delays main
+//     containers that are down at the same moment.
+//   - While a postStart hook runs, containers before it, ephemeral ones and all stops continue; upstream then does
+//     nothing for the pod.
+//   - A pod without restarts whose sandbox dies before its main containers ran begins again; upstream leaves it Pending
+//     forever.
 //   - A pod whose containers have all ended is finished even if its active deadline passes before that was reported;
 //     upstream reports DeadlineExceeded.
-//   - Between a failed pull and its retry ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes with
-//     its next look at the pod.
-//   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random.
-//     Drift of a cgroup that an agent finds when it adopts a pod is repaired without a word.
-//   - A static pod that ends is reported Failed or Succeeded like any other.
+//   - Between a failed pull and its retry, ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes at
+//     its next sync of the pod.
+//   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random. A
+//     cgroup that differs when an agent adopts the pod is corrected without an Event.
+//   - A static pod that ends is reported as Failed or Succeeded like any other.
 //
-// It does no I/O and knows nothing of images, volumes or networks: those belong to the shell, which reports their
-// failures as the failure of the action that needed them. Do not use it for pods of other nodes.
+// The package does no I/O and does not know images, volumes or networks: these belong to the shell, which reports their
+// failures as failures of the action that needed them. It is only for pods of this node.
 package podlife
 
 import (
@@ -57,7 +65,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// RestartPolicy says which exits of a container are followed by a restart.
+// RestartPolicy says after which exits a container is restarted.
 type RestartPolicy int
 
 // The restart policies of a pod or container.
@@ -67,42 +75,43 @@ const (
 	Never
 )
 
-// Kind is the place of a container in its pod.
+// Kind is the role of a container in its pod.
 type Kind int
 
-// The kinds, in starting order.
+// The kinds, in the order in which they start.
 const (
-	Init    Kind = iota // runs to completion before the next starts
-	Sidecar             // restartable init container: the next starts once it has started; stops after the mains
+	Init Kind = iota // runs to completion before the next starts
+	// Restartable init container: the next starts once it has started; it is stopped after the main containers.
+	Sidecar
 	Main
-	Ephemeral // added to a pod that runs, to look at it: started once, whatever the others do, and no part of what the pod is
+	Ephemeral // added to a running pod for debugging: started once, and without effect on the pod's phase and readiness
 )
 
-// ContainerSpec is what a container should be.
+// ContainerSpec is the desired state of a container.
 type ContainerSpec struct {
 	Name   string
 	Kind   Kind
-	Policy RestartPolicy // the container's own where it has one (a sidecar: Always), else the pod's
-	Hash   string        // of the parts whose change means a new container; compared with Container.Hash
-	Image  string        // as the pod spells it; only for messages
-	Fixed  string        // of the resources whose change means a restart (resize policy); compared with Container.Fixed
-	Size   resize.Size   // of its cgroup
+	Policy RestartPolicy // the container's own if it has one (a sidecar: Always), otherwise the pod's
+	Hash   string        // of the parts whose change requires a new container; compared with Container.Hash
+	Image  string        // as written in the pod; only for messages
+	Fixed  string        // the resources whose change requires a restart (resize policy); compared with Container.Fixed
+	Size   resize.Size   // desired size of its cgroup
 
-	PostStart bool // it has a postStart hook: the mains after it start once that has succeeded
+	PostStart bool // it has a postStart hook: the main containers after it start once the hook has succeeded
 }
 
-// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains, then
-// ephemeral ones.
+// Spec is the desired state of a pod. Containers are in the order in which they start: init containers and sidecars as
+// written, then main containers, then ephemeral ones.
 type Spec struct {
 	Name           string // name_namespace(uid); only for messages
 	Containers     []ContainerSpec
-	Grace          time.Duration // time between SIGTERM and SIGKILL when nobody orders another
-	ActiveDeadline time.Duration // from StartTime; zero: none
-	Gates          []string      // readiness gates: condition types that must be true too
-	Size           resize.Size   // of the pod's own cgroup
+	Grace          time.Duration // time between SIGTERM and SIGKILL, unless a StopOrder says otherwise
+	ActiveDeadline time.Duration // after StartTime; zero: none
+	Gates          []string      // readiness gates: condition types that must be True too
+	Size           resize.Size   // desired size of the pod's own cgroup
 }
 
-// SandboxState and ContainerState are the runtime's words.
+// SandboxState is a sandbox's state in the runtime.
 type SandboxState int
 
 // The states of a sandbox.
@@ -111,7 +120,7 @@ const (
 	SandboxReady
 )
 
-// Sandbox is a pod sandbox that the runtime has.
+// Sandbox is a pod sandbox in the runtime.
 type Sandbox struct {
 	ID      string
 	Attempt uint32
@@ -127,21 +136,21 @@ const (
 	Created ContainerState = iota
 	Running
 	Exited
-	Unknown // the runtime lost track; it must be stopped before it counts as exited
+	Unknown // the runtime lost track of it; it must be stopped before it counts as exited
 )
 
-// HookState is how far a container's postStart hook is. The hook is a user's code: it may take for ever, and the shell
-// runs it beside everything else that it does for the pod.
+// HookState is the state of a container's postStart hook. The hook is a user's code and may never end. The shell runs
+// it concurrently with everything else for the pod.
 type HookState int
 
 // The states of a hook.
 const (
-	HookOver   HookState = iota // it succeeded; or there is none, or whoever began it is no more
-	HookRuns                    // the container is not reported as running yet
-	HookFailed                  // the container is to be stopped
+	HookOver   HookState = iota // it succeeded; or there is none, or the process that began it no longer exists
+	HookRuns                    // it runs: the container is not reported as running yet
+	HookFailed                  // it failed: the container is stopped
 )
 
-// Container is a container that the runtime has.
+// Container is a container in the runtime.
 type Container struct {
 	ID, Name, SandboxID string
 	Attempt             uint32
@@ -150,81 +159,83 @@ type Container struct {
 	StartedAt           unit.Wall // zero: never started
 	FinishedAt          unit.Wall // zero: not finished
 	ExitCode            int32
-	Reason, Message     string // of the exit, as the runtime or the container's termination message has it
-	Hash                string // empty: not ours to judge, never a reason to restart
+	Reason, Message     string // of the exit, from the runtime or the container's termination message
+	Hash                string // of the spec it was made from; empty: not known, and never a reason to restart
 	ImageID             string
-	Fixed               string      // as it was when the container was made; empty: not ours to judge
-	Size                resize.Size // that its cgroup has; parts that are not known are written, unless all are
-	Hook                HookState   // while it runs
+	Fixed               string      // of the spec when it was made; empty: not known
+	Size                resize.Size // actual size of its cgroup; unknown parts are written, unless all are unknown
+	Hook                HookState   // valid while it runs
 }
 
-// Probes is what is known of the probes of a container's current run. Absent probes count as passed.
+// Probes is the result of the probes of a container's current run. A missing probe counts as passed.
 type Probes struct {
-	Starting bool   // has a startup probe that has not succeeded yet
-	Unready  bool   // has a readiness probe that does not succeed now
-	Dead     bool   // its liveness or startup probe failed for good: restart it
-	Message  string // of Dead, in upstream's words: Container c failed liveness probe
+	Starting bool   // its startup probe has not succeeded yet
+	Unready  bool   // its readiness probe does not succeed now
+	Dead     bool   // its liveness or startup probe has failed: it must be restarted
+	Message  string // why Dead, in upstream's words: Container c failed liveness probe
 
-	Grace *time.Duration // between SIGTERM and SIGKILL if Dead; nil: the pod's own
+	Grace *time.Duration // between SIGTERM and SIGKILL if Dead; nil: the pod's
 }
 
-// Past is what the API already says about a container: all that is left when the runtime forgot it.
+// Past is what the API already shows of a container. It is all that is known if the runtime has lost the container.
 type Past struct {
-	ID, ImageID  string // of the run that RestartCount counts; empty: that run is still to come
+	ID, ImageID  string // of the run that RestartCount counts; empty: that run has not begun
 	RestartCount uint32
-	Running      bool        // that run was going on
+	Running      bool        // that run had not ended
 	Ended        *Terminated // that run's end
-	Over         bool        // and the API says that it is the last one: the container was reported as terminated
-	Last         *Terminated // the end before that run
+	Over         bool        // and the API shows that it was the last run: the container was reported as terminated
+	Last         *Terminated // end of the run before that
 }
 
 // begun reports whether the run that RestartCount counts has begun.
 func (past Past) begun() bool { return past.ID != "" || past.Running || past.Ended != nil }
 
-// StopOrder ends a pod.
+// StopOrder is the order to end a pod.
 type StopOrder struct {
-	Deadline unit.Instant // processes alive then are killed; sidecars get 2 s more each
-	Remove   bool         // the pod object is going: remove every trace; else keep containers for their logs
-	Phase    Phase        // phase to report; empty: by exit codes
-	Reason   string       // of the phase, e.g. Evicted
+	Deadline unit.Instant // processes alive then are killed; each sidecar gets 2 s more
+	// The pod object was deleted: remove containers and sandboxes; otherwise keep containers for their logs.
+	Remove   bool
+	Phase    Phase  // phase to report; empty: by exit codes
+	Reason   string // for the pod's status, e.g. Evicted
 	Message  string
-	Refused  bool // the node never let it in: its containers have no story
-	Disrupts bool // the node ends it for reasons of its own: told as the condition DisruptionTarget to whoever counts failures
+	Refused  bool // the node rejected the pod: if nothing of it ran, no container statuses are reported
+	Disrupts bool // the node ends it for its own reasons: report the condition DisruptionTarget
 }
 
-// Resizing is what is known of a resize beside sizes.
+// Resizing is what is known about a resize in addition to sizes.
 type Resizing struct {
-	Generation int64          // of the pod, when the resize that is under way was granted; zero: none is
-	Pending    *PendingResize // that the node has not granted; nil: none
+	// Generation of the pod whose resources were allocated by the resize in progress; zero: there is none.
+	Generation int64
+	Pending    *PendingResize // a resize that the node has not allocated; nil: none
 }
 
-// PendingResize is a resize that is not granted.
+// PendingResize is a resize that the node has not allocated.
 type PendingResize struct {
 	Reason, Message string // Deferred or Infeasible
-	Generation      int64  // of the pod that was judged
+	Generation      int64  // generation of the pod that was evaluated
 }
 
-// Observation is everything a step may look at.
+// Observation is everything that a step depends on.
 type Observation struct {
 	Spec       Spec
-	Terminal   Phase // Succeeded or Failed if the API already says so, else empty
+	Terminal   Phase // Succeeded or Failed if the API shows that already, otherwise empty
 	StartTime  unit.Wall
-	Stop       *StopOrder // nil: run
+	Stop       *StopOrder // nil: run the pod
 	Sandboxes  []Sandbox
 	Containers []Container
 	Probes     map[string]Probes // by container name, for running containers
 	Past       map[string]Past   // by container name
-	Gates      map[string]string // status (True, False, Unknown) of the conditions that exist, by type
-	HostIPs    []string          // reported as pod IPs when the pod shares the host's network
-	Size       resize.Size       // that the pod's own cgroup has
+	Gates      map[string]string // status (True, False, Unknown) of existing conditions, by type
+	HostIPs    []string          // reported as the pod's IPs when it uses the host's network
+	Size       resize.Size       // actual size of the pod's own cgroup
 	Resizing   Resizing
-	Hold       *Hold // the node does not let the pod start yet, but will or refuse it; nil: it may start
+	Hold       *Hold // why the pod must wait before anything of it is started; nil: it may start
 }
 
-// Hold is a wait that comes before anything of a pod starts. What runs is left alone.
+// Hold is the reason why nothing of a pod is started yet. Running containers are not affected.
 type Hold struct {
 	Reason, Message string       // of the condition PodReadyToStartContainers
-	Until           unit.Instant // when the shell must judge again
+	Until           unit.Instant // when the shell must evaluate the hold again
 }
 
 // ActionKind says what to do.
@@ -232,33 +243,36 @@ type ActionKind int
 
 // The actions, each with the fields of Action that it uses.
 const (
-	CreateSandbox   ActionKind = iota // Attempt; prepare volumes and cgroup first
-	StopSandbox                       // ID; the network goes with it
+	CreateSandbox   ActionKind = iota // Attempt; before it, prepare volumes and cgroup
+	StopSandbox                       // ID; this also removes the network
 	RemoveSandbox                     // ID
 	StartContainer                    // Container, ID (of the sandbox), Attempt
 	StopContainer                     // Container, ID, Grace, Event
 	RemoveContainer                   // Container, ID, Attempt
-	Resize                            // Steps, in order, up to the first that fails; none if memory in use refuses one of them
-	Finish                            // nothing of the pod is left in the runtime: take down volumes and cgroup, report, forget
+	// Steps, in order, up to the first that fails; none if memory in use forbids one of them.
+	Resize
+	// The runtime has nothing of the pod: remove volumes and cgroup, report, drop the pod.
+	Finish
 )
 
 var actionNames = [...]string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "resize", "finish"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
-// Action is one thing to do. Container is a name, ID the runtime's id.
+// Action is one thing to do. Container is a name, ID is the runtime's id.
 type Action struct {
 	Kind      ActionKind
 	Container string
 	ID        string
 	Attempt   uint32
 	Grace     time.Duration
-	Why       string
-	Steps     []resize.Step
-	Event     string // StopContainer: what users are told beyond that it stops; empty: nothing
+	// Why is the reason for the log.
+	Why   string
+	Steps []resize.Step
+	Event string // for StopContainer: text of the Event in addition to the one about the stop; empty: none
 }
 
-// Phase is a pod's phase as the API spells it.
+// Phase is a pod's phase, spelled as in the API.
 type Phase string
 
 // The phases.
@@ -269,10 +283,10 @@ const (
 	Failed    Phase = "Failed"
 )
 
-// Waiting is a container that does not run, and why.
+// Waiting says why a container does not run.
 type Waiting struct{ Reason, Message string }
 
-// Terminated is an end of a container.
+// Terminated is the end of a run of a container.
 type Terminated struct {
 	ID                    string
 	ExitCode              int32

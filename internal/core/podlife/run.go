@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// run plans the way to the running pod.
+// run plans the actions towards a running pod.
 func (p *plan) run() {
 	if p.sandbox == nil || p.sandbox.State != SandboxReady {
 		p.renewSandbox()
@@ -21,7 +21,7 @@ func (p *plan) run() {
 	p.sweep()
 }
 
-// renewSandbox clears what is left of the last sandbox, then asks for the next.
+// renewSandbox ends what is left of the last sandbox, then creates the next one.
 func (p *plan) renewSandbox() {
 	for _, c := range p.o.Containers {
 		if c.alive() {
@@ -38,7 +38,7 @@ func (p *plan) renewSandbox() {
 	attempt := uint32(0)
 	if p.sandbox != nil {
 		attempt = p.sandbox.Attempt + 1
-		// Frees its network before the next one takes one.
+		// Frees its network before the next sandbox needs one.
 		if !p.doOnce(Action{Kind: StopSandbox, ID: p.sandbox.ID, Why: "it is not ready"}) {
 			return
 		}
@@ -46,7 +46,7 @@ func (p *plan) renewSandbox() {
 	p.doOnce(Action{Kind: CreateSandbox, Attempt: attempt, Why: fmt.Sprintf("no ready sandbox (attempt %d)", attempt)})
 }
 
-// stopStrays stops containers that run where they should not: in an older sandbox, or beside a newer one of their name.
+// stopStrays stops containers that run in an older sandbox, or that are older than another container of their name.
 func (p *plan) stopStrays() {
 	for _, c := range p.o.Containers {
 		if c.alive() && p.stray(c) {
@@ -60,14 +60,14 @@ func (p *plan) stray(c Container) bool {
 	return c.ID != newest.ID || c.SandboxID != "" && c.SandboxID != p.sandbox.ID
 }
 
-// startInOrder starts what may start now: inits one after the other, then all mains; sidecars stay up throughout. What
-// comes before a container that exists in this sandbox is behind us, whatever became of it. A main's postStart hook is
-// waited for by the mains after it.
+// startInOrder starts what may start now: init containers one after the other, then all main containers; sidecars are
+// kept running throughout. If a container exists in this sandbox, everything before it is done, however it ended. Main
+// containers wait for the postStart hooks of the main containers before them.
 func (p *plan) startInOrder() {
 	for i, s := range p.o.Spec.Containers {
 		c, exists := p.newest(s.Name)
 		if s.Kind == Init {
-			here := exists && c.SandboxID == p.sandbox.ID // a new sandbox runs its inits again
+			here := exists && c.SandboxID == p.sandbox.ID // a new sandbox runs its init containers again
 			if i < p.reached || here && c.State == Exited && c.ExitCode == 0 {
 				continue
 			}
@@ -90,8 +90,8 @@ func (p *plan) starts(name string) bool {
 	return slices.ContainsFunc(p.actions, func(a Action) bool { return a.Kind == StartContainer && a.Container == name })
 }
 
-// startEphemeral starts containers that somebody added to look at the pod: even while its inits run. One that has run,
-// in this sandbox or one before, has had its time.
+// startEphemeral starts ephemeral containers, even while init containers run. One that has run, in this sandbox or an
+// earlier one, is not started again.
 func (p *plan) startEphemeral() {
 	for _, s := range p.o.Spec.Containers {
 		c, exists := p.newest(s.Name)
@@ -108,12 +108,12 @@ func (p *plan) started(name string) bool {
 	return ok && c.State == Running && !c.hooked() && !p.o.Probes[name].Starting
 }
 
-// tend brings one container towards running.
+// tend plans the next action for one container towards running.
 func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 	switch {
 	case !exists:
 		p.start(s, c)
-	case c.alive() && p.stray(c): // is being stopped
+	case c.alive() && p.stray(c): // it is being stopped
 	case c.State == Running && changed(s, c):
 		p.stopToRestart(c, fmt.Sprintf("Container %s definition changed, will be restarted", s.Name))
 	case c.State == Running && p.o.Probes[s.Name].Dead:
@@ -123,18 +123,18 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 		p.stopToRestart(c, fmt.Sprintf("Container %s resize requires restart", s.Name))
 	case c.State == Running && c.Hook == HookFailed:
 		p.stopToRestart(c, "FailedPostStartHook")
-	case c.hooked(): // has not started yet
+	case c.hooked(): // it has not started yet
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
 		p.stop(c, p.o.Spec.Grace, "the runtime lost track of it")
-	case c.State == Created: // is being removed
+	case c.State == Created: // it is being removed
 	case p.restarts(s, c):
 		p.restart(s, c)
 	}
 }
 
-// stopToRestart stops a container that cannot stay as it is; text is what users are told, in upstream's words.
+// stopToRestart stops a container that must be replaced. text is the text of the Event, in upstream's words.
 func (p *plan) stopToRestart(c Container, text string) {
 	p.stopWithin(c, p.o.Spec.Grace, text)
 }
@@ -143,8 +143,8 @@ func (p *plan) stopWithin(c Container, grace time.Duration, text string) {
 	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, Why: text, Event: text})
 }
 
-// stopDead stops a container whose liveness or startup probe failed for good. Unless it is never restarted, it is to
-// run again, even if it ends with success.
+// stopDead stops a container whose liveness or startup probe has failed. Unless its restart policy is Never, it is
+// started again even if it exits with code 0.
 func (p *plan) stopDead(s ContainerSpec, c Container) {
 	text := cmp.Or(p.o.Probes[s.Name].Message, "Container "+s.Name+" failed liveness probe")
 	if s.Policy != Never {
@@ -162,7 +162,7 @@ func (p *plan) stopDead(s ContainerSpec, c Container) {
 func (p *plan) restart(s ContainerSpec, c Container) {
 	if t := p.life.troubles[s.Name]; t != nil {
 		if c.StartedAt != 0 && (c.Attempt > t.attempt || c.Attempt == t.attempt && !created[t.reason]) {
-			delete(p.life.troubles, s.Name) // it started after that
+			delete(p.life.troubles, s.Name) // it has started since that failure
 		} else {
 			p.wakeWhenShown(t)
 		}
@@ -182,7 +182,7 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 	p.start(s, c)
 }
 
-// before returns the end before that of c, if c was stopped in order to run again; see crash.note.
+// before returns the end of the run before c if c was stopped in order to be started again; see crash.note.
 func (p *plan) before(c Container) *stopped {
 	if c.ID == "" || p.life.revive[c.Name] != c.ID {
 		return nil
@@ -193,7 +193,7 @@ func (p *plan) before(c Container) *stopped {
 	return &stopped{}
 }
 
-// start starts a new run of a container; last is the run before it, if any.
+// start starts a new run of a container. last is the previous run, if there is one.
 func (p *plan) start(s ContainerSpec, last Container) {
 	if p.queued || p.alive(s.Name) || p.waiting(s.Name) {
 		return

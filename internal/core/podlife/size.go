@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
 
-// resize plans the way from the sizes that the pod's cgroups have to those that they should have.
+// resize plans the steps from the actual sizes of the pod's cgroups to the desired ones.
 func (p *plan) resize() {
 	steps, _ := p.resizeSteps()
 	if len(steps) == 0 {
@@ -17,7 +17,7 @@ func (p *plan) resize() {
 	p.doOnce(Action{Kind: Resize, Steps: steps, Why: fmt.Sprintf("allocated %v", steps)})
 }
 
-// resizeSteps also reports whether a container that runs is to be restarted first.
+// resizeSteps also reports whether a running container must be restarted first.
 func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
 	pod := resize.Group{Has: known(p.o.Size, p.o.Spec.Size), Want: p.o.Spec.Size}
 	var containers []resize.Group
@@ -33,8 +33,8 @@ func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
 	return resize.Plan(pod, containers), leaving
 }
 
-// known is the size that a group has, or where nothing is known of it, the one that it should have: then there is
-// nothing to do. A part that is not known beside others is written.
+// known returns the size that a group has. If nothing of it is known, it returns the desired size, so that nothing is
+// written. If only a part is not known, that part is written.
 func known(has, want resize.Size) resize.Size {
 	if has == (resize.Size{}) {
 		return want
@@ -42,7 +42,7 @@ func known(has, want resize.Size) resize.Size {
 	return has
 }
 
-// resizeConditions tell of a resize that waits for the node's word and of one that is under way, in upstream's words.
+// resizeConditions returns the conditions of a resize that is pending or in progress, in upstream's words.
 func (p *plan) resizeConditions() []Condition {
 	var out []Condition
 	r := p.o.Resizing
@@ -62,7 +62,7 @@ func (p *plan) resizeConditions() []Condition {
 	return append(out, c)
 }
 
-// sized reports whether everything that runs has the size that it should have.
+// sized reports whether everything that runs has its desired size.
 func (p *plan) sized() bool {
 	for _, s := range p.o.Spec.Containers {
 		if c, ok := p.newest(s.Name); ok && c.State == Exited && outgrown(s, c) && p.restarts(s, c) {
@@ -73,13 +73,13 @@ func (p *plan) sized() bool {
 	return len(steps) == 0 && !leaving
 }
 
-// The conditions of a resize.
+// The condition types of a resize.
 const (
 	ResizePending    = "PodResizePending"
 	ResizeInProgress = "PodResizeInProgress"
 )
 
-// wanted is the sizes that a specification asks for, for comparison.
+// wanted returns the sizes that a specification asks for, as a text to compare.
 func wanted(spec Spec) string {
 	text := spec.Size.String()
 	for _, s := range spec.Containers {

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// status says what to report.
+// status returns what to report.
 func (p *plan) status() Status {
 	s := Status{}
 	for _, spec := range p.o.Spec.Containers {
@@ -26,21 +26,21 @@ func (p *plan) status() Status {
 	return s
 }
 
-// Bounds on what the containers of one pod may say together: bytes of messages about ends, each in the state and in the
-// last state (kubelet: MaxPodTerminationMessageLogLength), and about waits, which upstream does not bound. A runtime's
-// message may repeat a command of 100 KiB. Raised, the status of a pod with many containers outgrows what the API
-// takes; lowered, messages are cut.
+// The longest messages that the containers of one pod may have together, in bytes: about ends, once for the state and
+// once for the last state (kubelet: MaxPodTerminationMessageLogLength), and about waits, which upstream does not limit.
+// A runtime's message may repeat a command of 100 KiB. With higher limits, the status of a pod with many containers
+// becomes larger than the API accepts. Lower limits cut more messages.
 const (
 	endMessagesMax  = 12 << 10
 	waitMessagesMax = 64 << 10
 )
 
-// shorten has all containers of a pod share what a status has room for.
+// shorten cuts messages so that all containers of the pod together stay within the limits.
 func shorten(all []ContainerStatus) {
 	for i := range all {
 		for _, t := range []**Terminated{&all[i].Ended, &all[i].Last} {
 			if *t != nil && len((*t).Message) > endMessagesMax/len(all) {
-				cut := **t // it may be the caller's
+				cut := **t // a copy, because t may belong to the caller
 				cut.Message = first(cut.Message, endMessagesMax/len(all))
 				*t = &cut
 			}
@@ -51,7 +51,7 @@ func shorten(all []ContainerStatus) {
 	}
 }
 
-// first is the beginning of a text, at most n bytes of whole characters.
+// first returns the beginning of a text: at most n bytes, and only whole characters.
 func first(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -67,11 +67,11 @@ func (p *plan) close(s *Status) {
 	if p.order.Phase == "" || p.order.Phase == s.Phase {
 		s.Reason, s.Message = p.order.Reason, p.order.Message
 	}
-	if refused := p.order.Refused || p.o.Terminal != ""; refused && !p.known() { // users look at the pod's reason
+	if refused := p.order.Refused || p.o.Terminal != ""; refused && !p.known() { // users then read the pod's reason
 		s.Containers = nil
 		return
 	}
-	begun := 0 // so many containers have a story, and those before the last of them, too
+	begun := 0 // containers before this index count as having run: the last that has run, and all before it
 	for i, st := range s.Containers {
 		if st.Kind == Ephemeral {
 			continue
@@ -94,7 +94,7 @@ func (p *plan) close(s *Status) {
 	}
 }
 
-// known reports whether anybody has seen anything of the pod on this node.
+// known reports whether anything of the pod was ever seen on this node.
 func (p *plan) known() bool {
 	for _, past := range p.o.Past {
 		if past.begun() || past.Last != nil {
@@ -132,8 +132,8 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 	return st
 }
 
-// begun returns the newest container of that name that was started. One that was only created is not a run, nor is one
-// whose postStart hook has not succeeded.
+// begun returns the newest container of that name that was started. A container that was only created does not count,
+// and neither does one whose postStart hook has not succeeded.
 func (p *plan) begun(name string) (Container, bool) {
 	for _, c := range p.byName[name] {
 		if c.State != Created && !c.hooked() && !p.history(c) {
@@ -162,7 +162,7 @@ func (p *plan) endBefore(c Container) *Terminated {
 	return past.Last
 }
 
-// waitingToRestart turns an exit that a restart will follow into a wait, as users see a crash loop.
+// waitingToRestart turns an exit after which a restart follows into a wait, as users know it from crash loops.
 func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerStatus) {
 	if p.order != nil || !p.restarts(spec, c) {
 		return
@@ -173,9 +173,9 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
 		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
-	case outgrown(spec, c): // stopped to start again at once with other resources
+	case outgrown(spec, c): // it was stopped to start again at once with other resources
 		st.Waiting = p.notYet()
-	case p.o.Past[spec.Name].Running && p.forgot(c): // it is the next run that is waited for
+	case p.o.Past[spec.Name].Running && p.forgot(c): // the next run is waiting
 		st.Waiting, st.ID, st.ImageID = p.whyWaiting(spec), "", ""
 		st.RestartCount++
 	default:
@@ -192,10 +192,10 @@ func (p *plan) whyWaiting(spec ContainerSpec) *Waiting {
 	return p.notYet()
 }
 
-// notYet is the wait of a container that nothing keeps from running except that it is not its turn.
+// notYet is the Waiting of a container that only waits for its turn.
 func (p *plan) notYet() *Waiting {
 	w := &Waiting{Reason: "ContainerCreating"}
-	if p.o.Spec.Containers[0].Kind != Main { // its first container says whether a pod has inits
+	if p.o.Spec.Containers[0].Kind != Main { // a pod has init containers if its first container is one
 		w.Reason = "PodInitializing"
 	}
 	if p.o.Hold != nil {
@@ -204,7 +204,7 @@ func (p *plan) notYet() *Waiting {
 	return w
 }
 
-// waitingFor names a trouble: the failure itself right after it, the back-off while waiting to retry.
+// waitingFor returns the Waiting for a trouble: the failure itself at first, later the back-off.
 func (p *plan) waitingFor(spec ContainerSpec, t *trouble) *Waiting {
 	if pulling[t.reason] && p.now >= t.since.Add(shownFor) {
 		return &Waiting{"ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)}
@@ -212,7 +212,7 @@ func (p *plan) waitingFor(spec ContainerSpec, t *trouble) *Waiting {
 	return &Waiting{t.reason, t.message}
 }
 
-// ending is how an exited container ended.
+// ending returns how an exited container ended.
 func ending(c Container) *Terminated {
 	if c.State == Unknown {
 		t := lost(c.Message)
@@ -229,7 +229,7 @@ func ending(c Container) *Terminated {
 	return t
 }
 
-// lost is the end of a container that nobody saw.
+// lost is the end of a container of which no exit is known.
 func lost(message string) *Terminated {
 	const killed = 137 // what upstream reports: 128 + SIGKILL
 	return &Terminated{ExitCode: killed, Reason: "ContainerStatusUnknown", Message: message}

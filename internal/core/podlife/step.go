@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Step decides what to do next. now must not go backwards; wall is the calendar at the same moment, used only to
-// compare with the runtime's timestamps.
+// Step decides what to do next. now must not go backwards. wall is the calendar time at the same moment; it is only
+// compared with the runtime's timestamps.
 func (l *Life) Step(now unit.Instant, wall unit.Wall, o Observation) Decision {
 	l.tidy(now, o.Spec)
 	p := newPlan(l, now, wall, o)
@@ -29,11 +29,12 @@ type plan struct {
 	now     unit.Instant
 	wall    unit.Wall
 	o       Observation
-	byName  map[string][]Container // newest first; of what the runtime forgot, what the API remembers
-	sandbox *Sandbox               // the newest
-	reached int                    // place in the spec of the last container that exists in sandbox; -1: none
+	byName  map[string][]Container // newest first; includes runs that only the API shows
+	sandbox *Sandbox               // the newest; nil: none
+	reached int                    // index in the spec of the last container that exists in sandbox; -1: none
 	order   *StopOrder             // nil: run
-	queued  bool                   // a postStart hook runs, or is about to, that the mains after it wait for
+	// Main containers must wait, because a postStart hook before them runs or is about to.
+	queued  bool
 	actions []Action
 	wake    unit.Instant
 }
@@ -68,15 +69,15 @@ func newestByName(o Observation) map[string][]Container {
 	return by
 }
 
-// forgotten reports whether the runtime forgot the run that the API knows. Where the two only count in different ways,
-// what runs is not doubted.
+// forgotten reports whether the runtime has lost the run that the API shows. If runtime and API only count attempts
+// differently, a running container is believed to be that run.
 func forgotten(list []Container, past Past) bool {
 	return (past.Running || past.Ended != nil) && !slices.ContainsFunc(list, func(c Container) bool {
 		return c.ID == past.ID || !c.hooked() && (c.alive() || c.State != Created && c.Attempt >= past.RestartCount)
 	})
 }
 
-// remembered is the exit of a container that only the API knows.
+// remembered is the exit of a container that only the API shows.
 func remembered(s ContainerSpec, past Past) Container {
 	end := past.Ended
 	if end == nil {
@@ -88,7 +89,7 @@ func remembered(s ContainerSpec, past Past) Container {
 	}
 }
 
-// forgot reports whether only the API knows c.
+// forgot reports whether only the API shows c.
 func (p *plan) forgot(c Container) bool {
 	return !slices.ContainsFunc(p.o.Containers, func(has Container) bool { return has.ID == c.ID })
 }
@@ -111,7 +112,7 @@ func (p *plan) newest(name string) (Container, bool) {
 	return Container{}, false
 }
 
-// history reports whether the API already counts a run after c, which is still to come.
+// history reports whether the API already counts a later run than c that has not begun.
 func (p *plan) history(c Container) bool {
 	past := p.o.Past[c.Name]
 	return !c.alive() && !past.begun() && past.RestartCount > c.Attempt
@@ -119,7 +120,7 @@ func (p *plan) history(c Container) bool {
 
 func (c Container) alive() bool { return c.State == Running || c.State == Unknown }
 
-// hooked reports whether c runs, and its postStart hook has not succeeded: it is not told yet that it has started.
+// hooked reports whether c runs and its postStart hook has not succeeded: it is not reported as started yet.
 func (c Container) hooked() bool { return c.State == Running && c.Hook != HookOver }
 
 // alive reports whether any container may have a process; with names, any of those.
@@ -131,8 +132,8 @@ func (p *plan) alive(names ...string) bool {
 
 func (p *plan) do(a Action) { p.actions = append(p.actions, a) }
 
-// doOnce plans an action unless it failed or was planned a moment ago, and reports whether it did. A stop may follow a
-// stop at once if it is to be done earlier.
+// doOnce plans an action, and reports whether it did. It does not if the action failed or was planned a moment ago. A
+// stop may follow another at once if its deadline is earlier.
 func (p *plan) doOnce(a Action) bool {
 	if p.waiting(troubleKey(a)) {
 		return false
@@ -157,7 +158,7 @@ func (p *plan) remove(c Container, why string) {
 
 func (p *plan) wakeAt(t unit.Instant) { p.wake = p.wake.Earlier(t) }
 
-// waiting reports whether the last failure's wait is not over yet, and if so wakes when it is.
+// waiting reports whether the action must still wait after its last failure, and if so sets the wake-up time.
 func (p *plan) waiting(key string) bool {
 	t := p.life.troubles[key]
 	if t == nil || p.now >= t.retryAt {
@@ -168,15 +169,15 @@ func (p *plan) waiting(key string) bool {
 	return true
 }
 
-// wakeWhenShown wakes when a failure has been shown long enough.
+// wakeWhenShown sets the wake-up time to when a failure has been shown long enough.
 func (p *plan) wakeWhenShown(t *trouble) {
 	if shown := t.since.Add(shownFor); p.now < shown {
 		p.wakeAt(shown)
 	}
 }
 
-// orderToEnd returns the order that the pod is under: somebody's, or what follows from its own state. The latter is
-// kept, so that a pod which is over stays over whatever happens to clocks and specifications, within one grace.
+// orderToEnd returns the order to end the pod: the caller's, or one that follows from the pod's own state. The latter
+// is kept, so that the pod ends within one grace period, whatever happens to clocks and specification.
 func (p *plan) orderToEnd() *StopOrder {
 	l := p.life
 	if p.o.Stop != nil {
@@ -194,7 +195,7 @@ func (p *plan) orderToEnd() *StopOrder {
 	return l.over
 }
 
-// overDeadline reports whether the active deadline has passed, and otherwise wakes when it will.
+// overDeadline reports whether the active deadline has passed; if not, it sets the wake-up time to the deadline.
 func (p *plan) overDeadline() bool {
 	if p.o.Spec.ActiveDeadline == 0 || p.o.StartTime == 0 {
 		return false
@@ -215,7 +216,7 @@ func (p *plan) finished() bool {
 		switch s.Kind {
 		case Init:
 			if over && c.ExitCode != 0 {
-				return true // an init that failed for good ends the pod
+				return true // an init container that failed for good ends the pod
 			}
 		case Main:
 			if !over {
@@ -239,7 +240,7 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 		return true
 	}
 	if past := p.o.Past[s.Name]; outgrown(s, c) && past.ID == c.ID && !past.Over {
-		return true // it was stopped to be resized, by an agent that is no more
+		return true // it was stopped to be resized, by a previous agent process
 	}
 	switch s.Policy {
 	case Always:
@@ -250,27 +251,27 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 	return false
 }
 
-// changed reports whether c was made of an older specification.
+// changed reports whether c was made from an older specification.
 func changed(s ContainerSpec, c Container) bool {
 	return c.Hash != "" && s.Hash != "" && c.Hash != s.Hash
 }
 
-// outgrown reports whether c was made with resources that cannot be changed without a restart.
+// outgrown reports whether c has resources that cannot be changed without a restart.
 func outgrown(s ContainerSpec, c Container) bool {
 	return c.Fixed != "" && s.Fixed != "" && c.Fixed != s.Fixed
 }
 
-// sweep removes containers that never ran, dead ones beyond the newest two of a name (the current one and the one
-// before it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one replaced.
+// sweep removes containers that never ran, dead containers except the newest two of a name (the current one, and the
+// one before it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one has replaced.
 func (p *plan) sweep() {
-	const keep = 2 // kubelet: MaxPerPodContainer 1 dead beside the current one
+	const keep = 2 // kubelet: MaxPerPodContainer 1 dead container in addition to the current one
 	used, alive := map[string]bool{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
 		runs := 0
 		for _, c := range p.byName[name] {
 			alive[c.SandboxID] = alive[c.SandboxID] || c.alive()
 			if c.State == Created {
-				// We died, or the runtime failed, between create and start: its environment may be stale by now.
+				// The agent died or the runtime failed between create and start: its environment may be outdated.
 				p.remove(c, "it was created and never started")
 			} else if runs++; runs > keep && c.State == Exited {
 				p.remove(c, "it is dead and older than the last two")
