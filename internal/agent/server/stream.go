@@ -27,15 +27,15 @@ import (
 
 const (
 	// runtimeTime bounds the call that prepares a stream and the handshake with the runtime's streaming server.
-	// containerd forgets a prepared stream after 60 s.
+	// containerd drops a prepared stream after 60 s.
 	runtimeTime = 30 * time.Second
-	// runTime bounds a command of /run; the answer must be out before answerTime.
+	// runTime bounds a command of /run; the answer must be sent before answerTime.
 	runTime = 50 * time.Second
-	// refusalBytesMax is how much of a refusal of the streaming server is passed on.
+	// refusalBytesMax is how much of an error of the streaming server is passed on.
 	refusalBytesMax = 64 << 10
 )
 
-// target is the container or pod that a stream is for.
+// target is the container or pod of a stream.
 type target struct {
 	namespace, pod, container string
 	uid                       types.UID
@@ -97,7 +97,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	s.serveProcess(w, r, func(ctx context.Context, c Container, o streamOptions) (string, error) {
-		// Whether the process has a terminal was decided when it started, not by whoever attaches.
+		// The process got a terminal, or none, when it started; the client of attach does not determine that.
 		answer, err := s.o.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
 			ContainerId: c.ID, Tty: c.Tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr && !c.Tty,
 		})
@@ -105,7 +105,8 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveProcess serves the streams of a process in the running container that r names; open asks the runtime for them.
+// serveProcess serves the streams of a process in the running container that r names; open requests them from the
+// runtime.
 func (s *Server) serveProcess(w http.ResponseWriter, r *http.Request, open func(context.Context, Container, streamOptions) (string, error)) {
 	o, err := streamOptionsOf(r)
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *Server) serveProcess(w http.ResponseWriter, r *http.Request, open func(
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	var ports []int32
-	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") { // SPDY names its ports stream by stream
+	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") { // SPDY names the port of each stream
 		for _, text := range strings.Split(strings.Join(r.URL.Query()["port"], ","), ",") {
 			port, err := strconv.ParseUint(text, 10, 16)
 			if err != nil || port == 0 {
@@ -169,11 +170,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprintf(w, "command exited with %d: ", answer.ExitCode)
 	}
-	_, _ = w.Write(answer.Stdout) // a client that went away is not our error
+	_, _ = w.Write(answer.Stdout) // a client that disconnected is no error of the agent
 	_, _ = w.Write(answer.Stderr)
 }
 
-// serveStream has prepare make the runtime expect a stream, and connects the client to it.
+// serveStream connects the client to a stream that prepare made the runtime expect.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, prepare func(context.Context) (string, error)) {
 	if r.Header.Get("Upgrade") == "" || !strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") {
 		http.Error(w, "Upgrade request required", http.StatusBadRequest)
@@ -196,7 +197,7 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, prepare fun
 	}
 }
 
-// streamError answers with the status that upstream gives to an error of the runtime.
+// streamError answers with the kubelet's status for an error of the runtime.
 func streamError(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	switch {
@@ -209,8 +210,9 @@ func streamError(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), code)
 }
 
-// passOn sends r to the streaming server at to, answers with its answer and, if that is to switch protocols, copies
-// bytes both ways until one side ends or nothing has passed for idle. ctx bounds the handshake, r's context the stream.
+// passOn sends r to the streaming server at to and answers with its answer. If that is to switch protocols, it copies
+// bytes in both directions until one side ends or no byte has passed for idle. ctx bounds the handshake, r's context
+// the stream.
 func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url.URL, idle time.Duration) error {
 	back, err := dial(ctx, to)
 	if err != nil {
@@ -220,11 +222,11 @@ func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url
 	}
 	defer back.Close()
 	if end, ok := ctx.Deadline(); ok {
-		_ = back.SetDeadline(end) // only fails on a closed connection, which Write will find
+		_ = back.SetDeadline(end) // fails only on a closed connection, which Write will notice
 	}
 	out := r.Clone(r.Context())
 	out.URL, out.Host, out.RequestURI, out.Body, out.ContentLength = to, to.Host, "", nil, 0
-	out.Header.Del("Authorization") // the runtime trusts the token in its URL; ours is not its business
+	out.Header.Del("Authorization") // the runtime uses the token in its URL; the client's credentials are not for it
 	out.Header.Del("Cookie")
 	in := bufio.NewReader(back)
 	answer, err := roundTrip(out, back, in)
@@ -274,7 +276,7 @@ func roundTrip(out *http.Request, w io.Writer, r *bufio.Reader) (*http.Response,
 	return http.ReadResponse(r, out)
 }
 
-// sendHead passes on the answer to switch protocols.
+// sendHead passes on the answer that switches protocols.
 func sendHead(w *bufio.Writer, answer *http.Response) error {
 	fmt.Fprintf(w, "HTTP/1.1 %s\r\n", answer.Status)
 	if err := answer.Header.Write(w); err != nil {
@@ -284,13 +286,13 @@ func sendHead(w *bufio.Writer, answer *http.Response) error {
 	return w.Flush()
 }
 
-// errIdle ends a stream.
+// errIdle means that a stream was idle for too long.
 var errIdle = errors.New("nothing passed for streamingConnectionIdleTimeout")
 
-// splice copies between the two connections until either side ends, ctx does, or nothing has passed either way for idle
-// (zero: for ever), which is errIdle. Neither protocol that we pass closes one direction only, so the end of one is the
-// end of both; what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for the
-// runtime's own timeout.
+// splice copies between the two connections until either side ends, ctx ends, or no byte has passed in either direction
+// for idle (zero: forever), which is errIdle. Neither supported protocol closes only one direction, so the end of one
+// is the end of both; what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for
+// the runtime's own timeout.
 func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader, idle time.Duration) error {
 	closeBoth := func() { front.Close(); back.Close() }
 	stop := context.AfterFunc(ctx, closeBoth)
@@ -300,7 +302,7 @@ func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.C
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(back, watch.seeing(fromFront)) // an error is the end of the stream, whichever side it came from
+		_, _ = io.Copy(back, watch.seeing(fromFront)) // an error is the end of the stream, on either side
 		closeBoth()
 	}()
 	_, _ = io.Copy(front, watch.seeing(fromBack))
@@ -312,13 +314,13 @@ func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.C
 	return nil
 }
 
-// idleWatch calls expire once nothing has been read through it for a while.
+// idleWatch calls expire when nothing has been read through it for a while.
 type idleWatch struct {
 	after  time.Duration
 	expire func()
 
 	mu      sync.Mutex
-	last    time.Time // when something was read
+	last    time.Time // when something was read last
 	timer   *time.Timer
 	expired bool
 }
@@ -333,7 +335,7 @@ func newIdleWatch(after time.Duration, expire func()) *idleWatch {
 	return w
 }
 
-// check expires, or looks again when the stream can have been idle for long enough at the earliest.
+// check expires, or sets the timer to the earliest time at which the stream can have been idle for long enough.
 func (w *idleWatch) check() {
 	if w.judge() {
 		w.expire()
