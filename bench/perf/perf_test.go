@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// published is upstream's workloads, all of them.
+// published returns all of upstream's workloads.
 func published(t *testing.T) []*testCase {
 	t.Helper()
 	dir, err := findWorkloads()
@@ -32,8 +32,8 @@ func published(t *testing.T) []*testCase {
 	return cases
 }
 
-// TestPublished: every file of the published module is understood, every operation of what would be played has its
-// templates, they make objects that we can write, and the rest has a reason.
+// TestPublished checks every file of the published module: it can be parsed; the operations of the workloads that would
+// be run have their templates, and these give objects that we can write; every other workload has a reason.
 func TestPublished(t *testing.T) {
 	cases := published(t)
 	play, out, err := choose(cases, choice{})
@@ -72,7 +72,7 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// try makes the last object of an operation, and says how many measurements it ends.
+// try creates the last object of an operation, and returns how many measurements the operation ends.
 func try(t *testing.T, p *player, files *templates, s step) (measured int) {
 	t.Helper()
 	make := func(path string, n int, out any) {
@@ -130,7 +130,7 @@ func try(t *testing.T, p *player, files *templates, s step) (measured int) {
 	return 0
 }
 
-// TestChoose: by default those of upstream's labels, one of each that differ in gates alone.
+// TestChoose checks the default: workloads with upstream's labels, one of each that differ only in feature gates.
 func TestChoose(t *testing.T) {
 	cases := published(t)
 	play, out, err := choose(cases, choice{labels: []string{"performance", "short"}})
@@ -160,7 +160,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: what is not understood would be left out of a measurement, so it is an error.
+// TestParseRefuses checks that unknown fields and operations are errors; otherwise a measurement would lack them.
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"opcode":         "- name: a\n  workloadTemplate:\n  - opcode: dance\n",
@@ -244,7 +244,8 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestPods: a pod that leaves the watch is bound, unless we deleted it; only what is measured counts for the rate.
+// TestPods checks that a pod that leaves the watch counts as bound unless we deleted it, and that only measured pods
+// count for the rate.
 func TestPods(t *testing.T) {
 	p := newPods()
 	pod := func(namespace, name string, labels map[string]string, tried bool) *podSeen {
@@ -288,7 +289,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestWritesIn: reads are none, and only requests that were answered count.
+// TestWritesIn checks that reads, and requests without an answer, are not counted.
 func TestWritesIn(t *testing.T) {
 	text := `# HELP apiserver_request_total Counter of apiserver requests
 # TYPE apiserver_request_total counter
@@ -311,8 +312,8 @@ apiserver_request_duration_seconds_count{resource="pods",verb="POST"} 1000
 	}
 }
 
-// TestInShort: more pods a second are better and less CPU is, paced workloads have no rate to compare, and what was not
-// measured on both sides is left out.
+// TestInShort checks that more pods per second and less CPU are better, that paced workloads have no rate, and that
+// values not measured on both sides are left out.
 func TestInShort(t *testing.T) {
 	c := &testCase{Name: "C"}
 	paced := &testCase{Name: "P", WorkloadTemplate: []op{{step: &startCollecting{}}, {step: &deletePods{DeletePodsPerSecond: 1}}}}

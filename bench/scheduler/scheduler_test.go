@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestCases plays every case on a small cluster, and both sides must agree on whether its pods get nodes: else they
-// would not be doing the same work.
+// TestCases runs every case on a small cluster, and checks that both sides agree on whether its pods get nodes;
+// otherwise they would do different work.
 func TestCases(t *testing.T) {
 	klog.SetLogger(klog.Logger{})
 	const nodes, pods = 60, 25
@@ -52,7 +52,7 @@ func TestExponent(t *testing.T) {
 	}
 }
 
-// TestJudge: a scenario may need what its bar says, or twice what the one that it refers to needed, if that is more.
+// TestJudge checks that the limit of a scenario is its bar, or twice the base scenario's result if that is more.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name         string

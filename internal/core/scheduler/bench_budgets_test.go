@@ -9,10 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// budgetKinds is how many kinds of pods the budgets of BenchmarkBudgets select, each with labels of its own.
+// budgetKinds is how many kinds of pods the budgets of BenchmarkBudgets select, each with different labels.
 const budgetKinds = 5000
 
-// wideBudget is the i-th of those that select every pod: all by one selector, or each by its own.
+// wideBudget is the i-th budget that selects every pod: all with one selector, or each with a different one.
 func wideBudget(i, allowed int, alike bool) Budget {
 	key := "none"
 	if !alike {
@@ -24,9 +24,9 @@ func wideBudget(i, allowed int, alike bool) Budget {
 	}
 }
 
-// BenchmarkBudgets measures what budgets cost that all select every pod of 5,000 kinds, on 5,000 nodes that are full:
-// a preemptor's way (its victims gone, placed, gone; a budget's status seen before each), a pod of a new kind that
-// comes and goes, a status, all of them seen and gone, and the heap.
+// BenchmarkBudgets measures the cost of budgets that all select every pod of 5,000 kinds, on 5,000 full nodes: of a
+// preemptor (its victims are deleted, it is placed and deleted, and a budget's status changes before each step), of a
+// pod of a new kind that comes and goes, of a status update, of adding and deleting all of them, and the heap.
 func BenchmarkBudgets(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		for _, n := range []int{0, 100, 1000, 5000} {
@@ -101,7 +101,7 @@ func benchBudgets(b *testing.B, n, allowed int, alike bool) {
 	}
 }
 
-// preemptBeside lets a preemptor come, evict, be placed and go, and those that it has evicted come again.
+// preemptBeside adds a preemptor, evicts its victims, places and deletes it, and adds the victims again.
 func preemptBeside(b *testing.B, p *Placer, m *crowd, now unit.Instant, i int) {
 	x := benchPod("p" + strconv.Itoa(i))
 	x.Priority, x.Requests = 10, []Amount{{CPU, 25000}, {Memory, 100 << 20}}

@@ -11,7 +11,7 @@ var flaps = []struct {
 	name   string
 	change func(n *Node)
 }{
-	{"ready", func(n *Node) { // as the lifecycle controller has it while a node is not Ready
+	{"ready", func(n *Node) { // as the lifecycle controller does while a node is not Ready
 		n.Taints = []Taint{
 			{Key: "node.kubernetes.io/not-ready", Effect: NoSchedule}, {Key: "node.kubernetes.io/not-ready", Effect: NoExecute},
 		}
@@ -26,8 +26,8 @@ var flaps = []struct {
 // flapped is how many changes there are between two pods.
 const flapped = 20
 
-// BenchmarkFlap measures what one change of a node costs, with a twentieth of a pod that is placed beside, of 1,000
-// ReplicaSets in turn: alone, and while 1,000 pods wait. All nodes change in turn, and back.
+// BenchmarkFlap measures the cost of one change of a node, with a twentieth of the cost of placing a pod of 1,000
+// ReplicaSets in rotation: alone, and with 1,000 waiting pods. The nodes change in rotation, and back.
 func BenchmarkFlap(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
 		for _, flap := range flaps {
@@ -66,7 +66,7 @@ func BenchmarkFlap(b *testing.B) {
 	}
 }
 
-// waitFor lets pods come that wait for what does not come.
+// waitFor adds pods that wait for something that never happens.
 func waitFor(b *testing.B, p *Placer, change func(p *Pod, i int)) {
 	for i := 0; i < waitingPods && change != nil; i++ {
 		x := benchPod("waits-" + strconv.Itoa(i))

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// many is of how many parts hostile pods are: as much as fits into an object of one and a half megabytes.
+// many is how many parts hostile pods have: as many as fit into an object of 1.5 MB.
 const many = 10000
 
-// hostile are ways in which whoever may create pods, or nodes that flap, may try to make placements dear. Each pod is
-// of its own kind.
+// hostile are ways in which an author of pods, or nodes that flap, could make placements expensive. Each pod is of a
+// different kind.
 var hostile = []mixture{
 	{name: "labels", pod: func(_ *Placer, i int, x *Pod) {
 		x.Labels = nil
@@ -60,7 +60,7 @@ var hostile = []mixture{
 			x.AntiAffinity = append(x.AntiAffinity, appTerm(fmt.Sprintf("%d-%d", i, k), hostKey))
 		}
 	}},
-	{name: "held-terms", prepare: func(p *Placer) { // one pod, which is bound, keeps away from all others, in every way
+	{name: "held-terms", prepare: func(p *Placer) { // one bound pod has anti-affinity to all others, of every kind
 		x := benchPod("holds")
 		x.Node = "node-0"
 		for k := range many {
@@ -79,7 +79,7 @@ var hostile = []mixture{
 	}},
 }
 
-// BenchmarkHostile measures a hostile pod's way through the mind, and an ordinary pod's after it, which is placed.
+// BenchmarkHostile measures a hostile pod from its addition to its placement, and an ordinary pod after it.
 func BenchmarkHostile(b *testing.B) {
 	for _, m := range hostile {
 		for _, nodes := range []int{5000, 50000} {
@@ -108,8 +108,8 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// BenchmarkMillion measures the heap of a cluster of 100,000 nodes with 1,000,000 pods of 1,000 ReplicaSets, and what a
-// pod costs there. The targets of issue 16: 3 GiB, and 30 microseconds for basic pods.
+// BenchmarkMillion measures the heap of a cluster of 100,000 nodes with 1,000,000 pods of 1,000 ReplicaSets, and the
+// cost of a pod there. The targets of issue 16 are 3 GiB, and 30 microseconds for basic pods.
 func BenchmarkMillion(b *testing.B) {
 	before := heapNow()
 	p := New(Options{})

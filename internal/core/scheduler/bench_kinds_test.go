@@ -9,8 +9,8 @@ import (
 // runs are how many pods of a kind come one after another in BenchmarkRuns.
 var runs = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024}
 
-// BenchmarkRuns measures what a pod costs where so many of one ReplicaSet come one after another, then as many of the
-// next: what tables cost that are never used again, and what they save.
+// BenchmarkRuns measures the cost of a pod if this many of one ReplicaSet come one after another, then as many of the
+// next one: the cost of tables that are never used again, and what tables save.
 func BenchmarkRuns(b *testing.B) {
 	for _, nodes := range []int{1000, 5000, 50000} {
 		for _, run := range runs {
@@ -21,7 +21,7 @@ func BenchmarkRuns(b *testing.B) {
 	}
 }
 
-// BenchmarkTurns measures what a pod costs where so many ReplicaSets grow in turn.
+// BenchmarkTurns measures the cost of a pod if this many ReplicaSets grow in rotation.
 func BenchmarkTurns(b *testing.B) {
 	for _, nodes := range []int{1000, 5000, 50000} {
 		for _, kinds := range []int{1, 2, 8, 16, 17, 32, 64, 100, 1000} {

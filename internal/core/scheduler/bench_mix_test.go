@@ -10,10 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A mixture is a way in which pods, or what goes on around them, differ.
+// A mixture is a way in which pods, or changes between them, differ.
 type mixture struct {
 	name string
-	// node changes the i-th node, pod the i-th pod; between happens before each pod.
+	// node changes the i-th node, pod the i-th pod; between is called before each pod.
 	node    func(i int, n *Node)
 	prepare func(p *Placer)
 	pod     func(p *Placer, i int, x *Pod)
@@ -22,7 +22,7 @@ type mixture struct {
 
 const mixKinds = 1000
 
-// spreadByOwner makes x one of a ReplicaSet of its kind, which gives it the default spread.
+// spreadByOwner makes x a pod of a ReplicaSet, which has the default spread constraints.
 func spreadByOwner(x *Pod, kind int) {
 	name := "rs-" + strconv.Itoa(kind)
 	x.Labels, x.Owner = []Label{{Key: "app", Value: name}}, Owner{"ReplicaSet", name}
@@ -107,7 +107,7 @@ var mixes = []mixture{
 	}},
 }
 
-// ownRequests makes x ask for what no pod before it asked for.
+// ownRequests makes x request amounts that no pod before it requested.
 func ownRequests(_ *Placer, i int, x *Pod) {
 	cpu, memory := int64(100+i%997), int64(64<<20+i<<12)
 	x.Requests = []Amount{{Resource: CPU, Value: cpu}, {Resource: Memory, Value: memory}}
@@ -115,7 +115,7 @@ func ownRequests(_ *Placer, i int, x *Pod) {
 	x.Held = x.Asked
 }
 
-// unlikeLoads puts a pod of a size of its own on each node, from a part of a percent to half of it.
+// unlikeLoads puts a pod of a different size on each node, from a fraction of a percent to half of the node.
 func unlikeLoads(p *Placer) {
 	nodes, _, _ := p.Sizes()
 	for i := range nodes {
@@ -128,7 +128,7 @@ func unlikeLoads(p *Placer) {
 	}
 }
 
-// limitedDisks has every node attach 100 volumes at most and, with capacities, say how much room it has for more.
+// limitedDisks limits each node to 100 attached volumes and, with capacities, publishes its storage capacity.
 func limitedDisks(p *Placer, capacities bool) {
 	const driver = "disk.example.com"
 	p.DriverSeen(1, driver, capacities)
@@ -154,7 +154,7 @@ func claimToBeMade(p *Placer, i int, x *Pod) {
 	x.Mounts = []Mount{{Claim: name}}
 }
 
-// BenchmarkMix measures a pod's way through the mind where pods, or nodes, differ. Nodes hold four pods each.
+// BenchmarkMix measures a pod from its addition to its bind, with different pods or nodes. Nodes have four pods each.
 func BenchmarkMix(b *testing.B) {
 	for _, m := range mixes {
 		for _, nodes := range []int{5000, 50000} {
@@ -176,7 +176,7 @@ func BenchmarkMix(b *testing.B) {
 	}
 }
 
-// placeBound lets a pod come, and sees it bound where it is placed.
+// placeBound adds a pod and shows it as bound where it is placed.
 func placeBound(t testing.TB, p *Placer, x Pod) {
 	t.Helper()
 	p.PodSeen(2, x)
@@ -188,7 +188,7 @@ func placeBound(t testing.TB, p *Placer, x Pod) {
 	p.PodSeen(2, x)
 }
 
-// measure reports what one costs of the CPU, after so many that are not the steady state yet.
+// measure reports the CPU time of one call, after some calls for the steady state.
 func measure(b *testing.B, first int, one func()) {
 	b.Helper()
 	for range first {
@@ -202,7 +202,7 @@ func measure(b *testing.B, first int, one func()) {
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// cpuTime is what the process has used: other work on the machine does not count.
+// cpuTime returns the CPU time of the process, so that other work on the machine does not count.
 func cpuTime(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// BenchmarkNominated measures preemptors of which none is placed: their victims never end, so that they stay nominated,
-// 500 at a time. All pods of the full cluster are alike but for their labels, so that bids are alike too, and every
-// preemptor wants to be where none of its kind is, in a zone with pods of one label: bench/scheduler's case.
+// BenchmarkNominated measures preemptors that are never placed: their victims never end, so they stay nominated, 500 at
+// a time. All pods of the full cluster differ only in labels, so bids are equal, too. Every preemptor has anti-affinity
+// to its own kind, and affinity to zones with pods of one label: a case of bench/scheduler.
 func BenchmarkNominated(b *testing.B) {
 	const stay = 500
 	for _, nodes := range []int{5000, 50000} {

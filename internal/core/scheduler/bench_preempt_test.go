@@ -6,20 +6,20 @@ import (
 	"testing"
 )
 
-// A crowd is a full cluster with preemptors, and what goes on between any two of them.
+// A crowd is a full cluster with preemptors, and what changes between any two of them.
 type crowd struct {
 	name     string
-	old      func(i int, x *Pod) // makes the i-th pod of the full cluster what it is; nil: nothing to do
+	old      func(i int, x *Pod) // sets up the i-th pod of the full cluster; nil: nothing to do
 	prepare  func(p *Placer)
 	pod      func(i int, x *Pod)
 	between  func(p *Placer, i int)
-	hopeless bool // no eviction helps: a preemptor is tried, and goes
+	hopeless bool // no eviction helps: a preemptor is tried, and deleted
 }
 
 const (
-	crowdBudgets = 100 // each selects as many of the pods as any other
-	crowdKinds   = 20  // of preemptors that look around
-	crowdStay    = 100 // preemptors are there at a time
+	crowdBudgets = 100 // each selects the same number of pods
+	crowdKinds   = 20  // of preemptors with constraints about other pods
+	crowdStay    = 100 // how many preemptors there are at a time
 )
 
 func crowdBudget(b, allowed int) Budget {
@@ -35,7 +35,7 @@ func appTerm(value, key string) PodTerm {
 	return PodTerm{Selector: appIs(value), Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key}
 }
 
-// lookAround lets preemptors keep away from their like, and join pods of a zone or spread over zones.
+// lookAround gives preemptors anti-affinity to their own kind, and affinity to pods of a zone or a spread constraint.
 func lookAround(i int, x *Pod) {
 	kind := "preemptor-" + strconv.Itoa(i%crowdKinds)
 	x.Labels = []Label{{Key: "app", Value: kind}}
@@ -47,10 +47,10 @@ func lookAround(i int, x *Pod) {
 	x.Spread = []SpreadConstraint{{MaxSkew: 2, TopologyKey: "zone", Hard: true, Selector: appIs(kind), MinDomains: 1}}
 }
 
-// changing lets budgets allow now some disruptions and now none.
+// changing changes a budget between allowing some disruptions and none.
 func changing(p *Placer, i int) { p.BudgetSeen(2, crowdBudget(i*7%crowdBudgets, i/crowdBudgets%4)) }
 
-// allowing lets one of n budgets that select every pod allow now some disruptions and now none.
+// allowing changes one of n budgets that select every pod between allowing some disruptions and none.
 func allowing(n int) func(p *Placer, i int) {
 	return func(p *Placer, i int) { p.BudgetSeen(2, budgetOfAll(i*7%n, (i+i/n)%3)) }
 }
@@ -62,7 +62,7 @@ func budgetOfAll(b, allowed int) Budget {
 	}
 }
 
-// keepAway makes x of a kind of its own among crowdKinds, that stays away from all pods besides.
+// keepAway makes x one of crowdKinds kinds, with anti-affinity to all other pods.
 func keepAway(i int, x *Pod, key string) {
 	kind := strconv.Itoa(i % crowdKinds)
 	x.Labels = []Label{{Key: "app", Value: "preemptor"}, {Key: "kind", Value: kind}, {Key: "preemptor", Value: "yes"}}
@@ -80,7 +80,7 @@ var crowds = []crowd{
 	{name: "looking-budgets", pod: lookAround, between: changing},
 	{name: "own-requests", pod: func(i int, x *Pod) { x.Requests = []Amount{{CPU, int64(22000 + 10*(i%1000))}} }, between: changing},
 	{name: "spent", pod: func(int, *Pod) {}, between: func(p *Placer, i int) {
-		if i < crowdBudgets { // from then on no budget allows anything, and they say so again and again
+		if i < crowdBudgets { // from then on no budget allows a disruption, and their status is repeated
 			p.BudgetSeen(2, crowdBudget(i, 0))
 		}
 		p.BudgetSeen(2, crowdBudget(i%crowdBudgets, 0))
@@ -116,8 +116,8 @@ var crowds = []crowd{
 	}, between: changing, hopeless: true},
 }
 
-// BenchmarkPreempt measures a preemptor's way through the mind: seen, tried, its victims gone, placed, seen bound; and
-// when so many have come after it, its end and the pods that take its place, so that the cluster stays full.
+// BenchmarkPreempt measures a preemptor: added, tried, its victims deleted, placed, seen bound. When enough others have
+// come after it, it is deleted, and pods take its place, so that the cluster stays full.
 func BenchmarkPreempt(b *testing.B) {
 	for _, m := range crowds {
 		for _, nodes := range []int{5000, 50000} {
@@ -137,7 +137,7 @@ func BenchmarkPreempt(b *testing.B) {
 	}
 }
 
-// A stay is a preemptor that was placed, and how many were evicted for it.
+// A stay is a placed preemptor, and the number of its victims.
 type stay struct {
 	pod     Pod
 	victims int

@@ -8,8 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// BenchmarkPlace measures a pod's way through the mind: seen, placed, seen bound. bench/scheduler measures beside
-// upstream.
+// BenchmarkPlace measures a pod: added, placed, seen bound. bench/scheduler compares with upstream.
 func BenchmarkPlace(b *testing.B) {
 	web := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"web"}}}}
 	term := func(key string) PodTerm {
@@ -48,10 +47,10 @@ func BenchmarkPlace(b *testing.B) {
 				c.change(&x)
 				return x
 			}
-			anchor := pod() // keeps the class alive
+			anchor := pod() // keeps the class from being deleted
 			anchor.Node = "node-1"
 			p.PodSeen(1, anchor)
-			for range 3 { // the first asks are not the steady state
+			for range 3 { // the first calls are not the steady state
 				x := pod()
 				p.PodSeen(2, x)
 				p.Next(2)
@@ -67,7 +66,7 @@ func BenchmarkPlace(b *testing.B) {
 					p.PodSeen(2, x)
 				}
 				if c.name == "host-anti-affinity" {
-					p.PodGone(2, x.ID) // or they would soon fit nowhere
+					p.PodGone(2, x.ID) // otherwise, pods would soon fit nowhere
 				}
 				if d.Preemption != nil {
 					p.PodGone(2, x.ID)
@@ -82,7 +81,7 @@ func benchPod(id string) Pod {
 		Asked: Load{100, 100 << 20}, Held: Load{100, 100 << 20}}
 }
 
-// benchCluster has ten pods on each node, none of them meant by the terms of pods to come.
+// benchCluster has ten pods on each node, which no terms of later pods match.
 func benchCluster(nodes int) *Placer {
 	p := New(Options{})
 	for i := range nodes {
@@ -95,7 +94,7 @@ func benchCluster(nodes int) *Placer {
 			p.PodSeen(1, x)
 		}
 	}
-	// one to join
+	// a pod that matches an affinity
 	x := benchPod("first")
 	x.Node = "node-0"
 	p.PodSeen(1, x)

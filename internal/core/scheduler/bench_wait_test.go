@@ -8,28 +8,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// benchWaits are the reasons for which pods wait in BenchmarkBeside: what each makes of the pod with number i. Every
-// pod is a kind of its own.
+// benchWaits are reasons for which pods wait in BenchmarkBeside, as changes of the i-th pod. Every pod is of a
+// different kind.
 var benchWaits = []struct {
 	reason string
 	change func(p *Pod, i int)
 }{
 	{"nobody", nil},
-	{"partners", func(p *Pod, i int) { // that never come
+	{"partners", func(p *Pod, i int) { // no pod matches the affinity
 		p.Affinity = []PodTerm{appTerm("partner-"+strconv.Itoa(i), "zone")}
 	}},
 	{"zones", func(p *Pod, i int) { p.NodeSelector = []Label{{Key: "zone", Value: "none-" + strconv.Itoa(i)}} }},
 	{"claims", func(p *Pod, i int) { p.Mounts = []Mount{{Claim: "none-" + strconv.Itoa(i)}} }},
 	{"room", func(p *Pod, i int) { p.Requests = []Amount{{CPU, int64(65000 + i)}} }},
-	{"room-of-one", func(p *Pod, i int) { // of memory, which they ask for most of, there is enough; of CPU nowhere
+	{"room-of-one", func(p *Pod, i int) { // enough memory, their largest request, is free; CPU nowhere
 		p.Requests = []Amount{{CPU, int64(63700 + i%60)}, {Memory, int64(255*unit.GiB + 256*unit.MiB)}}
 	}},
-	{"hosts", func(p *Pod, i int) { // of which each has a pod that they must not meet
+	{"hosts", func(p *Pod, i int) { // each host has a pod that they have anti-affinity to
 		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
 		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
 		p.Requests = []Amount{{CPU, int64(100 + i)}}
 	}},
-	{"hosts-or-room", func(p *Pod, i int) { // likewise; on many there is no room either
+	{"hosts-or-room", func(p *Pod, i int) { // the same; many hosts have no room, either
 		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
 		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
 		p.Requests = []Amount{{CPU, int64(63500 + i%90)}}
@@ -41,15 +41,15 @@ var benchWaits = []struct {
 	}},
 }
 
-// waitingPods is how many pods wait. The target of issue 16: beside so many a placement costs at most twice what it
-// does without them.
+// waitingPods is how many pods wait. The target of issue 16: with so many waiting pods, a placement costs at most twice
+// as much as without.
 const waitingPods = 1000
 
-// A course is a cluster, and pods that come there one by one and go when enough have come after them.
+// A course is a cluster, with pods that are added one by one, and deleted when enough others have come.
 type course struct {
 	name    string
 	cluster func(nodes int) *Placer
-	// begin returns what lets the next pod come.
+	// begin returns a function that adds the next pod.
 	begin func(b *testing.B, p *Placer) (one func())
 }
 
@@ -61,7 +61,7 @@ var courses = []course{
 	crowdCourse("looking-budgets"),
 }
 
-// staying is how many pods of a mixture are there at a time.
+// staying is how many pods of a mixture there are at a time.
 const staying = 300
 
 func mixCourse(name string) course {
@@ -108,8 +108,8 @@ func crowdCourse(name string) course {
 	return course{name: "preemptors-" + name, cluster: cluster, begin: begin}
 }
 
-// BenchmarkBeside measures what a pod costs, from its being seen until it is bound and an older one leaves, while
-// others wait for what does not come.
+// BenchmarkBeside measures a pod, from its addition until it is bound and an older one is deleted, while other pods
+// wait for something that never happens.
 func BenchmarkBeside(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
 		for _, k := range courses {

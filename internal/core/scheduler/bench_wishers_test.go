@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkVictimGone measures what the end of one victim costs while so many preemptors that are alike wait for theirs
-// (upstream's PreemptionBasic has a thousand), and the placement that follows.
+// BenchmarkVictimGone measures the end of one victim while this many preemptors of one kind wait for theirs (upstream's
+// PreemptionBasic has a thousand), and the placement that follows.
 func BenchmarkVictimGone(b *testing.B) {
 	for _, waiting := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
@@ -31,7 +31,7 @@ func BenchmarkVictimGone(b *testing.B) {
 	}
 }
 
-// awaitingVictims has as many nodes as preemptors, with two pods on each, which both have to go.
+// awaitingVictims has as many nodes as preemptors, with two victims on each node.
 func awaitingVictims(b *testing.B, preemptors int) (p *Placer, victims []PodID) {
 	p = New(Options{})
 	for i := range preemptors {

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestCheapestOfMany holds the choice of whom to evict, on more nodes than rows are handed out in the order of their
-// bounds, to one among all rows. Bounds say little: budgets change, terms keep preemptors off most nodes, and others
-// are nominated.
+// TestCheapestOfMany compares the choice of victims, on more nodes than bestFirst, with a choice among all rows. Bounds
+// say little: budgets change, terms exclude preemptors from most nodes, and other pods are nominated.
 func TestCheapestOfMany(t *testing.T) {
 	nodes := fewer(1600)
 	rng := rand.New(rand.NewPCG(7, 9))

@@ -12,14 +12,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A duel is two nodes, a and b, each with the pods that a test puts there, and a preemptor that needs room on one.
+// A duel is two nodes, a and b, with the pods that a test puts there, and a preemptor.
 type duel struct {
 	t      *testing.T
 	placer *Placer
 	demand *demand
 }
 
-// newDuel has a preemptor of priority 10 that asks for need; change makes it what it is besides.
+// newDuel has a preemptor with priority 10 and a request of need; change may change it.
 func newDuel(t *testing.T, need int64, change func(*Pod)) *duel {
 	p := New(Options{})
 	for _, name := range []string{"a", "b"} {
@@ -36,7 +36,7 @@ func newDuel(t *testing.T, need int64, change func(*Pod)) *duel {
 	return &duel{t: t, placer: p, demand: p.cluster.demandOf(e.class, e.who, e.pod.Owner)}
 }
 
-// pod puts a pod on a node, with the label app of its name's first word.
+// pod puts a pod on a node. Its label app is the first word of its name.
 func (x *duel) pod(name, node string, priority int32, started, cpu int64) {
 	app, _, _ := strings.Cut(name, "-")
 	x.placer.PodSeen(1, Pod{
@@ -45,14 +45,14 @@ func (x *duel) pod(name, node string, priority int32, started, cpu int64) {
 	})
 }
 
-// budget lets so many pods of app be disrupted.
+// budget sets how many pods of app may be disrupted.
 func (x *duel) budget(app string, allowed int, disrupted ...string) {
 	x.placer.BudgetSeen(1, Budget{
 		Namespace: "d", Name: app, Selector: appIs(app), Allowed: int32(allowed), Disrupted: disrupted,
 	})
 }
 
-// chooses makes sure whom the preemptor would evict, and from where; nobody: "".
+// chooses checks the victims of the preemptor, and their node; no victims: "".
 func (x *duel) chooses(when, want string) {
 	x.t.Helper()
 	made, why := x.placer.cluster.preempt(x.demand, "high")
@@ -68,7 +68,7 @@ func (x *duel) chooses(when, want string) {
 	}
 }
 
-// TestOrderOfBids: where all that comes before is equal, each of these decides.
+// TestOrderOfBids checks that each criterion decides if all before it are equal.
 func TestOrderOfBids(t *testing.T) {
 	x := newDuel(t, 800, nil)
 	x.budget("kept", 0)
@@ -122,8 +122,8 @@ func TestOrderOfBids(t *testing.T) {
 	x.chooses("who has run longer stays", "a: a-last")
 }
 
-// TestBidsHearOfBudgets: bids and bounds are asked again when their budget allows another number, or counts a pod as
-// disrupted no longer, or a charge comes or ends. The pods on b are less important, so that b is cheaper but for
+// TestBidsHearOfBudgets checks that bids and bounds are recomputed when a budget allows another number, no longer
+// counts a pod as disrupted, or a charge begins or ends. The pods on b have lower priority, so b is cheaper except for
 // budgets.
 func TestBidsHearOfBudgets(t *testing.T) {
 	for _, kept := range []bool{false, true} {
@@ -150,7 +150,7 @@ func TestBidsHearOfBudgets(t *testing.T) {
 	}
 }
 
-// TestBidsHearOfCharges: charges are heard on the row of the victim, and on those of all whom the budget selects.
+// TestBidsHearOfCharges checks that charges matter for the row of the victim, and for those of all pods of the budget.
 func TestBidsHearOfCharges(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)
@@ -186,7 +186,7 @@ func TestBidsHearOfCharges(t *testing.T) {
 	}
 }
 
-// TestAssumedVictimIsNotCharged: to withdraw a bind disrupts nobody.
+// TestAssumedVictimIsNotCharged: withdrawing a bind is not a disruption.
 func TestAssumedVictimIsNotCharged(t *testing.T) {
 	x := newDuel(t, 1000, func(p *Pod) { p.Gates = []string{"g"} })
 	p := x.placer
@@ -204,7 +204,7 @@ func TestAssumedVictimIsNotCharged(t *testing.T) {
 	}
 }
 
-// TestBidsHearOfMany: it matters that a budget allows as many as the row with the most pods has.
+// TestBidsHearOfMany checks budgets that allow as many disruptions as the row with the most pods has pods.
 func TestBidsHearOfMany(t *testing.T) {
 	x := newDuel(t, 800, nil)
 	x.demand.bids.worth = true
@@ -219,8 +219,8 @@ func TestBidsHearOfMany(t *testing.T) {
 	x.chooses("one may not", "b: one")
 }
 
-// TestBoundsAreShared: preemptors that ask for about the same share bounds, and rounding changes no choice; one that it
-// misleads everywhere gets bounds of its own when they are worth it.
+// TestBoundsAreShared checks that preemptors with similar requests share bounds, that rounding changes no choice, and
+// that a preemptor whose rounded bounds are useless gets exact ones when they are worth it.
 func TestBoundsAreShared(t *testing.T) {
 	const nodes = 64
 	p := New(Options{})
@@ -270,8 +270,8 @@ func TestBoundsAreShared(t *testing.T) {
 	t.Errorf("a preemptor that rounding misleads on every node has no bounds of its own: %d others, misled %v", len(c.bounds), c.misled)
 }
 
-// TestManyBudgets: the fewest that one of several budgets allows decides, but for pods that it counts already; and when
-// a victim takes from more budgets than are looked at one by one, that is heard on all rows.
+// TestManyBudgets checks that the smallest number that one of several budgets allows decides, except for pods that it
+// counts already, and that all rows are notified of a victim with more budgets than selectionsNoted.
 func TestManyBudgets(t *testing.T) {
 	for _, alike := range []bool{true, false} {
 		x := newDuel(t, 800, nil)
@@ -332,8 +332,8 @@ func TestManyBudgets(t *testing.T) {
 	}
 }
 
-// TestFirstOfItsKind: who must join its like, and may be the first, is the first of them where all of them are evicted.
-// Whether all are there is decided elsewhere.
+// TestFirstOfItsKind checks a pod with affinity to its own kind that may be the first: it may preempt if all pods of
+// its kind are evicted. Whether all of them are on the node depends on other nodes.
 func TestFirstOfItsKind(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, func(p *Pod) {
@@ -355,9 +355,9 @@ func TestFirstOfItsKind(t *testing.T) {
 	}
 }
 
-// TestBidsAgree lets happen to a crowded cluster what makes evictions dearer or cheaper, and holds bids and bounds to
-// what a fresh look says, for preemptors that wait all the while: gated, so that what is kept for them grows old.
-// Zones have more rows than are asked again one by one, racks fewer, and several things happen between two looks.
+// TestBidsAgree makes random changes that matter to preemption in a crowded cluster, and compares bids and bounds with
+// fresh ones, for preemptors that wait all the time: they are gated, so that what is kept for them becomes old. Zones
+// have more rows than domainRowsMax, racks fewer, and several changes happen between two comparisons.
 func TestBidsAgree(t *testing.T) {
 	for seed := range uint64(24) {
 		h := newHistory(t, 9000+seed)
@@ -386,7 +386,7 @@ func TestBidsAgree(t *testing.T) {
 	}
 }
 
-// crowdStep lets one thing happen that may matter to bids.
+// crowdStep makes one random change that may matter to bids.
 func (h *history) crowdStep() {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(40)) * time.Second)
 	switch what := h.rng.IntN(20); what {
@@ -429,7 +429,7 @@ func (h *history) pickOn(bound bool) (PodID, bool) {
 	return pick(h.rng, some)
 }
 
-// crowdNode shows the i-th node: of two large zones or a small one, in a rack with another.
+// crowdNode adds the i-th node: in one of two large zones or a small one, in a rack with another node.
 func (h *history) crowdNode(i int) {
 	n := Node{
 		Name: fmt.Sprint("n", i), PodsMax: int64(3 + h.rng.IntN(3)), Unschedulable: h.rng.IntN(12) == 0,
@@ -443,7 +443,7 @@ func (h *history) crowdNode(i int) {
 	h.placer.NodeSeen(h.now, n)
 }
 
-// crowdPod is a pod that takes a good part of a node, and may have terms.
+// crowdPod returns a pod that takes a large part of a node, and may have terms.
 func (h *history) crowdPod() Pod {
 	h.made++
 	p := Pod{
@@ -466,7 +466,7 @@ func (h *history) crowdPod() Pod {
 	return p
 }
 
-// crowdSelector selects by what labels are, or are not.
+// crowdSelector returns a random selector of labels.
 func crowdSelector(rng *rand.Rand) LabelSelector {
 	app := []string{"web", "db", "few"}[rng.IntN(3)]
 	return LabelSelector{Requirements: []Requirement{[...]Requirement{
@@ -513,7 +513,7 @@ func (h *history) addAsker() {
 	h.placer.PodSeen(h.now, p)
 }
 
-// comeBound shows a new pod on a node.
+// comeBound adds a new pod on a node.
 func (h *history) comeBound() {
 	name, ok := pick(h.rng, h.nodes)
 	if !ok {
@@ -525,7 +525,7 @@ func (h *history) comeBound() {
 	h.placer.PodSeen(h.now, p)
 }
 
-// changeBound changes a bound pod: it starts, ends, or has other labels.
+// changeBound changes a bound pod: it starts, ends, or gets other labels.
 func (h *history) changeBound() {
 	id, ok := h.pickOn(true)
 	if !ok {
@@ -544,7 +544,7 @@ func (h *history) changeBound() {
 	h.placer.PodSeen(h.now, p)
 }
 
-// crowdBudget shows a budget, or that it is gone.
+// crowdBudget adds, changes or deletes a budget.
 func (h *history) crowdBudget() {
 	b := Budget{
 		Namespace: []string{"x", "x", "y"}[h.rng.IntN(3)], Name: fmt.Sprint("b", h.rng.IntN(4)),

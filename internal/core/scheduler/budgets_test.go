@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWhomBudgetsProtect: those whom the selector means, each once, whether the budget came before them or after; never
-// a pod without labels. A budget that is gone protects nobody, and leaves nothing behind.
+// TestWhomBudgetsProtect checks which pods a budget has: those of its selector, once each, whether the budget or the
+// pods came first; never pods without labels. A deleted budget protects no pods, and nothing of it remains.
 func TestWhomBudgetsProtect(t *testing.T) {
 	pods := []struct {
 		name, namespace string
@@ -82,7 +82,8 @@ func TestWhomBudgetsProtect(t *testing.T) {
 	}
 }
 
-// TestWhatTheStatusCounts: a victim is taken from its budget once: until the status counts it, and not besides.
+// TestWhatTheStatusCounts checks that a victim counts against its budget once: until the status counts it, and then not
+// in addition.
 func TestWhatTheStatusCounts(t *testing.T) {
 	x := newDuel(t, 800, nil)
 	c := x.placer.cluster
@@ -118,7 +119,7 @@ func TestWhatTheStatusCounts(t *testing.T) {
 	c.charge("other", "nobody")
 }
 
-// TestBudgetsBelowZero: a budget that allows more again matters to all its pods, also when it was overdrawn.
+// TestBudgetsBelowZero checks that a budget that allows more again matters to all its pods, even if it was overdrawn.
 func TestBudgetsBelowZero(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)

@@ -24,7 +24,7 @@ import (
 //   - no pod in the unschedulable pool fits on any node (no lost wake-up),
 //   - no node is over-committed by a placement of ours (a pod bound by others may do that),
 //
-// and at the end, when every bind has succeeded, that no pod that fits somewhere is left pending.
+// At the end, when every bind has succeeded, no pod that fits somewhere may be pending.
 func TestHistories(t *testing.T) {
 	for _, seed := range seedsFrom(t, 0, 60) {
 		h := newHistory(t, seed)
@@ -43,7 +43,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// fewer is n, or a quarter of it under the race detector.
+// fewer returns n, or a quarter of it under the race detector.
 func fewer(n int) int {
 	if racing {
 		return n / 4
@@ -51,8 +51,8 @@ func fewer(n int) int {
 	return n
 }
 
-// seedsFrom are n seeds of histories, from the first on; under the race detector a quarter of them. Other seeds are
-// played, and so many times as many, where PLIMSOLL_SEED and PLIMSOLL_SEEDS say so (make histories).
+// seedsFrom returns n seeds of histories, starting with first; under the race detector a quarter of them. PLIMSOLL_SEED
+// and PLIMSOLL_SEEDS select other seeds and multiply their number (make histories).
 func seedsFrom(t *testing.T, first uint64, n int) (seeds []uint64) {
 	t.Helper()
 	read := func(name string, otherwise uint64) uint64 {
@@ -73,7 +73,7 @@ func seedsFrom(t *testing.T, first uint64, n int) (seeds []uint64) {
 	return seeds
 }
 
-// played is a test that tells of each failure which seed was played.
+// played is a test that prints the seed with each failure.
 type played struct {
 	*testing.T
 	seed uint64
@@ -89,22 +89,22 @@ func (p played) Fatalf(format string, args ...any) {
 	p.T.Fatalf("seed %d: "+format, append([]any{p.seed}, args...)...)
 }
 
-// history is a random cluster: what is true, beside the Placer that is told about it.
+// history is a random cluster: the true state, and the Placer that receives it.
 type history struct {
 	t      played
 	rng    *rand.Rand
 	placer *Placer
 	now    unit.Instant
 	nodes  map[string]Node
-	pods   map[PodID]Pod // Node is set once the truth has them bound
+	pods   map[PodID]Pod // Node is set when the API has them bound
 	flight map[PodID]string
 	made   int
 	names  int // of nodes
-	// outranked pods have lost the room that was being made for them.
+	// outranked pods have lost their nomination to another pod.
 	outranked map[PodID]bool
 	stores    bool // with storage
-	decorated bool // with all that rules look at
-	// overcommits: the profile does not look at resources.
+	decorated bool // with all fields that rules read
+	// overcommits says that the profile has no resource rule.
 	overcommits bool
 
 	layouts  []*numa.Layout
@@ -120,7 +120,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	}
 }
 
-// step lets one thing happen, and checks that no pod stopped waiting for it that fits nowhere.
+// step makes one random change, and checks that it made only pods active that fit.
 func (h *history) step() {
 	q := h.placer.queue
 	waiting := map[PodID]Pod{}
@@ -137,7 +137,7 @@ func (h *history) step() {
 		h.seekAll()
 	}
 	if what == namespaceChanged || what == placed || what == placedToo {
-		return // pods of the namespace are asked anew who they are to others; or the room is taken again already
+		return // pods of the namespace have other identities now; or the room is taken again
 	}
 	for id, before := range waiting {
 		e := q.find(id)
@@ -153,7 +153,7 @@ func (h *history) step() {
 	}
 }
 
-// What happened.
+// The kinds of changes.
 const (
 	placed           = 8
 	placedToo        = 9
@@ -186,7 +186,7 @@ func (h *history) happen() (what int) {
 		n := h.randomNode()
 		if h.decorated {
 			decorateNode(h.rng, &n)
-			if was, known := h.nodes[n.Name]; known && h.rng.IntN(4) > 0 { // one thing only is another
+			if was, known := h.nodes[n.Name]; known && h.rng.IntN(4) > 0 { // only one property changes
 				field := h.rng.IntN(reflect.TypeFor[Node]().NumField())
 				reflect.ValueOf(&was).Elem().Field(field).Set(reflect.ValueOf(n).Field(field))
 				n = was
@@ -237,8 +237,8 @@ func (h *history) changeBudget() {
 	}
 }
 
-// checkBudgets holds who is in which budget, and what these allow, to a fresh look, and makes sure that nothing stays
-// charged for pods that are gone, or that nobody wants to evict.
+// checkBudgets compares budgets' pods and numbers with a fresh count, and checks that no charges remain for pods that
+// are gone, or that are no victims.
 func (h *history) checkBudgets() {
 	c := h.placer.cluster
 	for _, in := range c.budgets.in {
@@ -278,7 +278,7 @@ func allBudgets(c *cluster, namespace string) []*budget {
 	return nil
 }
 
-// budgetsOf is those that are known to select the pods of who.
+// budgetsOf returns the budgets that are recorded for the pods of who.
 func budgetsOf(who *census.Identity) (all []*budget) {
 	for s := range keptWith(who).budgets.each {
 		all = append(all, s.budgets...)
@@ -320,7 +320,7 @@ func (h *history) checkCharges(in *budgetsIn) {
 	}
 }
 
-// checkOverBudget holds what budgets say of pods to what each of them says for itself.
+// checkOverBudget compares overBudget with each budget's own numbers.
 func (h *history) checkOverBudget(pods []*held) {
 	c := h.placer.cluster
 	for range 2 { // in two orders
@@ -354,7 +354,7 @@ func (h *history) place() {
 	d, ok := h.placer.Next(h.now)
 	for _, id := range wished {
 		if h.placer.cluster.wishes[id] == nil {
-			h.outranked[id] = true // room is made there for somebody else: it must look elsewhere
+			h.outranked[id] = true // another pod is nominated there: it must look elsewhere
 		}
 	}
 	if ok && d.Preemption != nil {
@@ -371,7 +371,7 @@ func (h *history) place() {
 	}
 }
 
-// evict lets evictions happen: they fail, are done at once, begin, or are still on their way.
+// evict continues evictions: they fail, are done at once, begin, or are still in progress.
 func (h *history) evict(d Decision) {
 	how := h.rng.IntN(4)
 	if how == 0 {
@@ -398,7 +398,7 @@ func (h *history) evict(d Decision) {
 	}
 }
 
-// land lets a bind end: 0 refused, 1 lost without effect, 2 lost but done, 3 done.
+// land ends a bind: 0 refused, 1 answer lost and not done, 2 answer lost but done, 3 done.
 func (h *history) land(id PodID, how int) {
 	p, node := h.pods[id], h.flight[id]
 	delete(h.flight, id)
@@ -420,7 +420,7 @@ func (h *history) land(id PodID, how int) {
 	}
 }
 
-// repeatOrChange tells again what is known, resizes a bound pod, or binds one behind the scheduler's back.
+// repeatOrChange repeats a fact, resizes a bound pod, or binds a pod as another scheduler would.
 func (h *history) repeatOrChange() {
 	id, ok := pick(h.rng, h.pods)
 	if !ok {
@@ -472,7 +472,7 @@ func (h *history) settle() {
 	}
 }
 
-// held lists the pods that count on node: bound ones, and those the Placer assumes there.
+// held returns the pods that count on node: bound ones, and those that the Placer assumes there.
 func (h *history) held(node string) []Pod {
 	var out []Pod
 	for _, id := range slices.Sorted(maps.Keys(h.pods)) {
@@ -514,7 +514,7 @@ func (h *history) check() {
 	h.checkHolds()
 }
 
-// tryable lists the pending pods that may be placed before the fate of a bind is known, by ID.
+// tryable returns the pending pods that may be placed before the outcome of a bind is known, by ID.
 func (p *Placer) tryable() []*entry {
 	return slices.SortedFunc(func(yield func(*entry) bool) {
 		for e := range p.queue.All() {
@@ -525,7 +525,7 @@ func (p *Placer) tryable() []*entry {
 	}, func(a, b *entry) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// checkWaiting asks all pods that wait about all rows: the plain form of what hear and seekHope find out.
+// checkWaiting evaluates all waiting pods for all rows: the plain form of what hear and seekHope find.
 func (h *history) checkWaiting() {
 	c := h.placer.cluster
 	h.placer.hear(h.now)
@@ -550,7 +550,7 @@ func (h *history) checkWaiting() {
 	}
 }
 
-// seekAll goes on with searches until none is left.
+// seekAll continues searches until none is left.
 func (h *history) seekAll() {
 	for h.placer.hear(h.now); len(h.placer.cluster.waits.searching) > 0; h.placer.hear(h.now) {
 		h.placer.searchDue = 0
@@ -558,7 +558,7 @@ func (h *history) seekAll() {
 	}
 }
 
-// makesRoom reports whether evictions from row r would.
+// makesRoom reports whether evictions from row r make room.
 func (c *cluster) makesRoom(d *demand, self PodID, r row) bool {
 	b, _ := c.bidFor(d, self, r)
 	return b.state == bidGood
@@ -568,7 +568,7 @@ func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(c.rows)), func(r row) bool { return c.makesRoom(d, self, r) })
 }
 
-// checkCounters holds every live counter to a count over all pods and rows.
+// checkCounters compares every counter with a count over all pods and rows.
 func (h *history) checkCounters() {
 	c := h.placer.cluster
 	keys := map[int32]int{}
@@ -623,7 +623,7 @@ func (h *history) checkCounters() {
 	}
 }
 
-// checkGround holds the ground of a counter to a count of its rows, and its fewest to the smallest count.
+// checkGround compares the ground of a counter with a count of its rows, and its fewest with the smallest count.
 func (h *history) checkGround(k *census.Counter, rows map[int32]int32, least int32) {
 	if k.Of.Scope == nil {
 		return
@@ -638,7 +638,7 @@ func (h *history) checkGround(k *census.Counter, rows map[int32]int32, least int
 	}
 }
 
-// counts is what pod p adds to a counter, by its definition.
+// counts returns what pod p adds to a counter, by its definition.
 func counts(c *cluster, key census.CounterKey, p *held) int32 {
 	switch key.What {
 	case census.CountPods, census.CountLivePods:
@@ -656,7 +656,7 @@ func counts(c *cluster, key census.CounterKey, p *held) int32 {
 	return n
 }
 
-// checkHolds makes sure that nothing is kept for pods that are gone.
+// checkHolds checks that nothing remains for pods that are gone.
 func (h *history) checkHolds() {
 	c := h.placer.cluster
 	assumed := 0
@@ -691,7 +691,7 @@ func (h *history) checkHolds() {
 	}
 }
 
-// dump writes the rows of c in the order of names.
+// dump returns the rows of c as text, in the order of names.
 func dump(c *cluster) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.rows)) {
@@ -711,7 +711,7 @@ func dump(c *cluster) []string {
 	return out
 }
 
-// roomy reports whether pods fit on n together in what the last of them asks for.
+// roomy reports whether pods fit on n together, by the resources that the last of them requests.
 func roomy(n Node, pods []Pod, last Pod) bool {
 	taken, have := map[string]int64{}, map[string]int64{}
 	for _, p := range pods {

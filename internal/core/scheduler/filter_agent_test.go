@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestAgentLacks: a pod goes to no node whose agent would hold it, and is tried again when the node's agent has what it
-// needs.
+// TestAgentLacks checks that a pod goes to no node whose agent would hold it, and is tried again when the agent has
+// what the pod needs.
 func TestAgentLacks(t *testing.T) {
 	p := New(Options{})
 	ours := Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"user-namespaces", "resource-claims"}}
@@ -53,8 +53,8 @@ func TestAgentLacks(t *testing.T) {
 	}
 }
 
-// TestAgentLacksVolumes: a pod goes to no node whose agent does not mount the volumes of its claims, bound or yet to be
-// found or made, goes to others, and is tried again when that changes.
+// TestAgentLacksVolumes checks that a pod goes to no node whose agent cannot mount the volumes of its claims, bound or
+// yet to be chosen or provisioned, goes to other nodes, and is tried again when that changes.
 func TestAgentLacksVolumes(t *testing.T) {
 	const bound = "node(s) had an agent that would hold the pod: it has no volumes.csi"
 	const made = "node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner"
@@ -71,7 +71,7 @@ func TestAgentLacksVolumes(t *testing.T) {
 	equipped := func(p *Placer) { p.NodeSeen(later, Node{Name: "ours", PodsMax: 9}) }
 	for name, s := range map[string]struct {
 		facts func(*Placer)
-		why   string // our node is rejected; empty: it is not
+		why   string // the node is rejected; empty: it is not
 		helps func(*Placer)
 	}{
 		"bound": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound, equipped},

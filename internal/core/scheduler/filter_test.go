@@ -98,7 +98,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestNormalize holds the two normalizations to upstream's whole-number arithmetic.
+// TestNormalize checks the two normalizations against upstream's integer arithmetic.
 func TestNormalize(t *testing.T) {
 	a, b, zero := []int64{3, 1, 0}, []int64{3, 1, 0}, []int64{0, 0}
 	normalizeByMax(a)

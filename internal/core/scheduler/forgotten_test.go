@@ -10,10 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// What a new rule, or a new fact about nodes and pods, has to be written down in besides its own place, and what would
-// be wrong in silence where that was forgotten. nodes_test.go and key_test.go are about the same.
+// These tests find places that a new rule, or a new fact about nodes or pods, needs in addition to its own file, and
+// that would silently be wrong if forgotten. nodes_test.go and key_test.go have more such tests.
 
-// unmet are fields that random histories leave alone, and who tests what they are for.
+// unmet are fields that random histories do not use, with the tests that do.
 var unmet = map[string]string{
 	"Pod.Node":          "histories bind pods themselves",
 	"Pod.Profile":       "one profile for each history",
@@ -29,8 +29,8 @@ var unmet = map[string]string{
 	"Pod.Unsupported":   "testdata/filters.txt",
 }
 
-// TestHistoriesMeetEveryField: whatever surveys, tables, keys, wake-ups and sweeps do wrong with a field is found by
-// random histories, if the pods and nodes in them differ in it.
+// TestHistoriesMeetEveryField checks that pods and nodes in random histories differ in every field, so that histories
+// find errors of surveys, tables, keys, notifications and sweeps.
 func TestHistoriesMeetEveryField(t *testing.T) {
 	met := map[string]map[string]bool{}
 	meet := func(x any) {
@@ -59,8 +59,8 @@ func TestHistoriesMeetEveryField(t *testing.T) {
 	}
 }
 
-// TestSweepsKeepWhatIsUsed: a number of a string that something still has, and marked does not list, becomes the number
-// of another string. So one Placer forgets strings after every event, and must say what another says that never does.
+// TestSweepsKeepWhatIsUsed checks that marked lists every number in use; otherwise the number would be given to another
+// string. One Placer sweeps after every event, and must decide as another that never does.
 func TestSweepsKeepWhatIsUsed(t *testing.T) {
 	said := 0
 	for _, seed := range seedsFrom(t, 300, 16) {
@@ -98,7 +98,7 @@ func TestSweepsKeepWhatIsUsed(t *testing.T) {
 	}
 }
 
-// tell lets one thing happen that some Placers hear of.
+// tell makes one random change that some Placers receive.
 func (h *history) tell(placers ...*Placer) {
 	tell := func(fact func(*Placer)) {
 		for _, p := range placers {
@@ -136,7 +136,7 @@ func (h *history) tell(placers ...*Placer) {
 	}
 }
 
-// TestHistoriesLeaveNothing: what is held by count for pods and nodes of all kinds is let go with them.
+// TestHistoriesLeaveNothing checks that everything with a reference count is dropped with its pods and nodes.
 func TestHistoriesLeaveNothing(t *testing.T) {
 	p := New(Options{})
 	var before string
@@ -169,8 +169,8 @@ func TestHistoriesLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestSurroundingsAreWhole: what a demand requires of the pods around a row is compared, and listened to, in every
-// part: else pods that require something else hear of each other's wake-ups, and not of their own.
+// TestSurroundingsAreWhole checks that every field of surroundings is compared, and every counter has a listener.
+// Otherwise, pods with different requirements would share notifications.
 func TestSurroundingsAreWhole(t *testing.T) {
 	number := int32(0)
 	var fresh func(typ reflect.Type) reflect.Value // a value that equals no other
@@ -252,7 +252,7 @@ func opened(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }
 
-// carried are the fields of held that the pod's last version alone does not decide.
+// carried are the fields of held that do not depend only on the pod's last version.
 var carried = map[string]string{
 	"inRow":   "its place in a list",
 	"tried":   "for trials",
@@ -262,7 +262,7 @@ var carried = map[string]string{
 	"lies":    "of the node's report",
 }
 
-// TestCountedPodsFollow: a pod on a node that is seen again counts as what it is now, whatever of it is another.
+// TestCountedPodsFollow checks that a changed pod on a node counts with its new values, whatever has changed.
 func TestCountedPodsFollow(t *testing.T) {
 	counted := func(versions ...Pod) map[string]string {
 		c := newCluster(0)
@@ -296,7 +296,7 @@ func TestCountedPodsFollow(t *testing.T) {
 	}
 }
 
-// TestFitKeysTellWhatFitsRead: what rules about resources say of rows is kept for pods with equal fitKeys.
+// TestFitKeysTellWhatFitsRead checks that pods with equal fitKeys get equal results from the resource rules.
 func TestFitKeysTellWhatFitsRead(t *testing.T) {
 	read := slices.Clone(resourceFilter{}.about().reads)
 	for _, s := range rowScorers {
@@ -319,8 +319,8 @@ func TestFitKeysTellWhatFitsRead(t *testing.T) {
 	}
 }
 
-// notStrings are the numbers in classes and demands that are no number of a string; a name ends with a dot for all in
-// it.
+// notStrings are the numbers in classes and demands that are not numbers of strings. A name that ends with a dot stands
+// for everything in it.
 var notStrings = []string{
 	"class.priority",
 	"class.nodeTerms.others[0]", // a place in terms
@@ -337,9 +337,9 @@ var notStrings = []string{
 	"demand.bids.",
 }
 
-// TestMarkersSeeEveryNumber: a number of a string in a class, a demand or a column that marked does not list is given
-// to another string, once nobody else uses the first. What is behind pointers and in maps is not looked at: others own
-// it, or it repeats what is in lists.
+// TestMarkersSeeEveryNumber checks that marked lists every number of a string in classes, demands and columns.
+// Otherwise, the number would be given to another string when nothing else uses the first. Pointers and maps are not
+// followed: they have other owners, or repeat lists.
 func TestMarkersSeeEveryNumber(t *testing.T) {
 	c := newCluster(0)
 	r := c.rowOf("n")

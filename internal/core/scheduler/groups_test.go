@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// TestServicesAreFound holds the services that are found for a pod to those that select it, asked one by one, while
-// services come, change and go; and wants nothing left when all are gone.
+// TestServicesAreFound compares the services found for a pod with those that select it, while services are added,
+// changed and deleted; nothing may remain at the end.
 func TestServicesAreFound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	one := func() string { return fmt.Sprint(rng.IntN(3)) }

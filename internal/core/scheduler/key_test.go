@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// beyondRules are the fields of Pod that no rule reads, and what they are for.
+// beyondRules are the fields of Pod that no rule reads, with their use.
 var beyondRules = map[string]string{
 	"Node":          "where it is",
 	"Nominated":     "where room is being made for it",
@@ -22,11 +22,11 @@ var beyondRules = map[string]string{
 	"AsksEvictions": "others are asked about evictions besides the rules",
 }
 
-// besideRules are read by what is no rule and yet asked about classes: the profile says which rules judge, and
-// preemption and nomination compare priorities.
+// besideRules are fields of a class that are not read by rules: the profile selects the rules, and preemption and
+// nomination compare priorities.
 var besideRules = podFields{"Profile", "Priority", "NeverPreempts"}
 
-// apart are leaves that need not be told apart, and why.
+// apart are values that need not be distinguished, with the reason.
 var apart = map[string]string{
 	"NUMA.UID":                "the pod's own, put in when an offer is asked for",
 	"NUMA.Berth[0].Container": "pods that are judged have no berth yet",
@@ -36,9 +36,8 @@ var apart = map[string]string{
 	"NUMA.Berth":              "likewise",
 }
 
-// TestKeysTellWhatRulesRead: pods that differ in anything that a rule reads are different to the rules: they have
-// another class, identity or owner. So a new field of Pod is read by a rule that says so and is part of a key, or is
-// listed here with what it is for.
+// TestKeysTellWhatRulesRead checks that pods that differ in anything that a rule reads have another class, identity or
+// owner. So a new field of Pod is read by a rule that declares it and is part of a key, or is listed here with its use.
 func TestKeysTellWhatRulesRead(t *testing.T) {
 	read := map[string]bool{}
 	for _, fields := range declaredReads() {
@@ -73,7 +72,7 @@ func TestKeysTellWhatRulesRead(t *testing.T) {
 	}
 }
 
-// declaredReads lists what each rule says it reads.
+// declaredReads returns what each rule declares that it reads.
 func declaredReads() (all []podFields) {
 	for i := range filters {
 		all = append(all, filters[i].reads)
@@ -84,7 +83,7 @@ func declaredReads() (all []podFields) {
 	return append(all, besideRules)
 }
 
-// TestRulesAreWhole: a rule that lacks a part is one that somebody forgot.
+// TestRulesAreWhole checks that each rule has all its parts.
 func TestRulesAreWhole(t *testing.T) {
 	for i := range filters {
 		f := &filters[i]
@@ -105,14 +104,14 @@ func TestRulesAreWhole(t *testing.T) {
 	}
 }
 
-// toRules is all that rules can see of a pod.
+// toRules returns everything that rules can see of a pod.
 func toRules(pod *Pod) string {
 	b := appendDemands(nil, pod)
 	b = selector.AppendLabels(encode.String(b, pod.Namespace), pod.Labels)
 	return string(encode.String(encode.String(b, pod.Owner.Kind), pod.Owner.Name))
 }
 
-// fill gives v and everything in it a value that is not zero, one element to each list.
+// fill sets v and everything in it to values that are not zero, with one element per list.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -142,7 +141,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// vary changes v, and then everything in it, one at a time, and calls see with the name of what is another.
+// vary changes v, and then everything in it, one at a time, and calls see with the name of what differs.
 func vary(v reflect.Value, name string, see func(name string)) {
 	was := reflect.New(v.Type()).Elem()
 	was.Set(v)
@@ -174,7 +173,7 @@ func vary(v reflect.Value, name string, see func(name string)) {
 	}
 }
 
-// TestReadsCanFail makes sure that what the test above compares does tell pods apart, and equal ones not.
+// TestReadsCanFail checks that what the test above compares differs for different pods, and is equal for equal ones.
 func TestReadsCanFail(t *testing.T) {
 	a, b := Pod{ID: "a", Name: "a"}, Pod{ID: "b", Name: "b"}
 	if toRules(&a) != toRules(&b) {

@@ -11,9 +11,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestMemoryFollowsTheCluster lets ReplicaSets come and go, their pods spread by default and each asking for resources,
-// by labels and by topology keys of its own; with each a node with a name of its own, labels of other nodes, a
-// namespace, a budget, and a volume with all that belongs to it. Nothing of them may be left.
+// TestMemoryFollowsTheCluster adds and deletes ReplicaSets with the default spread constraints, each with separate
+// resources, labels and topology keys; with each, a node with a new name, labels of other nodes, a namespace, a budget,
+// and a volume with all related objects. Nothing of them may remain.
 func TestMemoryFollowsTheCluster(t *testing.T) {
 	p := mixCluster(&mixture{}, 2000)
 	round := func(from, to int) {
@@ -63,7 +63,7 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// TestHostilePodsLeaveNothing lets pods of 10,000 parts come, be tried or placed, and go: nothing of them may be left.
+// TestHostilePodsLeaveNothing adds, tries and deletes pods with 10,000 parts: nothing of them may remain.
 func TestHostilePodsLeaveNothing(t *testing.T) {
 	for _, m := range hostile {
 		t.Run(m.name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestHostilePodsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestStocksFollowTheCluster lets classes come and go, with volumes and capacities, and a pod with a claim of each.
-// What is kept by class must go with them, and what a claim comes down to be found anew each time.
+// TestStocksFollowTheCluster adds and deletes classes, with volumes and capacities, and a pod with a claim of each.
+// What is kept by class must be deleted with them, and asks must be recomputed each time.
 func TestStocksFollowTheCluster(t *testing.T) {
 	p := mixCluster(&mixture{}, 100)
 	for i := range 40 {
@@ -172,7 +172,7 @@ func volumePassed(p *Placer, k int) {
 	p.DriverGone(3, "driver-"+name)
 }
 
-// comingAndGoing is the i-th pod of a set. Of every tenth set one fits nowhere.
+// comingAndGoing returns the i-th pod of a set. Of every tenth set one pod fits nowhere.
 func comingAndGoing(set, i int) Pod {
 	name := strconv.Itoa(set)
 	x := benchPod("rs-" + name + "-" + strconv.Itoa(i))
@@ -193,7 +193,7 @@ func comingAndGoing(set, i int) Pod {
 	return x
 }
 
-// sizesOf counts what a Placer keeps.
+// sizesOf returns how many of everything a Placer has.
 func sizesOf(p *Placer) string {
 	c := p.cluster
 	budgets := 0
@@ -217,9 +217,9 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestManyReplicaSets holds 10,000 sets with 150,000 pods on 5,000 nodes to the memory that pods take, not sets times
-// nodes: 300 MiB, the target of issue 16. When all are gone, it is what it was.
-// Under the race detector all of it is a sixteenth.
+// TestManyReplicaSets checks that 10,000 sets with 150,000 pods on 5,000 nodes take memory in proportion to pods, not
+// to sets times nodes: 300 MiB, the target of issue 16. When all are gone, memory must be as before. Under the race
+// detector everything is a sixteenth.
 func TestManyReplicaSets(t *testing.T) {
 	p := mixCluster(&mixture{}, fewer(fewer(5000)))
 	before := heapNow()
@@ -253,8 +253,8 @@ func TestManyReplicaSets(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// TestStringsForgotten gives one history to two Placers, of which one forgets the strings that nobody uses whenever it
-// may. They must decide alike.
+// TestStringsForgotten gives one history to two Placers, one of which sweeps unused strings as often as possible. They
+// must decide alike.
 func TestStringsForgotten(t *testing.T) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// TestEveryColumnGrows: what has a place for each row is listed where rows are added, or the next row is out of range.
+// TestEveryColumnGrows checks that every table with a value per row is in the list of tables that grow.
 func TestEveryColumnGrows(t *testing.T) {
 	c := newCluster(0)
 	grows := map[uintptr]bool{}
@@ -38,8 +38,8 @@ func TestEveryColumnGrows(t *testing.T) {
 	}
 }
 
-// TestEveryFactOfANodeCounts: a field of Node that nobody reads is one that was forgotten; so is one that stays when
-// the node no longer says it.
+// TestEveryFactOfANodeCounts checks that every field of Node is read, and that its effect ends when the node no longer
+// has it.
 func TestEveryFactOfANodeCounts(t *testing.T) {
 	full := reflect.ValueOf(Node{
 		Name:          "n",

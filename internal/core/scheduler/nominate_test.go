@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNominatedMayGoElsewhere: who wants to join a pod that is only nominated on a node does not go there for it, as it
-// may yet go elsewhere; once it is there, it does.
+// TestNominatedMayGoElsewhere checks that affinity to a pod that is only nominated on a node does not count, because
+// the pod may still go elsewhere; when it is on the node, it counts.
 func TestNominatedMayGoElsewhere(t *testing.T) {
 	p := New(Options{})
 	joined := Pod{ID: "joined", Namespace: "d", Name: "joined", Labels: []Label{{Key: "app", Value: "x"}}, Gates: []string{"g"}, Nominated: "n"}
@@ -23,8 +23,7 @@ func TestNominatedMayGoElsewhere(t *testing.T) {
 	}
 }
 
-// TestHopelessByGroup: where nobody is less important, tables say of all rows why evictions do not help: the same as
-// row by row.
+// TestHopelessByGroup checks that, if no pod has a lower priority, tables give the same reasons as row by row.
 func TestHopelessByGroup(t *testing.T) {
 	p := New(Options{})
 	c := p.cluster

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// layoutOf is a machine of so many NUMA nodes with so many CPUs each, the first of which is reserved.
+// layoutOf is a machine with NUMA nodes of this many CPUs each, the first of which is reserved.
 func layoutOf(tb testing.TB, nodes, cpus int, policy numa.Policy) *numa.Layout {
 	m := machine.Machine{}
 	m.NodeFS.Capacity = unit.GiB
@@ -35,7 +35,7 @@ func layoutOf(tb testing.TB, nodes, cpus int, policy numa.Policy) *numa.Layout {
 	return l
 }
 
-// pinned asks for whole CPUs and memory of its own.
+// pinned requests exclusive CPUs and memory.
 func pinned(cpus ...int) *numa.Pod {
 	p := &numa.Pod{Guaranteed: true}
 	for i, n := range cpus {
@@ -44,7 +44,8 @@ func pinned(cpus ...int) *numa.Pod {
 	return p
 }
 
-// randomReport is what the agent of a node may say: pods that are there have arrived or not, in any order, and others too.
+// randomReport returns a random report of a node's agent: pods on the node have arrived or not, in any order, and other
+// pods, too.
 func (h *history) randomReport(node string) *numa.State {
 	s := h.layouts[h.rng.IntN(len(h.layouts))].NewState()
 	admit := func(p numa.Pod) {
@@ -67,7 +68,7 @@ func (h *history) randomReport(node string) *numa.State {
 	return s
 }
 
-// checkBeliefs holds what is believed of each node to its report with all late pods let in anew, and the kept verdicts to
+// checkBeliefs compares the state of each node with its report and all late pods added anew, and the kept verdicts with
 // offers.
 func (h *history) checkBeliefs() {
 	c := h.placer.cluster
@@ -122,8 +123,8 @@ func (h *history) checkBeliefs() {
 	}
 }
 
-// agents is a cluster whose agents let pods in, beside the Placer that binds to them. Binds to one node go one after the other,
-// as the shell sends them; reports, watches and everything else come when they come. Pods end at any time.
+// agents is a cluster with agents that admit pods, and a Placer. Binds to one node are sent one after another, as the
+// shell does; reports and watches are late by any time. Pods end at any time.
 type agents struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -134,19 +135,19 @@ type agents struct {
 	made    int
 	refused int
 	bound   int
-	// mute: pods are bound without their berths.
+	// mute says that pods are bound without berths.
 	mute bool
 }
 
 type agentNode struct {
 	name   string
 	state  *numa.State
-	binds  []Pod // sent or waiting to be, in order
-	coming []Pod // bound, not yet let in
-	unseen []Pod // bound, the watch is late
+	binds  []Pod // sent or waiting to be sent, in order
+	coming []Pod // bound, not yet admitted
+	unseen []Pod // bound, not yet shown by the watch
 	said   []*numa.State
 	here   []Pod
-	over   []Pod // ended, the watch is late
+	over   []Pod // ended, not yet shown by the watch
 }
 
 func newAgents(t *testing.T, seed uint64, policy numa.Policy, mute bool) *agents {
@@ -169,7 +170,7 @@ func (a *agents) step() {
 	}
 }
 
-// pass lets something happen to the pods that there are.
+// pass makes something happen to some pods.
 func (a *agents) pass() {
 	a.now = a.now.Add(time.Duration(a.rng.IntN(500)) * time.Millisecond)
 	n := a.nodes[a.rng.IntN(len(a.nodes))]
@@ -226,7 +227,7 @@ func (a *agents) create() {
 	a.placer.PodSeen(a.now, p)
 }
 
-// bind ends the first bind to n; when the API refuses it, those behind it are taken back.
+// bind ends the first bind to n. If the API server refuses it, those behind it are withdrawn.
 func (a *agents) bind(n *agentNode) {
 	if len(n.binds) == 0 {
 		return
@@ -246,7 +247,7 @@ func (a *agents) bind(n *agentNode) {
 	a.bound++
 }
 
-// letIn is the agent's word on the pod that came first.
+// letIn makes the agent admit the pod that came first.
 func (a *agents) letIn(n *agentNode) {
 	if len(n.coming) == 0 {
 		return
@@ -274,7 +275,7 @@ func (a *agents) letIn(n *agentNode) {
 	n.here = append(n.here, p)
 }
 
-// end lets a pod finish; its agent lets go of what it had before the API says that it is over.
+// end ends a pod. Its agent releases its resources before the API shows the end.
 func (a *agents) end(n *agentNode) {
 	if len(n.here) == 0 {
 		return
@@ -287,9 +288,9 @@ func (a *agents) end(n *agentNode) {
 	n.over = append(n.over, p)
 }
 
-// TestAgentsNeverRefuse: whatever reports say and when, whatever the API refuses, and whoever ends meanwhile, no agent
-// refuses a pod that was bound to its node. That is what berths are for: where the agent has more room than was
-// believed, it would else lay pods elsewhere, and refuse some that come after them.
+// TestAgentsNeverRefuse checks that no agent rejects a pod that was bound to its node, whatever reports say and when,
+// whatever the API server refuses, and whichever pods end meanwhile. That is what berths are for: without them, an
+// agent with more free CPUs than expected would assign others, and reject some later pods.
 func TestAgentsNeverRefuse(t *testing.T) {
 	for _, policy := range []numa.Policy{numa.PolicySingleNUMANode, numa.PolicyRestricted} {
 		bound, refused := map[bool]int{}, map[bool]int{}
@@ -312,7 +313,7 @@ func TestAgentsNeverRefuse(t *testing.T) {
 	}
 }
 
-// TestBurst sends many more pods than two nodes can hold at a time. They pass through as others end.
+// TestBurst sends many more pods than two nodes can hold at a time. They are placed as others end.
 func TestBurst(t *testing.T) {
 	const pods = 300
 	seeds := fewer(8)
@@ -345,7 +346,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestEvictionForNUMA: of pods of lower priority just those go whose CPUs lie together.
+// TestEvictionForNUMA checks that the victims are those whose CPUs are on one NUMA node.
 func TestEvictionForNUMA(t *testing.T) {
 	p := New(Options{})
 	p.NodeSeen(1, Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 16000}}})
@@ -355,7 +356,8 @@ func TestEvictionForNUMA(t *testing.T) {
 		pod := Pod{ID: PodID(fmt.Sprint("low", i)), Name: fmt.Sprint("low", i), NUMA: pinned(cpus), Requests: []Amount{{CPU, int64(cpus) * 1000}}, Node: "n", Started: int64(10 - i)}
 		p.PodSeen(1, pod)
 	}
-	high := Pod{ID: "high", Name: "high", Priority: 5, NUMA: pinned(4), Requests: []Amount{{CPU, 2000}}} // by its sums it would fit
+	// enough CPU in total is free
+	high := Pod{ID: "high", Name: "high", Priority: 5, NUMA: pinned(4), Requests: []Amount{{CPU, 2000}}}
 	p.PodSeen(2, high)
 	d, ok := p.Next(2)
 	if !ok || d.Failure == nil || d.Preemption == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// crowded is a Placer with three nodes, each full with one pod, the more important the later its name, and an important
-// pod for which others are asked about evictions.
+// crowded is a Placer with three nodes, each full with one pod, with priorities in the order of their names, and a pod
+// of high priority about whose preemption extenders are asked.
 func crowded() (p *Placer, now unit.Instant) {
 	p, now = New(Options{Seed: 1}), unit.Instant(time.Hour)
 	for i, name := range []string{"a", "b", "c"} {
@@ -41,8 +41,8 @@ func victimsOf(made []Preemption) string {
 	return strings.Join(lines, " ")
 }
 
-// TestEvictionsAreAskedAbout: before anybody is evicted for a pod that asks, others hear what would make room, the
-// cheapest first, and what they leave of it decides.
+// TestEvictionsAreAskedAbout checks that extenders get the possible preemptions, the cheapest first, and that their
+// answer decides.
 func TestEvictionsAreAskedAbout(t *testing.T) {
 	p, now := crowded()
 	d := mustNext(t, p, now)
@@ -71,7 +71,7 @@ func TestEvictionsAreAskedAbout(t *testing.T) {
 	}
 }
 
-// TestOthersLeaveNoEviction: nobody goes then, the pod hears so, and others are asked again after its back-off.
+// TestOthersLeaveNoEviction: no pod is evicted, the failure says so, and extenders are asked again after the back-off.
 func TestOthersLeaveNoEviction(t *testing.T) {
 	p, now := crowded()
 	mustNext(t, p, now)
@@ -96,8 +96,8 @@ func TestOthersLeaveNoEviction(t *testing.T) {
 	}
 }
 
-// TestWhomOthersMayNotEvict: pods that are not on the node, and such that are as important, are no victims, whoever
-// wants them; and where the victims are gone meanwhile nobody goes instead.
+// TestWhomOthersMayNotEvict: pods that are not on the node, or have no lower priority, are not evicted, whatever
+// extenders answer; and if the victims are gone, no others are evicted.
 func TestWhomOthersMayNotEvict(t *testing.T) {
 	p, now := crowded()
 	p.PodSeen(now, parsePod([]string{"peer", "cpu=0", "prio=10", "on=a"}))
@@ -122,7 +122,7 @@ func TestWhomOthersMayNotEvict(t *testing.T) {
 	}
 }
 
-// TestOffersAreBounded: of many nodes others hear the cheapest hundred.
+// TestOffersAreBounded: of many nodes, extenders get the cheapest hundred.
 func TestOffersAreBounded(t *testing.T) {
 	p, now := New(Options{Seed: 1}), unit.Instant(time.Hour)
 	for i := range 3 * offersMax {

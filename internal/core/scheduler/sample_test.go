@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSample ends searches where upstream's end, goes on from there, and finds a node that only a whole search finds.
+// TestSample checks where searches end and continue, and a node that only a full search finds.
 func TestSample(t *testing.T) {
 	for _, c := range []struct{ nodes, percent, want int }{
 		{99, 0, 99}, {100, 0, 100}, {100, 5, 100}, {1000, 0, 420}, {5000, 0, 500}, {6000, 0, 300}, {50000, 0, 2500}, {1000, 70, 700}, {1000, 100, 1000}, {200, 1, 100},

@@ -8,13 +8,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// around runs the commands of TestScenarios that are about what lies around a pod, and reports whether this was one:
+// around runs the commands of TestScenarios about other pods and NUMA nodes, and reports whether this was one:
 //
 //	namespace NAME label=K:V,...
 //	report NODE POLICY NODES CPUS    what the agent of a node says of its NUMA nodes, so many with so many CPUs each, of
 //	                  which CPU 0 is reserved; it lets in the pods that it had let in before, and all that are bound to it
 //
-// A pod of such a text may have besides:
+// A pod in such a text may also have:
 //
 //	namespace=NAME started=SECONDS never-preempts
 //	affinity=KEY/SELECTOR[/in:NAMESPACE+...][/where:K:V]            required; where: labels of namespaces
@@ -35,7 +35,7 @@ func (w *world) around(f []string) (mine bool) {
 	return true
 }
 
-// report lets in, on a machine that nobody uses, the pods bound to a node, and says so.
+// report admits, on an empty machine, the pods bound to a node, and passes the report on.
 func (w *world) report(node, policy string, nodes, cpus int) {
 	of := numa.PolicyNone
 	for of.String() != policy {
@@ -65,7 +65,7 @@ func (w *world) report(node, policy string, nodes, cpus int) {
 	w.placer.ReportSeen(w.now, node, state)
 }
 
-// parseAround adds to p what it says of what lies around it; false: key is about something else.
+// parseAround sets a field of p about other pods; false: key is something else.
 func parseAround(p *Pod, key, value string) bool {
 	switch key {
 	case "namespace":

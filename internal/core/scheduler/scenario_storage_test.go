@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// storage runs the commands of TestScenarios that are about volumes, and reports whether this was one:
+// storage runs the commands of TestScenarios about volumes, and reports whether this was one:
 //
 //	class NAME waits|now [by=PROVISIONER] [driver=D] [in=K:V]
 //	driver NAME capacities
@@ -18,7 +18,8 @@ import (
 //	written POD                     what its plan says was written
 //	settled                         the plans that have come to an end
 //
-// A pod mounts claim=NAME,... and disk=KIND:ID[:ro]. A claim with a volume is bound, a volume for a claim kept for it.
+// A pod mounts claim=NAME,... and disk=KIND:ID[:ro]. A claim with a volume is bound, a volume with a claim is reserved
+// for it.
 func (w *world) storage(f []string) (lines []string, mine bool) {
 	args := parseArguments(f[1:])
 	p := w.placer
@@ -111,7 +112,7 @@ func parseVolume(name, version string, args map[string]string) Volume {
 	return v
 }
 
-// parseMount adds a volume to p; false: key is about something else.
+// parseMount adds a mount to p; false: key is something else.
 func parseMount(p *Pod, key, value string) bool {
 	switch key {
 	case "claim":
@@ -127,7 +128,7 @@ func parseMount(p *Pod, key, value string) bool {
 	return true
 }
 
-// planned tells what must be written before a pod is bound.
+// planned returns what must be written before a pod is bound.
 func planned(p *VolumePlan) string {
 	var parts []string
 	if p == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one Placer. A block is "do" and one
-// command per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+// TestScenarios runs testdata/*.txt in virtual time. Each text is a history of one Placer. A block is "do" and one
+// command per line, followed by the results. CONTRIBUTING.md says how to rewrite results. The commands:
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME
@@ -29,8 +29,8 @@ import (
 //	pending
 //	why NAME
 //
-// and those about volumes, in scenario_storage_test.go, and about what lies around a pod, in scenario_around_test.go.
-// The block "cluster" begins another story, with another Placer. In needs=TEXT an underscore is a space.
+// Commands about volumes are in scenario_storage_test.go, those about other pods in scenario_around_test.go. The block
+// "cluster" begins another history with a new Placer. In needs=TEXT, an underscore is a space.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newStory(t)
@@ -61,14 +61,14 @@ type world struct {
 	placer  *Placer
 	now     unit.Instant
 	pods    map[string]Pod
-	inOrder []string // names of pods, as they were first seen
+	inOrder []string // names of pods, in the order in which they were first seen
 
-	version int                     // of the object of storage that was written last
-	layouts map[string]*numa.Layout // of nodes that reported, by what they are
+	version int                     // of the storage object that was written last
+	layouts map[string]*numa.Layout // of nodes with reports, by their parameters
 }
 
 func newStory(t *testing.T) *world {
-	gentle := DefaultProfile() // whose pods evict nobody
+	gentle := DefaultProfile() // its pods do not preempt
 	gentle.Name, gentle.NoPreemption = "gentle", true
 	return &world{
 		t:       t,
@@ -166,7 +166,7 @@ func (w *world) next(args []string) []string {
 	return lines
 }
 
-// evicted tells who must go.
+// evicted prints the victims.
 func evicted(p *Preemption) string {
 	if p == nil {
 		return ""
@@ -181,7 +181,7 @@ func evicted(p *Preemption) string {
 	return fmt.Sprintf(" Evicts %s from %s, against budgets %d.", strings.Join(names, "+"), p.Node, p.Violations)
 }
 
-// checksAt reports whether all there is to do at an instant is to look after who waits long.
+// checksAt reports whether the only thing to do at an instant is the check of pods that have waited for long.
 func (p *Placer) checksAt(wake unit.Instant) bool {
 	checking := &p.cluster.waits.checking
 	return checking.Len() > 0 && checking.First().checks == wake

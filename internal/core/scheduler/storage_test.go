@@ -9,10 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come,
-// change and go, with plans for volumes that are written, fail, come true or run out of time.
+// TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that are
+// added, changed and deleted, and with volume plans that are written, fail, succeed or time out.
 func TestStorageHistories(t *testing.T) {
-	seeds := []uint64{780128} // in which the reason that nothing helps outlived a change of the pod's volumes
+	seeds := []uint64{780128} // the reason why no eviction helps outlived a change of the pod's volumes
 	seeds = append(seeds, seedsFrom(t, 2000, 60)...)
 	for i, seed := range seeds {
 		h := newHistory(t, seed)
@@ -30,7 +30,7 @@ func TestStorageHistories(t *testing.T) {
 	}
 }
 
-// happenStorage lets one thing happen to storage.
+// happenStorage makes one random change to storage.
 func (h *history) happenStorage() {
 	c, p := h.placer.cluster, h.placer
 	switch h.rng.IntN(12) {
@@ -143,7 +143,7 @@ func (h *history) changeClaim() {
 	}
 }
 
-// landVolumes lets something happen to a plan: the write fails, is done, or what was asked for comes true.
+// landVolumes continues a volume plan: the write fails or succeeds, or the volumes are bound.
 func (h *history) landVolumes(c *cluster) {
 	id, ok := pick(h.rng, c.plans)
 	if !ok {
@@ -200,13 +200,13 @@ func (h *history) randomMounts(p *Pod) {
 	}
 }
 
-// copyStorage tells a fresh cluster what c believes of storage, assumptions included.
+// copyStorage copies the facts about storage in c to a fresh cluster, with assumptions.
 func copyStorage(c, fresh *cluster) {
 	c.storage.TellAll(fresh.storage, func(r row) row { return fresh.rowOf(c.name[r]) })
 }
 
-// checkStorage holds the use of claims to a count over all pods, stocks to the volumes that there are, and what is
-// assumed to the plans that ask for it.
+// checkStorage compares the uses of claims with a count over all pods, stocks with the volumes, and assumptions with
+// the plans.
 func (h *history) checkStorage() {
 	c := h.placer.cluster
 	var pods []volumes.CountedPod

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// sameChoice holds the answer of a survey to that of the plain form.
+// sameChoice compares the choice of a survey with that of the plain form.
 func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
 	h.t.Helper()
 	if plain.row != survey.row || plain.score != survey.score || plain.feasible != survey.feasible {
@@ -25,12 +25,11 @@ func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
 	}
 }
 
-// TestSurveysAgree drives random histories of clusters that have everything that rules look at, and holds surveys to
-// the plain form for every pod that waits and for pods that nobody has seen. It must have met failures, ties, and
-// choices by each scorer.
+// TestSurveysAgree runs random histories with everything that rules read, and compares surveys with the plain form for
+// every waiting pod and for new pods. It must meet failures, ties, and choices by each scorer.
 func TestSurveysAgree(t *testing.T) {
 	chosen, failed := 0, 0
-	met := map[string]int{} // plugins of scorers that told nodes apart
+	met := map[string]int{} // scorers that distinguished nodes
 	rejected := RuleSet(0)
 	for i, seed := range seedsFrom(t, 7000, 24) {
 		h := newHistory(t, seed)
@@ -102,7 +101,7 @@ func TestSurveysAgree(t *testing.T) {
 	}
 }
 
-// checkAsks makes sure that rules reject no node of which they say that they have nothing to judge.
+// checkAsks checks that a rule that does not apply to a demand rejects no node.
 func (h *history) checkAsks(d *demand) {
 	c := h.placer.cluster
 	for i := range filters {
@@ -115,8 +114,9 @@ func (h *history) checkAsks(d *demand) {
 	}
 }
 
-// checkFinal makes sure that what no eviction is said to change is not changed by the eviction of all who may go. Whose
-// like are all on one node and may go is the first of them then, whatever podAffinityFilter.final says: upstream's.
+// checkFinal checks that a final rejection is not changed by evicting all pods of lower priority. An exception is
+// upstream's: if all pods that match an affinity are on one node and may be evicted, the pod may be the first of its
+// kind, whatever podAffinityFilter.final returns.
 func (h *history) checkFinal(d *demand, self PodID) {
 	c := h.placer.cluster
 	for r := row(0); r < c.End(); r++ {
@@ -133,10 +133,10 @@ func (h *history) checkFinal(d *demand, self PodID) {
 	}
 }
 
-// rare are rules that random histories seldom meet, and that have scenarios of their own.
+// rare are rules that random histories seldom meet, and that have separate scenarios.
 var rare = map[RuleSet]bool{RuleSupported: true, RuleVolumeLimits: true}
 
-// tellApart counts the scorers that told the rows apart among which choosePlain has just chosen.
+// tellApart counts the scorers that distinguished the rows among which choosePlain has just chosen.
 func (c *cluster) tellApart(d *demand, met map[string]int) {
 	rows, alike := c.plain.rows, c.plain.alike
 	for i := range d.profile.scorers {
@@ -151,7 +151,7 @@ func (c *cluster) tellApart(d *demand, met map[string]int) {
 	}
 }
 
-// meetNode shows a random node, old or new.
+// meetNode adds or changes a random node.
 func (h *history) meetNode() {
 	n := h.randomNode()
 	decorateNode(h.rng, &n)
@@ -159,7 +159,7 @@ func (h *history) meetNode() {
 	h.placer.NodeSeen(h.now, n)
 }
 
-// decorateNode adds what scores and rarer rules look at.
+// decorateNode adds what scorers and rarer rules read.
 func decorateNode(rng *rand.Rand, n *Node) {
 	n.PodsMax += 4
 	if rng.IntN(3) > 0 {
@@ -206,7 +206,7 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	if rng.IntN(6) == 0 {
 		p.NodeAffinity = &[]NodeTerm{term(), term()}
 	}
-	if rng.IntN(8) == 0 { // so many that they are found by what they demand
+	if rng.IntN(8) == 0 { // so many that an index is used
 		var terms []NodeTerm
 		for i := range 30 {
 			both := term()
@@ -252,10 +252,10 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	}
 }
 
-// oddProfile differs from the default in what surveys treat in ways of their own.
+// oddProfile differs from the default where surveys have special cases.
 func oddProfile(seed uint64) Profile {
 	p := DefaultProfile()
-	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // beyond one byte, for some seeds
+	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // more than one byte, for some seeds
 	p.Strategy.Type = []string{MostAllocated, LeastAllocated}[seed%2]
 	if seed%3 == 0 {
 		p.Skip = map[string]bool{"NodeResourcesFit": true}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// checkTables holds what tables say about every queued pod to what the plain form says.
+// checkTables compares tables for every queued pod with the plain form.
 func (h *history) checkTables() {
 	c := h.placer.cluster
 	for _, e := range h.placer.tryable() {
@@ -19,7 +19,8 @@ func (h *history) checkTables() {
 		}
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
 		plain, fast := c.choosePlain(d, id), c.chooseFast(d, id)
-		// Beside nominated pods a row may be rejected by one rule and without them by another: tables may tell the other.
+		// With nominated pods a row may be rejected by one rule and without them by another: tables may report the
+		// other.
 		told := len(c.wishes) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
 		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || !told {
 			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
@@ -32,13 +33,12 @@ func (h *history) checkTables() {
 	}
 }
 
-// checkBids holds the choice of whom to evict to one among all rows, asked afresh; bids that are kept to fresh ones;
-// and bounds to bids.
+// checkBids compares the choice of victims with one among all rows, kept bids with fresh ones, and bounds with bids.
 func (h *history) checkBids(d *demand, id PodID) {
 	c := h.placer.cluster
 	d.bids.worth = d.bids.worth || h.rng.IntN(2) == 0
 	if h.rng.IntN(4) == 0 {
-		c.wasMisled(d, len(c.name)) // so that it gets bounds of its own
+		c.wasMisled(d, len(c.name)) // so that it gets exact bounds
 	}
 	kept, whyKept := c.preempt(d, id)
 	if !c.mayEvict(d) {
@@ -76,7 +76,7 @@ func (h *history) checkBids(d *demand, id PodID) {
 	}
 }
 
-// hopelessPlain says of each row by itself why no eviction helps there.
+// hopelessPlain computes for each row separately why no eviction helps.
 func (h *history) hopelessPlain(d *demand, id PodID) string {
 	c := h.placer.cluster
 	reasons := map[string]int{}
@@ -101,9 +101,9 @@ func (h *history) hopelessPlain(d *demand, id PodID) string {
 	return f.String()
 }
 
-// TestTablesAgree drives random histories with tables in use for every pod.
+// TestTablesAgree runs random histories with tables for every pod.
 func TestTablesAgree(t *testing.T) {
-	seeds := []uint64{5556514} // in which a bid for a node outlived the last domain besides, where a pod was nominated
+	seeds := []uint64{5556514} // a bid for a node outlived the last other domain, where a pod was nominated
 	seeds = append(seeds, seedsFrom(t, 1000, 30)...)
 	for _, seed := range seeds {
 		h := newHistory(t, seed)
@@ -119,7 +119,7 @@ func TestTablesAgree(t *testing.T) {
 	}
 }
 
-// TestTreap holds treaps to sorted slices.
+// TestTreap compares treaps with sorted slices.
 func TestTreap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	const n = 200
@@ -164,8 +164,8 @@ func TestTreap(t *testing.T) {
 	}
 }
 
-// TestTablesAreEarned: where more kinds come in turn than may have tables, and few things happen between, they do not
-// take them from each other for each pod.
+// TestTablesAreEarned checks that, if more kinds alternate than may have tables, with few changes between them, they do
+// not replace each other's tables for each pod.
 func TestTablesAreEarned(t *testing.T) {
 	const nodes, kinds = 1000, tablesMax + 1
 	p := mixCluster(&mixture{prepare: replicaSets(kinds)}, nodes)

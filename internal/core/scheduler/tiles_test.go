@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// tiledCluster has nodes of several sizes, some of them odd, under loads that differ: from idle to over-committed.
+// tiledCluster has nodes of several sizes, some odd, with different loads: from idle to over-committed.
 func tiledCluster(rng *rand.Rand, nodes int) *Placer {
 	p := New(Options{Seed: rng.Uint64()})
 	for i := range nodes {
@@ -39,7 +39,7 @@ func tiledNode(rng *rand.Rand, i int) Node {
 	return n
 }
 
-// tiledPod asks for amounts that nobody asked for before, or nothing, or as common pods do.
+// tiledPod requests amounts that no pod requested before, or nothing, or common amounts.
 func tiledPod(rng *rand.Rand, id string) Pod {
 	x := benchPod(id)
 	x.Labels = []Label{{Key: "app", Value: strconv.Itoa(rng.IntN(4))}}
@@ -68,8 +68,8 @@ func tiledPod(rng *rand.Rand, id string) Pod {
 	return x
 }
 
-// TestTilesAgree lets pods come and go on clusters of many tiles, and holds what is chosen by tiles to the plain form,
-// and the tiles to their rows.
+// TestTilesAgree adds and deletes pods in clusters with many tiles, and compares the choices with the plain form, and
+// the tiles with their rows.
 func TestTilesAgree(t *testing.T) {
 	strays := 0
 	for _, seed := range seedsFrom(t, 0, 8) {
@@ -106,7 +106,7 @@ func TestTilesAgree(t *testing.T) {
 	}
 }
 
-// checkGroups holds the groups of the feasible rows to a count of these, and returns how many rows were moved.
+// checkGroups compares the groups of the feasible rows with a count, and returns how many rows were moved.
 func (h *history) checkGroups(d *demand, self PodID) (strays int) {
 	h.t.Helper()
 	c := h.placer.cluster
@@ -130,13 +130,13 @@ func (h *history) checkGroups(d *demand, self PodID) (strays int) {
 	return len(g.strays)
 }
 
-// TestUniformTiles: rows that are alike lie in tiles that say so, others do not.
+// TestUniformTiles checks that tiles of equal rows are uniform, and others are not.
 func TestUniformTiles(t *testing.T) {
 	p := New(Options{})
 	for i := range 4 * tileRows {
 		n := benchNode(i)
 		if i%2 == 1 {
-			n.PodsMax++ // which no tile goes by
+			n.PodsMax++ // which tiles do not depend on
 		}
 		p.NodeSeen(1, n)
 	}
@@ -159,7 +159,7 @@ func TestUniformTiles(t *testing.T) {
 	}
 }
 
-// checkTiles holds the tiles to the rows: each row that is seen is in one place, and scored within the tile's bounds.
+// checkTiles compares the tiles with the rows: each row with a node is in one place, with scores within the bounds.
 func (h *history) checkTiles(d *demand) {
 	h.t.Helper()
 	c := h.placer.cluster
@@ -200,13 +200,13 @@ func (h *history) checkTiles(d *demand) {
 	}
 }
 
-// TestTilesPassOver counts, on a busy cluster of which no two nodes are alike, the tiles in which a pod's best row may
-// be after the first was looked at: asking about them all would be what tiles are to avoid.
+// TestTilesPassOver counts, in a busy cluster with all nodes different, the tiles that may have a pod's best row after
+// the first was examined. Examining all of them would be what tiles avoid.
 func TestTilesPassOver(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	p := tiledCluster(rng, 6400)
 	c := p.cluster
-	const taintless = 300 // what a node scores for having no taint, as all here
+	const taintless = 300 // the score of a node without taints, as all nodes here
 	open, all := 0, 0
 	for i := range 50 {
 		x := tiledPod(rng, "p"+strconv.Itoa(i))

@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestServiceWakes: the default spread constraints of a profile are hard, and count the pods of a service. When it
-// selects others, a pod that waits for them is asked again.
+// TestServiceWakes checks hard default spread constraints, which count the pods of a service. When the service selects
+// others, a waiting pod is evaluated again.
 func TestServiceWakes(t *testing.T) {
 	profile := DefaultProfile()
 	profile.DefaultSpread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, MinDomains: 1}}
@@ -40,8 +40,8 @@ func TestServiceWakes(t *testing.T) {
 	}
 }
 
-// TestPortFreedWithoutRoom: a profile that does not look at resources lets a pod wait for a port on a node that has too
-// little of what it asks for. The end of the port's holder wakes it all the same.
+// TestPortFreedWithoutRoom checks a profile without the resource rule: a pod waits for a port on a node that has too
+// little of its requests. The end of the pod with the port makes it active nevertheless.
 func TestPortFreedWithoutRoom(t *testing.T) {
 	profile := DefaultProfile()
 	profile.Skip = map[string]bool{"NodeResourcesFit": true}
@@ -66,8 +66,8 @@ func TestPortFreedWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestAudiences: who keeps off the same pods is heard of once, however much each asks for; and nobody is left in the
-// index when the last has gone.
+// TestAudiences checks that waiters with the same anti-affinity share an audience, however much each requests, and that
+// the index is empty when the last is gone.
 func TestAudiences(t *testing.T) {
 	p := mixCluster(&mixture{}, 3)
 	const pods = 5
@@ -107,8 +107,8 @@ func TestAudiences(t *testing.T) {
 	}
 }
 
-// TestAudiencesDiffer: two pods that keep off the same pods are told of what concerns them, though the other one, that
-// waits for longer, is not concerned: it keeps off nobody else, or may not evict whom this one may.
+// TestAudiencesDiffer checks that two waiters with the same anti-affinity are both notified of what concerns them,
+// although the other one, which has waited longer, is not concerned: it has another anti-affinity, or may not preempt.
 func TestAudiencesDiffer(t *testing.T) {
 	const late = unit.Instant(time.Minute)
 	keepsOff := func(name string, priority int32, foes ...string) Pod {
@@ -123,7 +123,7 @@ func TestAudiencesDiffer(t *testing.T) {
 	for _, q := range []struct {
 		name          string
 		first, second Pod
-		evicts        bool // the second does when the important foe is gone
+		evicts        bool // the second does when the foe of high priority is gone
 	}{
 		{"it keeps off others, too", keepsOff("first", 0, "foe"), keepsOff("second", 0, "foe", "other"), false},
 		{"it is more important", keepsOff("first", 0, "foe"), keepsOff("second", 10, "foe"), true},
@@ -164,9 +164,9 @@ func TestAudiencesDiffer(t *testing.T) {
 	}
 }
 
-// TestUselessEvictionsAreHeardOf: what evictions cannot change is asked once a row where bids are kept. A pod hears of
-// its end all the same when another of its demand has found a place since it was asked, and though another rule keeps
-// the pod off that row, too.
+// TestUselessEvictionsAreHeardOf checks a rejection that no eviction changes, which is evaluated once per row if bids
+// are kept. A pod is notified of its end even if another pod of its demand was placed meanwhile, and although another
+// rule also rejects the pod on that row.
 func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	p, now := New(Options{}), unit.Instant(time.Hour)
 	node := func(name, zone string, cordoned bool) {
@@ -211,8 +211,8 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	}
 }
 
-// TestFewestGrows: a pod that would make its zone too full waits, and goes there as soon as the zone with the fewest
-// has one more, though that takes none of ours.
+// TestFewestGrows checks that a pod that would exceed the skew in its zone is placed there as soon as the zone with the
+// fewest pods has one more, although that uses no room that the pod could use.
 func TestFewestGrows(t *testing.T) {
 	p := New(Options{})
 	for _, zone := range []string{"a", "b"} {
@@ -236,8 +236,8 @@ func TestFewestGrows(t *testing.T) {
 	}
 }
 
-// TestForgottenPodsAreFound: whoever waits long is looked after, though nothing was heard that could help; who fits by
-// then goes, and counts as forgotten. Who does not is looked after again.
+// TestForgottenPodsAreFound checks that a pod that waited for long is evaluated although no event was notified. If it
+// fits, it is placed and counts as forgotten; if not, it is evaluated again later.
 func TestForgottenPodsAreFound(t *testing.T) {
 	p, now := New(Options{}), unit.Instant(time.Hour)
 	p.NodeSeen(now, Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 1000}}})
@@ -253,7 +253,7 @@ func TestForgottenPodsAreFound(t *testing.T) {
 		}
 	}
 	for _, w := range p.cluster.waits.of {
-		p.cluster.waits.forget(w) // as a mistake would: it hears nothing any more
+		p.cluster.waits.forget(w) // as an error would: w is not notified any more
 	}
 	p.PodGone(now, "holds")
 	due := now.Add(flushAfter)

@@ -87,7 +87,7 @@ profiles:
 	}
 }
 
-// TestEverythingWrongIsSaid holds that one error names every problem, with where and which value.
+// TestEverythingWrongIsSaid checks that one error has every problem, with place and value.
 func TestEverythingWrongIsSaid(t *testing.T) {
 	_, _, err := Parse([]byte(head + `
 colour: red
@@ -148,7 +148,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestCompat: nodes are sampled only where that is asked for beside the file, a profile's word before the file's.
+// TestCompat checks that nodes are sampled only if requested outside the file; a profile's value overrides the file's.
 func TestCompat(t *testing.T) {
 	c, warnings, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, parallelism: 4, percentageOfNodesToScore: 30, profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 70}]}`))
 	if err != nil {
@@ -163,7 +163,7 @@ func TestCompat(t *testing.T) {
 	}
 }
 
-// TestVolumeBindingArgs reads the time that volumes have, and refuses what is an alpha.
+// TestVolumeBindingArgs checks the timeout of volumes, and that an alpha field is refused.
 func TestVolumeBindingArgs(t *testing.T) {
 	parse := func(args, plugins string) (*Config, error) {
 		c, _, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{plugins: {` + plugins + `}, pluginConfig: [{name: VolumeBinding, args: {` + args + `}}]}]}`))
@@ -190,7 +190,7 @@ func TestVolumeBindingArgs(t *testing.T) {
 	}
 }
 
-// TestShow: what is in force is shown as upstream shows it, with defaults, and written so that it can be read again.
+// TestShow checks that the configuration in effect is shown as upstream does, with defaults, and can be read again.
 func TestShow(t *testing.T) {
 	c, _, err := Parse([]byte(head + "podMaxBackoffSeconds: 60\nprofiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
 	if err != nil {
@@ -218,8 +218,8 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// TestNoDynamicResources: whoever names the plugin hears that it is not there, wherever; taking it away is what is so
-// anyhow.
+// TestNoDynamicResources checks that enabling the plugin is an error at every extension point, and that disabling it is
+// accepted.
 func TestNoDynamicResources(t *testing.T) {
 	for _, profile := range []string{
 		"plugins: {multiPoint: {enabled: [{name: DynamicResources}]}}", "plugins: {filter: {enabled: [{name: DynamicResources}]}}",

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// TestKnowsEveryRule: a rule that this package does not know cannot be configured.
+// TestKnowsEveryRule checks that this package knows every rule, so that each can be configured.
 func TestKnowsEveryRule(t *testing.T) {
 	scores := scheduler.DefaultProfile().Weights
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -21,7 +21,7 @@ func TestKnowsEveryRule(t *testing.T) {
 			t.Errorf("%s scores in placement, and is not known here", name)
 		}
 	}
-	const ours = "Plimsoll" // rules of no plugin of upstream's
+	const ours = "Plimsoll" // the plugin of rules that upstream does not have
 	for _, name := range (^scheduler.RuleSet(0)).Plugins() {
 		if name != ours && !known[name].filters {
 			t.Errorf("%s filters in placement, and is not known here to", name)

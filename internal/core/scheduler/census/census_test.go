@@ -20,7 +20,7 @@ func (x *town) Label(r rows.Row, key int32) (int32, bool) {
 	return selector.NumberOf(x.labels[r], key)
 }
 
-// HasKey: each key may be somebody's.
+// HasKey returns true: any key may be used.
 func (x *town) HasKey(int32) bool { return true }
 
 func (x *town) with(zone string) []selector.LabelID {
@@ -33,8 +33,8 @@ type everywhere struct{}
 func (everywhere) Admits(rows.Row) bool      { return true }
 func (everywhere) EachString(func(...int32)) {}
 
-// TestCensus follows pods and nodes as they come, move and go: counters count them where they are, are shared by who
-// asks for the same, tell of changes, and nothing is left in the end.
+// TestCensus adds, moves and deletes pods and nodes: counters count them where they are, are shared by users with equal
+// keys, report changes, and nothing remains at the end.
 func TestCensus(t *testing.T) {
 	x := &town{in: selector.NewInterner()}
 	x.labels = [][]selector.LabelID{x.with("a"), x.with("a"), x.with("b")}
@@ -89,7 +89,7 @@ func TestCensus(t *testing.T) {
 	if !c.ReleaseIdentity(who) {
 		t.Error("somebody still holds it")
 	}
-	for range topologiesIdle + 1 { // topologies that nobody holds are kept for a while
+	for range topologiesIdle + 1 { // topologies without references are kept for a while
 		c.ReleaseTopology(c.HoldTopology(c.TopologyOf(zone)))
 	}
 	delete(c.topologies, zone)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestApart: values that would run into each other written one after another are told apart.
+// TestApart checks that lists of values with equal concatenations have different encodings.
 func TestApart(t *testing.T) {
 	seen := map[string]string{}
 	for _, c := range []struct {

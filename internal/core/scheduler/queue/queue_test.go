@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// job is what waits in these tests.
+// job is an item in these tests.
 type job struct {
 	Entry
 	woken int // how often it has left the pool Unschedulable
@@ -54,7 +54,7 @@ func TestPriorityThenTimeThenName(t *testing.T) {
 	}
 }
 
-// TestPriorityMayChange: an item that waits is in its new place at once.
+// TestPriorityMayChange checks that an item is in its new place at once.
 func TestPriorityMayChange(t *testing.T) {
 	q := newQueue()
 	added(q, 1, "a", 0)
@@ -66,7 +66,7 @@ func TestPriorityMayChange(t *testing.T) {
 	}
 }
 
-// TestBackoffDoubles, up to the longest; a failed placement counts apart from failed binds.
+// TestBackoffDoubles checks the limits; failed placements and failed binds are counted separately.
 func TestBackoffDoubles(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
@@ -99,7 +99,7 @@ func TestBackoffDoubles(t *testing.T) {
 	}
 }
 
-// TestMissesEndWithAPlace: the back-off begins anew once a place was found.
+// TestMissesEndWithAPlace checks that the back-off starts again after a successful placement.
 func TestMissesEndWithAPlace(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
@@ -123,7 +123,7 @@ func TestMissesEndWithAPlace(t *testing.T) {
 	}
 }
 
-// TestWhereSeenPutsIt: what is seen of an item moves it only from where that matters.
+// TestWhereSeenPutsIt checks from which pools an update moves an item.
 func TestWhereSeenPutsIt(t *testing.T) {
 	for _, c := range []struct {
 		from           Pool
@@ -160,7 +160,7 @@ func TestWhereSeenPutsIt(t *testing.T) {
 	}
 }
 
-// TestGatesOfUnsettled: a bind that may have happened is waited for; then gates keep the item back.
+// TestGatesOfUnsettled checks that the outcome of a bind is awaited before the item becomes Gated.
 func TestGatesOfUnsettled(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
@@ -176,7 +176,7 @@ func TestGatesOfUnsettled(t *testing.T) {
 	}
 }
 
-// TestGone: of what is removed nothing is left, wherever it was, and whoever waits for it hears.
+// TestGone checks that nothing of a removed item remains, whichever pool it was in, and that woken is called.
 func TestGone(t *testing.T) {
 	for from := Absent; from <= Binding; from++ {
 		q := newQueue()
@@ -195,7 +195,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestAgainstAPlainQueue plays random histories, and says before each Pop what must come by looking at all items.
+// TestAgainstAPlainQueue runs random histories, and computes before each Pop what it must return.
 func TestAgainstAPlainQueue(t *testing.T) {
 	came := 0
 	for seed := range uint64(200) {
@@ -226,7 +226,7 @@ func TestAgainstAPlainQueue(t *testing.T) {
 	}
 }
 
-// settle says what came of x.
+// settle moves x by a random outcome.
 func settle(rng *rand.Rand, q *Queue[*job], now unit.Instant, x *job) {
 	switch rng.IntN(6) {
 	case 0:
@@ -244,7 +244,7 @@ func settle(rng *rand.Rand, q *Queue[*job], now unit.Instant, x *job) {
 	}
 }
 
-// wakeSome lets something happen to a few items that wait for it.
+// wakeSome makes some waiting items ready.
 func wakeSome(rng *rand.Rand, q *Queue[*job], now unit.Instant) {
 	for _, x := range slices.SortedFunc(q.All(), func(a, b *job) int { return cmp.Compare(a.ID, b.ID) }) {
 		if rng.IntN(8) > 0 {
@@ -265,8 +265,8 @@ func wakeSome(rng *rand.Rand, q *Queue[*job], now unit.Instant) {
 	}
 }
 
-// plainNext is the ID of the item that Pop is to return: of those that are ready or due the first in turn, or else the
-// first in back-off to be due.
+// plainNext returns the ID of the item that Pop must return: the first of the ready ones, or else the first in
+// back-off.
 func plainNext(q *Queue[*job], now unit.Instant) string {
 	var ready, soon *job
 	for x := range q.All() {

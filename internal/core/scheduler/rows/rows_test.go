@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMask holds masks to sets of numbers.
+// TestMask compares masks with sets of numbers.
 func TestMask(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
@@ -52,7 +52,7 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// TestChangeLog: each row that changed since is named once; who is too far behind is told so.
+// TestChangeLog checks that each changed row is returned once, and that dropped changes are reported.
 func TestChangeLog(t *testing.T) {
 	var l ChangeLog
 	for range 3 {
@@ -76,7 +76,7 @@ func TestChangeLog(t *testing.T) {
 	}
 }
 
-// TestColumn: a row that is given back is as a new one.
+// TestColumn checks that a cleared row is like a new one.
 func TestColumn(t *testing.T) {
 	var x Column[string]
 	x.AddRow()

@@ -114,7 +114,7 @@ func TestAnyOf(t *testing.T) {
 	}
 }
 
-// TestSweep: what is in use keeps its number, the rest gives its own back.
+// TestSweep checks that strings in use keep their numbers, and the others free theirs.
 func TestSweep(t *testing.T) {
 	in := NewInterner()
 	for i := range internedMin + 1 {

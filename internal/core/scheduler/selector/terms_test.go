@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTermsAgree holds what is found by an index to asking each term, and equal terms to one place.
+// TestTermsAgree compares the index with evaluating each term, and checks that equal terms are stored once.
 func TestTermsAgree(t *testing.T) {
 	matched, missed := 0, 0
 	for seed := range uint64(300) {
@@ -81,7 +81,7 @@ func randomTerm(rng *rand.Rand) (out NodeTerm) {
 	return out
 }
 
-// TestTermsAskFew: of thousands of terms a node is asked about those that demand what it has.
+// TestTermsAskFew checks that for one node only few of thousands of terms are evaluated.
 func TestTermsAskFew(t *testing.T) {
 	in := NewInterner()
 	one := func(key string, op Operator, values ...string) Requirement {

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// shelf is a store with two nodes, and the rows that were told of as turned.
+// shelf is a store with two nodes, and the rows for which turned was called.
 type shelf struct {
 	*Store
 	in     *selector.Interner
@@ -44,8 +44,8 @@ func wants(claims ...string) *Wants {
 	return &w
 }
 
-// TestBind: the smallest volume that will do is chosen, each claim another; where there is none, one is made, if it can
-// be.
+// TestBind checks that each claim gets the smallest volume that matches, a different one each, and that volumes are
+// provisioned where there is none, if possible.
 func TestBind(t *testing.T) {
 	x := newShelf()
 	for _, v := range []Volume{{Name: "large", Capacity: 9}, {Name: "small", Capacity: 1}, {Name: "right", Capacity: 4}} {
@@ -86,7 +86,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestAssume: what a plan will write is seen by everybody until the truth is told, or the plan has come to nothing.
+// TestAssume checks that assumed changes are visible until the API's facts arrive, or the plan has failed.
 func TestAssume(t *testing.T) {
 	x := newShelf()
 	x.VolumeSeen(Volume{Name: "v", Class: "local", Available: true, Version: "1"})
@@ -127,8 +127,8 @@ func TestAssume(t *testing.T) {
 	}
 }
 
-// TestLimits: a volume that several pods use counts once, one that is still attached counts, and a row is told of that
-// has other volumes than before.
+// TestLimits checks that a volume of several pods counts once, that an attached one counts, and that rows are reported
+// on which other volumes count than before.
 func TestLimits(t *testing.T) {
 	x := newShelf()
 	of := func(handle string) Attached { return Attached{Driver: "d", Handle: handle} }
@@ -163,7 +163,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAuditCanFail makes sure that Audit finds what it is asked for by the histories of package scheduler.
+// TestAuditCanFail checks that Audit finds the errors for which the histories of package scheduler use it.
 func TestAuditCanFail(t *testing.T) {
 	x := newShelf()
 	x.ClaimSeen(&Claim{Namespace: "x", Name: "a"})
