@@ -1,15 +1,15 @@
 // Command plimsoll-controlplane is the upstream programs of a Kubernetes control plane in one file: kube-apiserver,
-// kube-controller-manager, etcd and kubectl, each as its project publishes it, chosen by the name the file is called
-// by or by the first argument.
+// kube-controller-manager, etcd and kubectl, each as its project publishes it. The name of the file or the first
+// argument selects the program.
 //
 //	plimsoll-controlplane kube-apiserver --etcd-servers=...
 //	ln -s plimsoll-controlplane kubectl && ./kubectl get nodes
 //
-// One file because the four share most of their code: 130 MB together, 300 MB apart. They still run as one process
-// each. None of their behaviour is changed here, and no flag is added: what `plimsoll up` wants different, it says on
-// their command lines. That keeps an upgrade of Kubernetes a change of version numbers in go.mod and the Makefile.
+// They are in one file because the four share most of their code: 130 MB together, 300 MB separately. Each still runs
+// as its own process. Their behaviour is not changed here, and no flag is added: `plimsoll up` sets what it needs on
+// their command lines. So an upgrade of Kubernetes only changes version numbers in go.mod and the Makefile.
 //
-// This is a module of its own so that nothing else of Plimsoll ever links k8s.io/kubernetes.
+// This is a separate module so that no other program of Plimsoll ever links k8s.io/kubernetes.
 package main
 
 import (
@@ -33,10 +33,10 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
-// exitUsage is what the rest of Plimsoll exits with on bad usage.
+// exitUsage is the exit code for bad usage, as in the other programs of Plimsoll.
 const exitUsage = 2
 
-// A program runs with os.Args as if it were alone in its file, and returns its exit code.
+// A program runs with os.Args as if it were the only one in its file, and returns its exit code.
 type program struct {
 	name string
 	run  func() int
@@ -52,7 +52,7 @@ var programs = []program{
 // runKubectl prints errors as kubectl does, without cobra's usage text and prefix.
 func runKubectl() int {
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		kubectlutil.CheckErr(err) // prints and exits with kubectl's code
+		kubectlutil.CheckErr(err) // kubectlutil.CheckErr(err) // it prints the error and exits with kubectl's code
 	}
 	return 0
 }
@@ -66,8 +66,8 @@ func main() {
 	os.Exit(p.run())
 }
 
-// choose finds the program that args ask for and the arguments it shall see. The name of the file decides if it is
-// that of a program, so that a symbolic link named kubectl can be given an argument "etcd".
+// choose returns the program that args select and its arguments. If the name of the file is that of a program, it
+// selects that program, so that a symbolic link named kubectl can get an argument "etcd".
 func choose(args []string) (program, []string, bool) {
 	if len(args) == 0 {
 		return program{}, nil, false
@@ -91,7 +91,7 @@ func find(name string) (program, bool) {
 	return programs[i], true
 }
 
-// usage answers a call that names no program and returns the exit code: asking for help is not an error.
+// usage handles a call without a program and returns the exit code: a request for help is not an error.
 func usage(stdout, stderr io.Writer, args []string) int {
 	names := make([]string, len(programs))
 	for i, p := range programs {

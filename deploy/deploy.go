@@ -1,20 +1,20 @@
-// Package deploy is the manifests for clusters that `plimsoll up` did not make. It installs them too: they are
-// embedded, so that there is one copy. It has no code and decides nothing.
+// Package deploy has the manifests for clusters that `plimsoll up` did not start. `up` installs them too: they are
+// embedded, so that there is one copy. The package contains no code.
 package deploy
 
 import _ "embed"
 
-// NodeResourceTopology is the definition of that object, and who may read and write it: YAML documents.
+// NodeResourceTopology is the definition of that resource and the roles to read and write it: YAML documents.
 //
 //go:embed noderesourcetopology.yaml
 var NodeResourceTopology string
 
-// Lifecycle is what the lifecycle controller may do: YAML documents.
+// Lifecycle is the roles of the lifecycle controller: YAML documents.
 //
 //go:embed rbac-lifecycle.yaml
 var Lifecycle string
 
-// Fleet is what hollow nodes may do: YAML documents.
+// Fleet is the roles of hollow nodes: YAML documents.
 //
 //go:embed rbac-fleet.yaml
 var Fleet string

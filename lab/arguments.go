@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// qemu returns the arguments that make b of QEMU's parts, all but its disks.
+// qemu returns QEMU's arguments for b, without its disks.
 func (b board) qemu() []string {
 	args := []string{
 		"-smp", fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", len(b.node), b.sockets, b.dies, b.cores, b.threads),
@@ -25,7 +25,7 @@ func (b board) qemu() []string {
 		core := cpu / b.threads
 		die := core / b.cores
 		where := fmt.Sprintf("socket-id=%d,core-id=%d,thread-id=%d", die/b.dies, core%b.cores, cpu%b.threads)
-		if b.dies > 1 { // else QEMU knows no dies
+		if b.dies > 1 { // if b.dies > 1 { // with one die per socket, QEMU rejects die-id
 			where += fmt.Sprintf(",die-id=%d", die%b.dies)
 		}
 		args = append(args, "-numa", fmt.Sprintf("cpu,node-id=%d,%s", node, where))
@@ -38,10 +38,10 @@ func (b board) qemu() []string {
 	return args
 }
 
-// kib prints an amount as QEMU and the kernel read it.
+// kib prints an amount in the format of QEMU and the kernel.
 func kib(b unit.Bytes) string { return fmt.Sprintf("%dk", int64(b/unit.KiB)) }
 
-// kernel returns what the kernel must be told to be b.
+// kernel returns the kernel's arguments for b.
 func (b board) kernel() []string {
 	var args []string
 	for _, size := range []unit.Bytes{2 * unit.MiB, unit.GiB} {
@@ -61,20 +61,20 @@ func (b board) kernel() []string {
 	return args
 }
 
-// Where QEMU's q35 board puts memory (hw/i386/pc_q35.c): all of it from address 0, while it is less than lowMax;
-// else lowSplit, and the rest from highStart on.
+// Where QEMU's q35 board puts memory (hw/i386/pc_q35.c): from address 0 while it is less than lowMax; else lowSplit of
+// it there, and the rest from highStart.
 const (
 	lowMax    = 0xb0000000
 	lowSplit  = 0x80000000
 	highStart = 0x100000000
 )
 
-// withhold returns the kernel arguments that keep it from using so much at the end of each node's memory (memmap=SIZE$START,
-// Documentation/admin-guide/kernel-parameters.txt). They make a node's memory exactly what was described, whatever the
-// kernel keeps for itself.
+// withhold returns kernel arguments that withhold an amount at the end of each node's memory from the kernel
+// (memmap=SIZE$START, Documentation/admin-guide/kernel-parameters.txt). With them, a node's usable memory is exactly
+// what was described, whatever the kernel uses itself.
 func (b board) withhold(amounts []unit.Bytes) []string {
 	var args []string
-	var end unit.Bytes // of the node, were memory all in one piece
+	var end unit.Bytes // var end unit.Bytes // of the node, if memory were contiguous
 	split := b.installed() >= lowMax
 	reserve := func(start, size unit.Bytes) {
 		if split && start >= lowSplit {
@@ -87,7 +87,7 @@ func (b board) withhold(amounts []unit.Bytes) []string {
 	for i, n := range b.nodes {
 		end += n.installed
 		start := end - amounts[i]
-		low := unit.Bytes(0) // the part of it below the split
+		low := unit.Bytes(0) // low := unit.Bytes(0) // the part of the amount that is below the split
 		if split && start < lowSplit && end > lowSplit {
 			low = lowSplit - start
 		}

@@ -11,38 +11,39 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A board is a machine in QEMU's terms: sockets, dies, cores and threads in equal numbers, with CPUs numbered in that order,
-// and NUMA nodes 0, 1, 2, ... that take whole CPUs from them.
+// A board is a machine in QEMU's terms: equal numbers of dies per socket, cores per die and threads per core, CPUs
+// numbered in that order, and NUMA nodes 0, 1, 2, ... that consist of whole CPUs.
 type board struct {
-	sockets, dies, cores, threads int   // dies of a socket, cores of a die, threads of a core
-	node                          []int // of each CPU
+	sockets, dies, cores, threads int   // sockets, dies, cores, threads int   // dies per socket, cores per die, threads per core
+	node                          []int // node                          []int // the NUMA node of each CPU
 	nodes                         []boardNode
 	isolated                      idset.Set
 	nodeFS                        machine.Filesystem
-	imageFS                       machine.Filesystem // without capacity: the same as nodeFS
+	imageFS                       machine.Filesystem // imageFS                       machine.Filesystem // without a capacity: the same as nodeFS
 	swap                          unit.Bytes
-	pids                          int64 // 0: as the kernel likes
+	pids                          int64 // pids                          int64 // 0: the kernel's default
 }
 
 type boardNode struct {
-	memory    unit.Bytes // what the kernel shall be able to use; 0: none
-	installed unit.Bytes // what the board has
+	memory    unit.Bytes // memory    unit.Bytes // what the kernel must be able to use; 0: none
+	installed unit.Bytes // installed unit.Bytes // what the board has
 	pages     map[unit.Bytes]int64
-	distances []int // to each node
+	distances []int // distances []int // to each node
 }
 
-// memoryBlock is the unit of memory of a node: the kernel's sections, below which it rejects the firmware's tables (
-// mm/memory_hotplug.c, node_map_pfn_alignment), and its memory blocks on machines of less than 64 GiB.
+// memoryBlock is the unit of a node's memory: the kernel's sections, since it rejects firmware tables with smaller
+// units (mm/memory_hotplug.c, node_map_pfn_alignment), and its memory blocks on machines with less than 64 GiB.
 const memoryBlock = 128 * unit.MiB
 
-// What a kernel keeps of a node's memory, at most (measured 2026-11 with Debian's 6.1: 52 MiB of the first node of 1 GiB, 18 of
-// another; 1.6 % are its page table entries' structs). It decides how much a node gets whose description leaves it open.
+// How much of a node's memory a kernel uses itself, at most (measured 2026-11 with Debian's 6.1: 52 MiB of a first node
+// of 1 GiB, 18 MiB of another; 1.6 % are the structs of its pages). A node whose description does not say how much is
+// installed gets that much more.
 const (
-	keptFirst    = 64 * unit.MiB // in the node with the kernel itself
-	keptFraction = 50            // one part in 50 of each
+	keptFirst    = 64 * unit.MiB // keptFirst    = 64 * unit.MiB // in the first node, which contains the kernel
+	keptFraction = 50            // keptFraction = 50            // one fiftieth of each node
 )
 
-// newBoard says how QEMU can be m. Its error names everything that QEMU cannot.
+// newBoard converts m to QEMU's terms. The error names everything that QEMU cannot represent.
 func newBoard(m machine.Machine) (board, error) {
 	b := board{isolated: m.Isolated, nodeFS: m.NodeFS, swap: m.Swap, pids: m.PIDs}
 	if m.ImageFS != m.NodeFS {
@@ -76,7 +77,7 @@ type problems []string
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
 
-// placeCPUs finds the equal numbers that make m's topology.
+// placeCPUs finds the numbers of sockets, dies, cores and threads of m's topology.
 func (b *board) placeCPUs(m machine.Machine, p *problems) {
 	cpus := m.CPUs.Len()
 	if !m.CPUs.Equal(span(0, cpus)) {
@@ -106,7 +107,7 @@ func (b *board) placeCPUs(m machine.Machine, p *problems) {
 	}
 }
 
-// equalSpans returns how many CPUs are in each group: groups in the order of their numbers, all of one size.
+// equalSpans returns how many CPUs are in each group. The groups must be in the order of their CPUs and of equal size.
 func equalSpans(what string, groups []idset.Set, p *problems) int {
 	size := groups[0].Len()
 	for i, group := range groups {
@@ -128,7 +129,7 @@ func span(first, count int) idset.Set {
 
 func (b *board) placeNodes(m machine.Machine, p *problems) {
 	b.node = make([]int, m.CPUs.Len())
-	bare := -1 // a node without CPUs
+	bare := -1 // bare := -1 // the last node without CPUs so far
 	for i, n := range m.NUMANodes {
 		field := fmt.Sprintf("numaNodes[%d]", i)
 		if int(n.ID) != i {
@@ -161,7 +162,7 @@ func (b *board) placeNodes(m machine.Machine, p *problems) {
 	}
 }
 
-// install decides how much memory the node gets, where the description leaves that open.
+// install sets how much memory the node gets, if the description does not say.
 func (n *boardNode) install(field string, first bool, p *problems) {
 	switch {
 	case n.memory%blockSize != 0:

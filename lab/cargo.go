@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// cargoFiles are what guests get of the directory that `make build` fills. The control plane stays on the host.
+// cargoFiles are the files of `make build` that guests get. The control plane stays on the host.
 var cargoFiles = []string{"plimsoll", "cni/plimsoll-hostport", "images/pause.tar", "images/workload.tar"}
 
-// guestProgram is the program that package lab runs in guests, in that directory.
+// guestProgram is the program that package lab runs in guests, relative to the directory of `make build`.
 const guestProgram = "lab/guest"
 
 // cargo returns the image of a file system with the built binaries and container images.

@@ -18,8 +18,8 @@ import (
 // A channel runs commands in one guest.
 type channel struct{ http *http.ClientConn }
 
-// newChannel waits until the guest is ready. It then owns conn. hasMemory hears what memory the guest has, by node; its
-// error ends the wait.
+// newChannel waits until the guest is ready. It then owns conn. hasMemory gets the guest's memory by node; if it
+// returns an error, newChannel does too.
 func newChannel(ctx context.Context, conn net.Conn, hasMemory func([]int64) error) (*channel, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -56,7 +56,7 @@ func newChannel(ctx context.Context, conn net.Conn, hasMemory func([]int64) erro
 	return &channel{client}, nil
 }
 
-// rewound is a connection of which something has been read already.
+// rewound is a connection from which something has already been read.
 type rewound struct {
 	net.Conn
 	from io.Reader
@@ -64,21 +64,22 @@ type rewound struct {
 
 func (r *rewound) Read(p []byte) (int, error) { return r.from.Read(p) }
 
-// A Command is a program to run in a guest. Its environment is the guest's: PATH leads to our binaries and the system's.
+// A Command is a program to run in a guest. Its environment is the guest's, with a PATH to our binaries and the
+// system's.
 type Command struct {
 	Args   []string
-	Env    []string  // NAME=value, more variables
+	Env    []string  // Env    []string  // further variables, NAME=value
 	Dir    string    // empty: /
 	Stdin  io.Reader // nil: empty
 	Stdout io.Writer // nil: dropped
-	Stderr io.Writer // nil: kept for the error
+	Stderr io.Writer // Stderr io.Writer // nil: its end is part of the error
 }
 
-// ExitError says that a command in a guest did not end well.
+// ExitError is the error of a command that failed in a guest.
 type ExitError struct {
 	Args   []string
 	Exit   wire.Exit
-	Stderr string // its end, where the Command had no place for it
+	Stderr string // Stderr string // its end, if Command.Stderr is nil
 }
 
 func (e *ExitError) Error() string {
@@ -95,7 +96,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("run in the guest: %s: %s", strings.Join(e.Args, " "), how)
 }
 
-// exec runs a command until it ends, or kills it when ctx does.
+// exec runs a command until it ends; it is killed when ctx ends.
 func (c *channel) exec(ctx context.Context, command Command) error {
 	what, err := json.Marshal(wire.Exec{Args: command.Args, Env: command.Env, Dir: command.Dir})
 	if err != nil {
@@ -103,7 +104,8 @@ func (c *channel) exec(ctx context.Context, command Command) error {
 	}
 	body := io.Reader(bytes.NewReader(append(what, '\n')))
 	if command.Stdin != nil {
-		// By a pipe, which can be closed under whoever reads it: a command must not live on, for us, until somebody types.
+		// The pipe can be closed while a reader waits: otherwise the command would not end before the user types
+		// something.
 		in, typed := io.Pipe()
 		go func() {
 			_, err := io.Copy(typed, command.Stdin)
@@ -142,5 +144,5 @@ func (c *channel) exec(ctx context.Context, command Command) error {
 	return nil
 }
 
-// stderrKept is how much of what a command complained is put in its error (chosen: a screen).
+// stderrKept is how much of a command's standard error is part of its error (chosen: a screen).
 const stderrKept = 4 << 10

@@ -17,10 +17,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// blockSize is of every file system we make, and the kernel's page.
+// blockSize is the block size of every file system we make; it is also the kernel's page size.
 const blockSize = 4 * unit.KiB
 
-// mke2fs is its path: it is installed where users' PATHs do not lead.
+// mke2fs returns the program's path: it may be installed outside of users' PATH.
 func mke2fs() (string, error) {
 	for _, name := range []string{"mke2fs", "/usr/sbin/mke2fs", "/sbin/mke2fs"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -30,8 +30,8 @@ func mke2fs() (string, error) {
 	return "", fmt.Errorf("%w: no mke2fs: install e2fsprogs", ErrCannot)
 }
 
-// makeExt4 makes a file that holds an ext4 file system with the tree below from: to be mounted read-only, so it has no journal and
-// no room.
+// makeExt4 makes a file with an ext4 file system that contains the tree at from. It is mounted read-only, so it has no
+// journal and no free space.
 func makeExt4(ctx context.Context, path, from, label string) error {
 	var size unit.Bytes
 	inodes := int64(0)
@@ -54,21 +54,21 @@ func makeExt4(ctx context.Context, path, from, label string) error {
 	if err != nil {
 		return err
 	}
-	inodes += inodes/50 + 64 // lost+found and what is reserved
-	// 256 bytes per inode, directories' blocks, bitmaps: a twentieth holds them with room to spare.
+	inodes += inodes/50 + 64 // inodes += inodes/50 + 64 // for lost+found and reserved inodes
+	// Inodes of 256 bytes, directories' blocks and bitmaps fit in a twentieth of the size.
 	size += size/20 + unit.Bytes(inodes)*512 + 4*unit.MiB
 	return runQuietly(exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0", "-L", label, "-b", fmt.Sprint(int64(blockSize)),
 		"-N", fmt.Sprint(inodes), "-E", "root_owner=0:0", "-d", from, path, fmt.Sprintf("%dk", int64(size/unit.KiB))))
 }
 
-// A disk is a drive of one guest. It has no name in any directory: it is gone with the last process that has it open.
+// A disk is a drive of one guest. Its file has no name: it is removed when the last process closes it.
 type disk struct {
 	serial   string
 	file     *os.File
 	readOnly bool
 }
 
-// openDisk opens what guests share.
+// openDisk opens a disk that guests share.
 func openDisk(serial, path string) (disk, error) {
 	file, err := os.Open(path)
 	return disk{serial, file, true}, err
@@ -87,7 +87,8 @@ func newDisk(dir, serial string, size unit.Bytes) (disk, error) {
 	return disk{serial: serial, file: file}, nil
 }
 
-// format makes d an ext4 file system of exactly that size and that many inodes. It has a journal: guests crash.
+// format makes an ext4 file system of exactly that size and number of inodes on d. It has a journal, since guests
+// crash.
 func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	program, err := mke2fs()
 	if err != nil {
@@ -99,7 +100,7 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	if err := runQuietly(command); err != nil {
 		return err
 	}
-	var made [8]byte // the superblock's numbers of inodes and of blocks (Documentation/filesystems/ext4/super.rst)
+	var made [8]byte // var made [8]byte // the superblock's numbers of inodes and blocks (Documentation/filesystems/ext4/super.rst)
 	if _, err := d.file.ReadAt(made[:], 1024); err != nil {
 		return err
 	}
@@ -110,11 +111,11 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	return nil
 }
 
-// childFile is the path, in a child, of its ExtraFiles[i] (os/exec numbers them from 3).
+// childFile returns the path, in a child, of its ExtraFiles[i] (os/exec numbers them from 3).
 func childFile(i int) string { return fmt.Sprintf("/proc/self/fd/%d", 3+i) }
 
-// newSwap makes a swap area of which the kernel uses exactly that size: its first page is the header (union swap_header,
-// linux/swap.h).
+// newSwap makes a swap area of which the kernel uses exactly that size: the first page is the header (union
+// swap_header, linux/swap.h).
 func newSwap(dir string, size unit.Bytes) (disk, error) {
 	d, err := newDisk(dir, wire.DiskSwap, size+blockSize)
 	if err != nil {
@@ -128,7 +129,7 @@ func newSwap(dir string, size unit.Bytes) (disk, error) {
 	return d, err
 }
 
-// memoryFile is a file that holds content and has no name.
+// memoryFile returns an unnamed file with content.
 func memoryFile(name string, content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

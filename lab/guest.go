@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// ErrCannot is in the chain of errors of a machine that cannot have a guest: a program is missing, or memory. A test should
-// be skipped then.
+// ErrCannot is in the chain of errors of a host that cannot run a guest: a program or memory is missing. A test should
+// then be skipped.
 var ErrCannot = errors.New("this machine cannot run a guest")
 
 // The variants of a guest.
@@ -34,41 +34,43 @@ const (
 
 // Options of a guest.
 type Options struct {
-	Init       wire.InitKind // Tiny, when empty
-	Name       string        // host name; empty: that of the description
-	KernelArgs []string      // more of the kernel's command line, like isolcpus=1
-	Time       time.Time     // what its clock says at power on; zero: the host's
-	Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
-	Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else the user's
-	NoCargo    bool          // without our binaries and images
-	FillMemory bool          // it is to fill its memory after it has run many programs
-	Say        func(string)  // hears of the steps of an image's build
+	Init       wire.InitKind // Init       wire.InitKind // empty: Tiny
+	Name       string        // Name       string        // host name; empty: that of the description
+	KernelArgs []string      // KernelArgs []string      // further arguments of the kernel, like isolcpus=1
+	Time       time.Time     // Time       time.Time     // the guest's clock at power on; zero: the host's
+	Bin        string        // Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
+	Cache      string        // Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else in the user's cache directory
+	NoCargo    bool          // NoCargo    bool          // without our binaries and container images
+	FillMemory bool          // FillMemory bool          // the guest will fill its memory after it has run many programs; see processor
+	Say        func(string)  // Say        func(string)  // called with each step when an image is built
 
-	Console io.Writer // also gets what the guest prints
-	Stdin   io.Reader // typed on the console; then a shell runs there, and its end is the guest's
+	Console io.Writer // Console io.Writer // also gets the guest's console output
+	Stdin   io.Reader // Stdin   io.Reader // input of the console; a shell runs there, and the guest ends with it
 }
 
-// bootTimeout bounds a boot (chosen: some 5 s on two idle cores, systemd 15 s; many times that where others work).
+// bootTimeout bounds a boot (chosen: a boot takes some 5 s on two idle cores, with systemd 15 s; this is many times
+// that, for a busy host).
 const bootTimeout = 5 * time.Minute
 
-// bootHangs is when a boot of which /init has said nothing yet is begun anew the first time, and twice as long the next. Guests of eight CPUs on
-// two cores were seen to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots, before kernelArgs
-// had one CPU find the devices; none of 180 since). Shorter begins anew what is only slow: with nine guests at a time it takes half of this.
+// bootHangs is after what time a boot is repeated the first time if /init has reported nothing; the time doubles with
+// each repetition. Guests of eight CPUs on two cores spent minutes in their timers before init (QEMU 7.2; two of some
+// forty boots, before kernelArgs made one CPU probe the devices; none of 180 since). A shorter time would repeat boots
+// that are only slow: with nine guests at a time a boot takes half of it.
 const bootHangs = time.Minute
 
-// errHangs is the cause of the end of such a boot.
+// errHangs is the cause when a boot is cancelled because of bootHangs.
 var errHangs = errors.New("it hangs in its boot")
 
-// consoleKept is how much of a console is kept: several boots' worth.
+// consoleKept is how much of a console is kept: enough for several boots.
 const consoleKept = 256 << 10
 
-// A Guest is a machine that runs in QEMU, or did and can again.
+// A Guest is a machine that runs in QEMU, or that has run and can run again.
 type Guest struct {
 	Name string
-	IP   string // of its network card; the host is at Host
-	Host string // where the guest finds the host's loopback interface
+	IP   string // IP   string // of its network card; the host is at Host
+	Host string // Host string // the address at which the guest reaches the host's loopback interface
 
-	PodCIDR string // the addresses of its pods
+	PodCIDR string // PodCIDR string // the addresses of its pods
 
 	options Options
 	board   board
@@ -76,13 +78,13 @@ type Guest struct {
 	files   []*os.File
 	console *tail
 	memory  *memory
-	process *process // nil: switched off
+	process *process // process *process // nil: switched off
 }
 
-// booted tells guests of one process apart.
+// booted counts the guests of this process, so that each gets its own addresses.
 var booted atomic.Int32
 
-// Start boots a machine. The error wraps ErrCannot where this one is to blame. Who starts a guest must Close it.
+// Start boots a machine. The error wraps ErrCannot if this host cannot run it. The caller must Close the guest.
 func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	file, err := Describe(description)
 	if err != nil {
@@ -117,7 +119,7 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	return g, nil
 }
 
-// prepare collects everything that QEMU needs.
+// prepare collects all arguments and files of QEMU.
 func (g *Guest) prepare(ctx context.Context) error {
 	if _, err := exec.LookPath(qemuProgram); err != nil || runtime.GOARCH != "amd64" {
 		return fmt.Errorf("%w: no %s on %s: install qemu-system-x86", ErrCannot, qemuProgram, runtime.GOARCH)
@@ -166,21 +168,21 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if err := g.plugDisks(ctx, s, image, bin); err != nil {
 		return err
 	}
-	// What a kernel keeps for itself depends on it, on its arguments, and on what QEMU tells it.
+	// How much memory a kernel uses itself depends on the kernel, its arguments, and what QEMU reports to it.
 	args := slices.Concat([]string{image.Dir, ram, cpu}, g.board.qemu(), g.kernelArgs())
 	g.memory, err = openMemory(s, g.board, digest(args...))
 	return err
 }
 
-// translations is how much translated code QEMU keeps, before it forgets all of it, in a guest that is to fill its memory. Its default of
-// 1 GiB is hardly ever full: then each store to a page that once held code has it look through all that is kept of that page, until the
-// last is overwritten, and in a guest that had run many programs filling 540 MiB took over three minutes (29 s with this). 128 MiB costs
-// starts of programs a third more.
+// translations is how much translated code QEMU keeps before it drops all of it, in a guest that will fill its memory.
+// QEMU's default of 1 GiB is hardly ever reached. Then each store to a page that once contained code makes QEMU search
+// all translations of that page, until the last is overwritten: in a guest that had run many programs, filling 540 MiB
+// took over three minutes (29 s with this). With 128 MiB the start of programs takes a third longer.
 const translations = 256 * unit.MiB
 
-// processor is what QEMU emulates, and how: all that Debian's kernel and Go want of an amd64. One that is to fill its memory says that it has
-// no fast string instructions (erms, fsrm): told so, Linux and libc clear and copy memory a byte at a time by them, and QEMU
-// emulates each as one store; without, it is eight bytes at a time.
+// processor returns what QEMU emulates, and how: an amd64 with all that Debian's kernel and Go need. A guest that will
+// fill its memory gets a CPU without fast string instructions (erms, fsrm): with them, Linux and libc clear and copy
+// memory one byte at a time, and QEMU emulates each byte as one store; without them, it is eight bytes at a time.
 func (g *Guest) processor() (accel, cpu string) {
 	accel, cpu = "tcg,thread=multi", "Skylake-Server"
 	if g.options.FillMemory {
@@ -189,7 +191,8 @@ func (g *Guest) processor() (accel, cpu string) {
 	return accel, cpu
 }
 
-// memorySpare is what must be left beside a guest's memory (chosen: QEMU itself takes some 200 MiB, and its translations).
+// memorySpare is how much host memory must be available in addition to a guest's (chosen: QEMU itself needs some 200
+// MiB, plus its translations).
 const memorySpare = 512 * unit.MiB
 
 // network is QEMU's name of the guest's network.
@@ -197,32 +200,34 @@ const network = "net0"
 
 func subnet(address string) string { return address[:strings.LastIndex(address, ".")] + ".0" }
 
-// kernelArgs is the kernel's command line.
+// kernelArgs returns the kernel's arguments.
 func (g *Guest) kernelArgs() []string {
 	args := []string{
 		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
-		"panic=-1", // reboot at once, which QEMU is told not to do: the guest has ended
+		"panic=-1", // "panic=-1", // reboot at once, which ends QEMU (-no-reboot)
 		"psi=1", "mitigations=off",
-		// QEMU 7.2 may crash when the kernel gives devices their places while other CPUs run: the CPU that does changes the table in
-		// which the others look (likely in softmmu/physmem.c, tcg_commit; since 8.2 each changes its own). One of 37 boots
-		// of eight CPUs died so, none of 180 since one CPU finds the devices and the guest starts the others then.
+		// QEMU 7.2 may crash when the kernel assigns addresses to devices while other CPUs run: the CPU that does this
+		// changes a table that the others read (suspected: tcg_commit in softmmu/physmem.c; since 8.2 each CPU changes
+		// its own). One of 37 boots of eight CPUs crashed like this; none of 180 has since one CPU probes the devices
+		// and the guest starts the others afterwards.
 		"maxcpus=1",
-		"nokaslr",      // a kernel at a random place leaves other amounts of memory to the nodes
-		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
+		"nokaslr",      // "nokaslr",      // a kernel at a random address leaves different amounts of memory to the nodes
+		"tsc=reliable", // "tsc=reliable", // the emulated counter does not drift; without this the kernel distrusts it and clocks become slow
 		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",
 	}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		if khz := counterRate(string(text)); khz > 0 {
-			// Else the kernel measures it against an emulated timer, and when QEMU does not get a CPU meanwhile, the guest's
-			// clocks run several times too fast.
+			// Without this the kernel measures it against an emulated timer. If QEMU does not run meanwhile, the
+			// guest's clocks then run several times too fast.
 			args = append(args, fmt.Sprintf("tsc_early_khz=%d", khz))
 		}
 	}
 	return append(append(args, g.board.kernel()...), g.options.KernelArgs...)
 }
 
-// counterRate returns the rate of the host's time stamp counter, which is the guest's too, in kHz; 0 when it is not known.
-// /proc/cpuinfo has it as bogomips, which is the rate by 500 (arch/x86/kernel/tsc.c, tsc_init: loops_per_jiffy).
+// counterRate returns the rate of the host's time stamp counter in kHz; 0 if it is not known. The guest's has the same
+// rate. /proc/cpuinfo has it as bogomips, which is the rate divided by 500 (arch/x86/kernel/tsc.c, tsc_init:
+// loops_per_jiffy).
 func counterRate(cpuinfo string) int {
 	for line := range strings.Lines(cpuinfo) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "bogomips" {
@@ -234,7 +239,7 @@ func counterRate(cpuinfo string) int {
 	return 0
 }
 
-// configure hands the guest its configuration, as a file without a name.
+// configure passes the guest its configuration, in an unnamed file.
 func (g *Guest) configure() error {
 	text, err := json.Marshal(wire.Config{
 		Hostname: g.Name, MachineID: digest("machine", g.Name, g.IP), Init: g.options.Init, Console: g.options.Stdin != nil,
@@ -251,7 +256,7 @@ func (g *Guest) configure() error {
 	return nil
 }
 
-// inherit gives QEMU a file and returns its path there.
+// inherit passes QEMU a file and returns the file's path there.
 func (g *Guest) inherit(file *os.File) string {
 	g.files = append(g.files, file)
 	return childFile(len(g.files) - 1)
@@ -301,8 +306,8 @@ func (g *Guest) plugDisks(ctx context.Context, s store, image Image, bin string)
 	return nil
 }
 
-// plug adds a disk. QEMU need not flush: what it has written outlives it in the host's memory, and nobody pulls the
-// host's cord.
+// plug adds a disk. QEMU need not flush: what it has written survives QEMU in the host's memory, and the host itself
+// does not lose power.
 func (g *Guest) plug(d disk) {
 	mode := "cache=unsafe,discard=unmap,detect-zeroes=unmap"
 	if d.readOnly {
@@ -312,7 +317,7 @@ func (g *Guest) plug(d disk) {
 		"-device", fmt.Sprintf("virtio-blk-pci,drive=%s,serial=%s", d.serial, d.serial))
 }
 
-// findBin is the directory that `make build` fills.
+// findBin returns the directory of `make build`.
 func findBin(dir string) (string, error) {
 	if dir == "" {
 		dir = os.Getenv("PLIMSOLL_BIN")
@@ -327,7 +332,7 @@ func findBin(dir string) (string, error) {
 	return filepath.Abs(dir)
 }
 
-// PowerOn boots a guest that is switched off, on the disks that it has.
+// PowerOn boots a guest that is switched off, with its disks.
 func (g *Guest) PowerOn(ctx context.Context) error {
 	if g.process != nil {
 		return fmt.Errorf("power on %s: it runs", g.Name)
@@ -354,13 +359,13 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 	return fmt.Errorf("power on %s: after %d boots: %w", g.Name, memoryTries, errOtherMemory)
 }
 
-// boot runs l until a guest is up whose kernel does not hang, or ctx ends.
+// boot runs l until a guest is up whose boot did not hang, or ctx ends.
 func boot(ctx context.Context, l launch) (*process, error) {
 	hasMemory := l.hasMemory
 	for patience := bootHangs; ; patience *= 2 {
 		once, cancel := context.WithCancelCause(ctx)
 		hangs := time.AfterFunc(patience, func() { cancel(errHangs) })
-		l.hasMemory = func(has []int64) error { // the first that /init says
+		l.hasMemory = func(has []int64) error { // l.hasMemory = func(has []int64) error { // the first report of /init
 			hangs.Stop()
 			return hasMemory(has)
 		}
@@ -373,7 +378,7 @@ func boot(ctx context.Context, l launch) (*process, error) {
 	}
 }
 
-// Close switches the guest off and gives everything back.
+// Close switches the guest off and frees its resources.
 func (g *Guest) Close() error {
 	g.PowerOff()
 	var problems []error
@@ -384,7 +389,7 @@ func (g *Guest) Close() error {
 	return errors.Join(problems...)
 }
 
-// PowerOff pulls the cord: a crash, as the cluster sees it.
+// PowerOff switches the guest off at once: for the cluster it has crashed.
 func (g *Guest) PowerOff() {
 	if g.process != nil {
 		g.process.kill()
@@ -392,8 +397,8 @@ func (g *Guest) PowerOff() {
 	}
 }
 
-// Wait waits until the guest ends by itself, and returns why, in QEMU's words: guest-shutdown, guest-panic, host-qmp-quit
-// and the like.
+// Wait waits until the guest ends by itself, and returns why, in QEMU's words: guest-shutdown, guest-panic,
+// host-qmp-quit and so on.
 func (g *Guest) Wait(ctx context.Context) (string, error) {
 	if g.process == nil {
 		return "", fmt.Errorf("wait for the end of %s: it is switched off", g.Name)
@@ -406,8 +411,8 @@ func (g *Guest) Wait(ctx context.Context) (string, error) {
 	}
 }
 
-// Exec runs a command until it ends, or ctx does, which kills it. A command that does not end with status 0 makes an
-// *ExitError.
+// Exec runs a command until it ends; the command is killed when ctx ends. The error of a command with another status
+// than 0 is an *ExitError.
 func (g *Guest) Exec(ctx context.Context, c Command) error {
 	if g.process == nil {
 		return fmt.Errorf("run in the guest: %s: %s is switched off", strings.Join(c.Args, " "), g.Name)
@@ -422,8 +427,8 @@ func (g *Guest) Output(ctx context.Context, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// ConsoleText is the end of what the guest printed.
+// ConsoleText returns the end of the guest's console output.
 func (g *Guest) ConsoleText() string { return g.console.String() }
 
-// Init is what process 1 of the guest is.
+// Init returns the kind of the guest's process 1.
 func (g *Guest) Init() wire.InitKind { return g.options.Init }

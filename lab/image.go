@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// packages are Debian's, with what they depend on. The kernel is not among them: its package depends on a boot loader's
-// world that no guest needs.
+// packages are Debian's; their dependencies are added. The kernel is not among them: its package depends on a boot
+// loader, which guests do not need.
 var packages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "e2fsprogs", "findutils", "grep", "gzip", "hostname", "iproute2", "kmod",
 	"mawk", "mount", "numactl", "procps", "sed", "tar", "util-linux",
@@ -24,14 +24,14 @@ var packages = []string{
 	"containerd", "runc", "containernetworking-plugins",
 }
 
-// kernelPackage depends on the newest version of the cloud kernel: half the modules, all that QEMU has.
+// kernelPackage depends on the newest cloud kernel, which has half of the modules and all that QEMU needs.
 const kernelPackage = "linux-image-cloud-amd64"
 
-// unpackNot are packages that others depend on for their maintainer scripts, which are not run here: half of what is
-// downloaded.
+// unpackNot are packages on which others depend for their maintainer scripts, which are not run here. They are half of
+// the download.
 var unpackNot = []string{"adduser", "debconf", "dpkg", "libperl", "perl"}
 
-// leaveOut are directories that nobody reads in a guest.
+// leaveOut are directories that no program reads in a guest.
 var leaveOut = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/lintian/", "usr/share/bug/", "usr/share/perl/"}
 
 // An Image is a kernel and a root file system.
@@ -39,7 +39,7 @@ type Image struct {
 	Dir    string
 	Kernel string // bzImage
 	Root   string // an ext4 file system
-	// drivers holds the modules that are needed to reach the root, and their order.
+	// drivers is a directory with the modules that are needed to mount the root, and their order.
 	drivers string
 }
 
@@ -47,11 +47,11 @@ func imageIn(dir string) Image {
 	return Image{Dir: dir, Kernel: filepath.Join(dir, "vmlinuz"), Root: filepath.Join(dir, "root.ext4"), drivers: filepath.Join(dir, "drivers")}
 }
 
-// recipeVersion counts changes of how an image is made that the digest of the recipe would not show.
+// recipeVersion is increased when an image is made differently and the digest of the recipe would not show it.
 const recipeVersion = "1"
 
-// recipe is everything that decides what is in an image, but for the versions of the packages: those are the machine's,
-// at the time of the build.
+// recipe returns everything that decides what is in an image, except the versions of the packages: those are the
+// current ones of this host.
 func recipe() string {
 	parts := []string{recipeVersion, kernelPackage}
 	for _, list := range [][]string{packages, unpackNot, leaveOut, driverNames} {
@@ -63,7 +63,7 @@ func recipe() string {
 	return digest(parts...)
 }
 
-// Build returns the image, and builds it where the cache has none. say hears of each step.
+// Build returns the image; it builds it if the cache has none. say is called with each step.
 func Build(ctx context.Context, cache string, say func(string)) (Image, error) {
 	s, err := openStore(cache)
 	if err != nil {
@@ -81,7 +81,7 @@ func Build(ctx context.Context, cache string, say func(string)) (Image, error) {
 	return imageIn(dir), nil
 }
 
-// imageBuild makes one image.
+// imageBuild builds one image.
 type imageBuild struct {
 	ctx context.Context
 	dir string
@@ -144,7 +144,7 @@ func (b imageBuild) runIn(dir, name string, args ...string) error {
 	return runQuietly(command)
 }
 
-// runQuietly runs a command whose output is of interest only when it fails.
+// runQuietly runs a command whose output matters only if it fails.
 func runQuietly(command *exec.Cmd) error {
 	var said bytes.Buffer
 	command.Stdout, command.Stderr = &said, &said
@@ -155,7 +155,7 @@ func runQuietly(command *exec.Cmd) error {
 }
 
 func (b imageBuild) unpack(debs, root string) error {
-	// Debian's merged /usr: packages ship files below both names.
+	// Debian's merged /usr: packages contain files under both names.
 	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", name), 0o755), os.Symlink("usr/"+name, filepath.Join(root, name))); err != nil {
 			return err
@@ -192,7 +192,7 @@ func (b imageBuild) unpackOne(path, root string) error {
 		return slices.ContainsFunc(leaveOut, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 	})
 	if unpackErr != nil {
-		_, _ = io.Copy(io.Discard, archive) // so that dpkg-deb ends
+		_, _ = io.Copy(io.Discard, archive) // _, _ = io.Copy(io.Discard, archive) // so that dpkg-deb can end
 	}
 	if err := deb.Wait(); err != nil {
 		return fmt.Errorf("dpkg-deb: %w: %s", err, bytes.TrimSpace(said.Bytes()))
@@ -200,7 +200,8 @@ func (b imageBuild) unpackOne(path, root string) error {
 	return unpackErr
 }
 
-// finish does what maintainer scripts would have done, as far as a guest can tell, and takes the kernel out.
+// finish does what maintainer scripts would have done, as far as a guest needs it, and takes the kernel out of the
+// root.
 func (b imageBuild) finish(root string) error {
 	for _, f := range rootFiles {
 		if err := f.write(root); err != nil {
@@ -221,7 +222,7 @@ func (b imageBuild) finish(root string) error {
 	if err := os.RemoveAll(filepath.Join(root, "boot")); err != nil {
 		return err
 	}
-	// The guest's own depmod knows its own modules; it needs nothing but the files.
+	// The image's own depmod supports its own modules; it needs only the files.
 	depmod := exec.CommandContext(b.ctx, "/sbin/depmod", version)
 	depmod.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	depmod.Dir = "/"
@@ -231,10 +232,10 @@ func (b imageBuild) finish(root string) error {
 	return collectDrivers(filepath.Join(root, "usr/lib/modules", version), imageIn(b.dir).drivers)
 }
 
-// driverNames are what a guest needs before it has a root; the rest it loads itself, on demand.
+// driverNames are the drivers that a guest needs before it has a root; it loads others itself, on demand.
 var driverNames = []string{"virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "qemu_fw_cfg", "overlay"}
 
-// collectDrivers copies the named modules, and those they depend on, and writes their order beside them.
+// collectDrivers copies the named modules and their dependencies, and writes their order to a file.
 func collectDrivers(modules, to string) error {
 	text, err := os.ReadFile(filepath.Join(modules, "modules.dep"))
 	if err != nil {
@@ -261,8 +262,8 @@ func collectDrivers(modules, to string) error {
 	return os.WriteFile(filepath.Join(to, "order"), []byte(strings.Join(names, "\n")+"\n"), 0o644)
 }
 
-// driverOrder returns the paths of the named modules and of those they depend on, dependencies first. deps is in the format of
-// modules.dep(5): "path: path path ...", where the later ones are needed by the earlier.
+// driverOrder returns the paths of the named modules and their dependencies, dependencies first. deps has the format of
+// modules.dep(5): "path: path path ...", where the first depends on the others.
 func driverOrder(deps string, names []string) ([]string, error) {
 	lines := map[string][]string{}
 	for line := range strings.Lines(deps) {

@@ -24,7 +24,7 @@ func initRAM(s store, image Image, program string) (string, error) {
 	return filepath.Join(dir, "initrd"), nil
 }
 
-// writeInitRAM is uncompressed: unpacking would cost the guest more than reading.
+// writeInitRAM writes it uncompressed: unpacking would take the guest longer than reading.
 func writeInitRAM(path, drivers string, program []byte) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -56,8 +56,9 @@ func writeInitRAM(path, drivers string, program []byte) error {
 	return file.Close()
 }
 
-// archive writes cpio's "newc" format, the only one that the kernel unpacks (Documentation/driver-api/early-userspace/
-// buffer-format.rst): headers of 13 hexadecimal numbers, names and contents padded to four bytes.
+// archive writes cpio's "newc" format, the only one that the kernel unpacks
+// (Documentation/driver-api/early-userspace/buffer-format.rst): a header of 13 hexadecimal numbers, name and content,
+// padded to four bytes.
 type archive struct {
 	out   io.Writer
 	inode int

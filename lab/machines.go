@@ -12,11 +12,11 @@ import (
 //go:embed machines/*.yaml
 var readyMade embed.FS
 
-// Names are those of the ready-made machines, in order.
+// Names returns the sorted names of the predefined machines.
 func Names() []string {
 	entries, err := readyMade.ReadDir("machines")
 	if err != nil {
-		panic(err) // embedded
+		panic(err) // panic(err) // impossible: the files are embedded
 	}
 	var names []string
 	for _, e := range entries {
@@ -25,8 +25,8 @@ func Names() []string {
 	return names
 }
 
-// Describe returns the description of a ready-made machine, or of a machine file, whose path has a slash or ends in .yaml
-// or .json.
+// Describe returns the description of a predefined machine, or that in a machine file, whose path contains a slash or
+// ends in .yaml or .json.
 func Describe(name string) (machinefile.File, error) {
 	if ext := path.Ext(name); strings.Contains(name, "/") || ext == ".yaml" || ext == ".json" {
 		return machinefile.Load(name)

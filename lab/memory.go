@@ -12,21 +12,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// memory makes a guest's nodes have exactly the memory described. What a kernel keeps of a node's memory for itself is known only
-// when it has booted; it is the same at each boot of the same kernel on the same board. So the first boot of a machine is
-// measured, and the next is told to withhold the surplus; how much that is, is kept in the store.
+// memory makes the kernel's usable memory of each of a guest's nodes exactly what was described. How much a kernel uses
+// itself is known only after its boot; it is the same at each boot of the same kernel on the same board. So the first
+// boot of a machine is measured, and later boots withhold the surplus from the kernel. The store keeps how much that
+// is.
 type memory struct {
 	board    board
-	withheld []unit.Bytes // of each node
-	path     string       // where it is kept
-	known    bool         // as it is there
+	withheld []unit.Bytes // withheld []unit.Bytes // per node
+	path     string       // path     string       // the file with the known amounts
+	known    bool         // known    bool         // the file has the amounts of withheld
 }
 
-// memoryTries is how many boots the right amounts may take (measured 2026-11: one, and one more the first time; the
+// memoryTries bounds the boots to find the right amounts (measured 2026-11: one, and one more the first time; the
 // second try after that is for what changes when memory is withheld).
 const memoryTries = 4
 
-// errOtherMemory says that a guest had not the memory described, and that another boot may help.
+// errOtherMemory says that a guest's memory was not as described, and that another boot may help.
 var errOtherMemory = errors.New("the guest's memory is not as described")
 
 func openMemory(s store, b board, digest string) (*memory, error) {
@@ -39,13 +40,13 @@ func openMemory(s store, b board, digest string) (*memory, error) {
 		return nil, err
 	}
 	var kept []unit.Bytes
-	if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // else it is measured anew
+	if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // otherwise it is measured again
 		m.withheld, m.known = kept, true
 	}
 	return m, s.touch(m.path)
 }
 
-// judge compares what a guest has, in bytes by node, with what was described, and corrects what is withheld.
+// judge compares a guest's memory, in bytes by node, with the description, and corrects the withheld amounts.
 func (m *memory) judge(has []int64) error {
 	if len(has) != len(m.board.nodes) {
 		return fmt.Errorf("the guest's kernel has %d NUMA nodes, %d are described", len(has), len(m.board.nodes))
@@ -68,7 +69,8 @@ func (m *memory) judge(has []int64) error {
 	return other
 }
 
-// shrink describes a node with less memory. What is withheld then is kept under another name: it is another machine's.
+// shrink reduces the described memory of a node. The withheld amounts are then kept in another file, since the machine
+// is another one.
 func (m *memory) shrink(node int, by unit.Bytes) error {
 	if node < 0 || node >= len(m.board.nodes) || by <= 0 || by%blockSize != 0 || m.withheld[node]+by >= memoryBlock {
 		return fmt.Errorf("node %d: %v less: want a node of 0-%d and a multiple of %v below %v", node, by, len(m.board.nodes)-1, blockSize, memoryBlock-m.withheld[node])
@@ -80,7 +82,7 @@ func (m *memory) shrink(node int, by unit.Bytes) error {
 	return nil
 }
 
-// keep notes what was right.
+// keep saves the right amounts.
 func (m *memory) keep() error {
 	if m.known {
 		return nil

@@ -14,11 +14,11 @@ import (
 	"syscall"
 )
 
-// qemuProgram is in Debian's qemu-system-x86.
+// qemuProgram is in Debian's package qemu-system-x86.
 const qemuProgram = "qemu-system-x86_64"
 
-// qemuSaidKept is how much of QEMU's complaints is kept: those that complaint drops are some 100 bytes for each feature and
-// CPU.
+// qemuSaidKept is how much of QEMU's error output is kept: the messages that complaint drops are some 100 bytes for
+// each feature and CPU.
 const qemuSaidKept = 256 << 10
 
 // A process is one run of QEMU: from power on to power off, crash or kill.
@@ -26,14 +26,14 @@ type process struct {
 	command *exec.Cmd
 	monitor *monitor
 	channel *channel
-	said    *tail         // QEMU's own complaints
-	ended   chan struct{} // closed when it is gone
+	said    *tail         // said    *tail         // QEMU's error output
+	ended   chan struct{} // ended   chan struct{} // closed when it has ended
 
 	mu     sync.Mutex
-	reason string // of the end, in QEMU's words; empty: it was killed, or died
+	reason string // reason string // of the end, in QEMU's words; empty: QEMU was killed or crashed
 }
 
-// A launch is what a run of QEMU needs.
+// A launch is the input of a run of QEMU.
 type launch struct {
 	args      []string
 	files     []*os.File // its file descriptors 3, 4, ...
@@ -71,8 +71,8 @@ func (l launch) run(ctx context.Context) (*process, error) {
 	return p, nil
 }
 
-// start starts QEMU from a thread that lives as long as QEMU does: the kernel sends the death signal when the thread ends that is
-// the parent (prctl(2), PR_SET_PDEATHSIG), and that must mean the whole process.
+// start starts QEMU from a thread that lives as long as QEMU: the kernel sends the death signal when the thread that is
+// the parent ends (prctl(2), PR_SET_PDEATHSIG), which must be the end of the whole process.
 func (p *process) start() error {
 	started := make(chan error)
 	go func() {
@@ -81,7 +81,7 @@ func (p *process) start() error {
 		err := p.command.Start()
 		started <- err
 		if err == nil {
-			_ = p.command.Wait() // killed as a rule; complaints are in said
+			_ = p.command.Wait() // _ = p.command.Wait() // QEMU is usually killed; its messages are in said
 			close(p.ended)
 		}
 	}()
@@ -120,7 +120,7 @@ func (p *process) endReason() string {
 	return p.reason
 }
 
-// end says how QEMU ended by itself.
+// end returns how QEMU ended by itself.
 func (p *process) end() error {
 	if reason := p.endReason(); reason != "" {
 		return fmt.Errorf("QEMU ended: %s (%v)", reason, p.command.ProcessState)
@@ -128,16 +128,16 @@ func (p *process) end() error {
 	return fmt.Errorf("QEMU ended: %v", p.command.ProcessState)
 }
 
-// kill is the power cord.
+// kill ends QEMU at once.
 func (p *process) kill() {
-	_ = p.command.Process.Kill() // it may be gone already
+	_ = p.command.Process.Kill() // _ = p.command.Process.Kill() // it may have ended already
 	<-p.ended
 	if p.monitor != nil {
 		p.monitor.conn.Close()
 	}
 }
 
-// complaint is what QEMU said, without what it always says of features that it does not emulate.
+// complaint returns QEMU's error output, without the messages about features that it does not emulate.
 func (p *process) complaint() error {
 	var lines []string
 	for line := range strings.Lines(p.said.String()) {
@@ -151,7 +151,7 @@ func (p *process) complaint() error {
 	return fmt.Errorf("QEMU said: %s", strings.TrimSpace(strings.Join(lines, "")))
 }
 
-// pair makes two connected sockets: one for us, one for a child.
+// pair returns two connected sockets: one for this process, one for a child.
 func pair(name string) (net.Conn, *os.File, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// monitor speaks QMP, QEMU's machine protocol (docs/interop/qmp-spec.txt): one JSON object per message, answers in
-// the order of the commands, events between them.
+// monitor is a client of QMP, QEMU's machine protocol (docs/interop/qmp-spec.txt): one JSON object per message, answers
+// in the order of the commands, events in between.
 type monitor struct {
 	conn  io.ReadWriteCloser
-	onEnd func(reason string) // the SHUTDOWN event: why the machine ended
+	onEnd func(reason string) // onEnd func(reason string) // called for the SHUTDOWN event, with the reason
 
-	mu      sync.Mutex // one command at a time
+	mu      sync.Mutex // mu      sync.Mutex // held during a command: one at a time
 	answers chan message
 }
 
@@ -29,7 +29,7 @@ type message struct {
 	} `json:"data"`
 }
 
-// newMonitor takes up the conversation. It is over when QEMU is gone or conn is closed.
+// newMonitor starts the protocol. It ends when QEMU ends or conn is closed.
 func newMonitor(conn io.ReadWriteCloser, onEnd func(string)) (*monitor, error) {
 	m := &monitor{conn: conn, onEnd: onEnd, answers: make(chan message, 1)}
 	messages := json.NewDecoder(conn)
@@ -48,7 +48,7 @@ func (m *monitor) listen(messages *json.Decoder) {
 	for {
 		var next message
 		if messages.Decode(&next) != nil {
-			return // it is gone; who waits for an answer is told below
+			return // return // QEMU has ended; closing answers ends a waiting command
 		}
 		switch {
 		case next.Event == "SHUTDOWN":
@@ -82,7 +82,7 @@ func (m *monitor) do(command string, arguments map[string]any, result any) error
 	return nil
 }
 
-// human runs a command that only the monitor for people has; what it prints is a complaint.
+// human runs a command of the human monitor; output of it is an error.
 func (m *monitor) human(line string) error {
 	var said string
 	if err := m.do("human-monitor-command", map[string]any{"command-line": line}, &said); err != nil {

@@ -9,14 +9,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// A rootFile is a file of the image that no package brings: a text, a symbolic link, or a directory, whose path ends in a slash.
+// A rootFile is a file of the image that is in no package: a text, a symbolic link, or a directory (its path ends in a
+// slash).
 type rootFile struct {
 	path string
 	link string
 	text string
 }
 
-// rootFiles are written over what the packages brought.
+// rootFiles are written after the packages were unpacked and replace their files.
 var rootFiles = []rootFile{
 	// What base-passwd and dbus would have set up.
 	{path: "etc/passwd", text: "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
@@ -25,7 +26,7 @@ var rootFiles = []rootFile{
 	{path: "etc/fstab", text: "# Everything is mounted before systemd runs.\n"},
 	{path: "etc/machine-id", text: "uninitialized\n"},
 	{path: "usr/bin/awk", link: "mawk"},
-	// systemd: up to the lab's server, and nothing that wants a real machine.
+	// systemd: everything up to the lab's server, without units that need a real machine.
 	{path: "etc/systemd/system/default.target", link: "/lib/systemd/system/multi-user.target"},
 	{path: "etc/systemd/system/systemd-remount-fs.service", link: "/dev/null"},
 	{path: "etc/systemd/system/getty.target", link: "/dev/null"},
@@ -55,7 +56,7 @@ ExecStart=-/bin/bash -l
 ExecStopPost=/bin/systemctl --no-block poweroff
 `},
 	{path: "etc/systemd/journald.conf.d/lab.conf", text: "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\n"},
-	// containerd, as on a node that someone has set up by hand.
+	// containerd, configured as on a node that was set up by hand.
 	{path: "etc/containerd/config.toml", text: containerdConfig(false)},
 	{path: "etc/containerd/config-systemd.toml", text: containerdConfig(true)},
 	{path: "etc/cni/net.d/"},
@@ -64,7 +65,8 @@ ExecStopPost=/bin/systemctl --no-block poweroff
 	{path: "var/lib/"},
 }
 
-// containerdConfig is containerd-config.toml(5) for release 1.6. The sandbox's image is ours: there is no registry.
+// containerdConfig returns containerd-config.toml(5) for release 1.6. The sandbox's image is ours, since there is no
+// registry.
 func containerdConfig(systemdCgroup bool) string {
 	driver := "false"
 	if systemdCgroup {
@@ -86,8 +88,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 `
 }
 
-// cniConfig joins the pods of a guest by a bridge. Their network ends at the guest: none of them has anything to look for
-// outside.
+// cniConfig connects the pods of a guest by a bridge. Their network ends at the guest.
 func cniConfig(subnet string) string {
 	return `{"cniVersion": "1.0.0", "name": "lab", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
@@ -104,7 +105,7 @@ func (f rootFile) write(root string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(path); err != nil { // it may be a link
+	if err := os.RemoveAll(path); err != nil { // if err := os.RemoveAll(path); err != nil { // it may be a symbolic link
 		return err
 	}
 	if f.link != "" {

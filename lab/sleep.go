@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// sleepWithin bounds a guest's way into a sleep and out of it (chosen: a second or two on two idle cores; its kernel
-// gives its own programs 20 s to stand still, kernel/power/process.c).
+// sleepWithin bounds the time that a guest takes to fall asleep or wake up (chosen: a second or two on two idle cores;
+// its kernel allows its programs 20 s to freeze, kernel/power/process.c).
 const sleepWithin = time.Minute
 
-// Suspend has the guest sleep: its memory is kept, its CPUs and devices are switched off (ACPI's S3), until Wake. Its
-// network card answers nothing meanwhile, and no command may be run. The kernel sets its calendar by the board's clock
-// when it wakes; the monotonic clock does not count the sleep.
+// Suspend puts the guest to sleep until Wake: its memory is preserved, its CPUs and devices are switched off (ACPI's
+// S3). Meanwhile its network card does not answer, and no command may be run. When it wakes, the kernel sets its wall
+// clock by the board's clock; its monotonic clock does not count the sleep.
 func (g *Guest) Suspend(t T) {
 	t.Helper()
-	// By somebody who lives longer than the command: nothing must be on its way through the channel then.
+	// A background process does it: no data of a command may be in the channel when the guest falls asleep.
 	const script = `echo deep > /sys/power/mem_sleep &&
 (for try in 1 2 3 4 5; do sleep 1; echo mem > /sys/power/state && break; done) < /dev/null > /run/suspend.log 2>&1 &`
 	g.Run(t, "sh", "-c", script)
 	g.awaitStatus(t, "suspended")
 }
 
-// Wake wakes a guest that sleeps. now is what the board's clock says then.
+// Wake wakes a sleeping guest. now is the time of the board's clock then.
 func (g *Guest) Wake(t T, now time.Time) {
 	t.Helper()
 	g.SetBoardClock(t, now)
@@ -35,19 +35,19 @@ func (g *Guest) Wake(t T, now time.Time) {
 	}
 }
 
-// Registers of the clock on a PC's board, and the ports that lead there (MC146818; QEMU's hw/rtc/mc146818rtc.c).
+// Registers of the clock on a PC's board, and their ports (MC146818; QEMU's hw/rtc/mc146818rtc.c).
 const (
 	clockIndex, clockValue    = 0x70, 0x71
 	clockControl              = 0x0b
-	clockSet, clock24h        = 0x80, 0x02 // stands still, to be set; counts hours to 24
+	clockSet, clock24h        = 0x80, 0x02 // clockSet, clock24h        = 0x80, 0x02 // the clock is stopped to be set; 24-hour format
 	clockSeconds, clockMinute = 0x00, 0x02
 	clockHour, clockDay       = 0x04, 0x07
 	clockMonth, clockYear     = 0x08, 0x09
 	clockCentury              = 0x32
 )
 
-// SetBoardClock sets the clock on the guest's board, which it reads when it boots and when it wakes. The guest is not
-// told.
+// SetBoardClock sets the clock on the guest's board, which the guest reads when it boots and when it wakes. A running
+// guest does not notice.
 func (g *Guest) SetBoardClock(t T, now time.Time) {
 	t.Helper()
 	if g.process == nil {
@@ -74,7 +74,7 @@ func (g *Guest) SetBoardClock(t T, now time.Time) {
 	set(clockControl, clock24h)
 }
 
-// awaitStatus waits until QEMU says that the machine is so (qapi/run-state.json, RunState).
+// awaitStatus waits until QEMU reports the given status (qapi/run-state.json, RunState).
 func (g *Guest) awaitStatus(t T, want string) {
 	t.Helper()
 	if g.process == nil {

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// A store keeps what is dear to make, each thing in a directory named KIND-DIGEST, where the digest is of everything that
-// it is made from. What is in a store is complete and never changes.
+// A store keeps things that take long to make, each in a directory named KIND-DIGEST, with the digest of all its
+// inputs. Things in a store are complete and never change.
 type store struct{ dir string }
 
-// CacheVariable names the environment variable that says where images are kept.
+// CacheVariable is the environment variable with the directory of images.
 const CacheVariable = "PLIMSOLL_LAB_CACHE"
 
-// openStore opens the cache directory: the one given, else that of the environment, else plimsoll-lab in the user's (XDG base
-// directory specification).
+// openStore opens the cache directory: the given one, else that of the environment, else plimsoll-lab in the user's
+// cache directory (XDG base directory specification).
 func openStore(dir string) (store, error) {
 	if dir == "" {
 		dir = os.Getenv(CacheVariable)
@@ -44,7 +44,7 @@ func openStore(dir string) (store, error) {
 	return store{dir}, nil
 }
 
-// digest is of everything that parts say, in their order.
+// digest returns the digest of all parts, in their order.
 func digest(parts ...string) string {
 	sum := sha256.New()
 	for _, part := range parts {
@@ -53,8 +53,8 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// get returns the directory of a thing, and makes it first where it is not there. While one process makes it, others that
-// want it wait. make gets an empty directory.
+// get returns the directory of a thing; it makes the thing first if the store does not have it. While one process makes
+// it, others that need it wait. make gets an empty directory.
 func (s store) get(kind, digest string, make func(dir string) error) (string, error) {
 	dir := filepath.Join(s.dir, kind+"-"+digest)
 	lock, err := os.OpenFile(filepath.Join(s.dir, kind+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
@@ -73,7 +73,7 @@ func (s store) get(kind, digest string, make func(dir string) error) (string, er
 	if err := s.prune(kind); err != nil {
 		return "", err
 	}
-	part := filepath.Join(s.dir, kind+".part") // what a crash left of it is of no use
+	part := filepath.Join(s.dir, kind+".part") // part := filepath.Join(s.dir, kind+".part") // what a crash left there is incomplete
 	if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755)); err != nil {
 		return "", err
 	}
@@ -83,14 +83,14 @@ func (s store) get(kind, digest string, make func(dir string) error) (string, er
 	return dir, os.Rename(part, dir)
 }
 
-// touch notes that a thing is in use.
+// touch records that a thing is in use.
 func (s store) touch(dir string) error {
 	now := time.Now()
 	return os.Chtimes(dir, now, now)
 }
 
-// Things that nobody has used for keepUnused are removed when another of their kind is made, all but the keepNewest last
-// used (chosen: another branch's image is soon wanted again; a cargo is 40 MB and of use until the next build).
+// Things that were not used for keepUnused are removed when another of their kind is made, except the keepNewest last
+// used (chosen: another branch's image is soon needed again; a cargo is 40 MB and useful until the next build).
 const (
 	keepUnused = 24 * time.Hour
 	keepNewest = 3

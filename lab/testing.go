@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// T is what the lab needs of a *testing.T.
+// T is the part of *testing.T that the lab uses.
 type T interface {
 	Helper()
 	Context() context.Context
@@ -26,10 +26,11 @@ type T interface {
 	Skipf(format string, args ...any)
 }
 
-// consoleShown is how much of the console a failed test shows (chosen: the last boot's, and a kernel's last words).
+// consoleShown is how much of the console a failed test prints (chosen: enough for the last boot or a kernel panic).
 const consoleShown = 16 << 10
 
-// Boot boots a machine, which ends with the test. It skips the test, with the reason, where this machine cannot have one.
+// Boot boots a machine, which ends with the test. It skips the test, with the reason, if this host cannot run the
+// machine.
 func Boot(t T, description string, o Options) *Guest {
 	t.Helper()
 	if o.Say == nil {
@@ -56,7 +57,7 @@ func Boot(t T, description string, o Options) *Guest {
 	return g
 }
 
-// Run runs a command and returns what it prints, without the last line's end. It fails the test when the command fails.
+// Run runs a command and returns its output without the last newline. It fails the test if the command fails.
 func (g *Guest) Run(t T, args ...string) string {
 	t.Helper()
 	out, err := g.Output(t.Context(), args...)
@@ -66,17 +67,17 @@ func (g *Guest) Run(t T, args ...string) string {
 	return strings.TrimSuffix(out, "\n")
 }
 
-// A Process is a command that goes on in a guest while the test does other things.
+// A Process is a command that runs in a guest while the test continues.
 type Process struct {
 	Name   string
 	stop   context.CancelFunc
 	ended  chan struct{}
-	err    error // of Exec; set before ended is closed
+	err    error // err    error // result of Exec; set before ended is closed
 	output *tail
 }
 
-// Start starts a command that goes on until it ends, Stop or the test's end. What it prints is kept, and shown when the
-// test fails.
+// Start starts a command that runs until it ends, Stop is called or the test ends. Its output is kept, and printed if
+// the test fails.
 func (g *Guest) Start(t T, c Command) *Process {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -101,19 +102,19 @@ func (g *Guest) Start(t T, c Command) *Process {
 	return p
 }
 
-// Stop kills the command, with everything in its session, and waits for its end.
+// Stop kills the command and everything in its session, and waits for its end.
 func (p *Process) Stop() { p.stop(); <-p.ended }
 
 // Ended is closed when the command has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Err is how the command ended. It may be asked when Ended is closed.
+// Err returns how the command ended. Call it only after Ended is closed.
 func (p *Process) Err() error { return p.err }
 
-// Output is the end of what the command has printed.
+// Output returns the end of the command's output.
 func (p *Process) Output() string { return p.output.String() }
 
-// CopyIn copies a file of the host, with its mode, to a path in the guest. It makes directories that are missing.
+// CopyIn copies a file of the host, with its mode, to a path in the guest. It makes missing directories.
 func (g *Guest) CopyIn(t T, from, to string) {
 	t.Helper()
 	file, err := os.Open(from)
@@ -128,7 +129,7 @@ func (g *Guest) CopyIn(t T, from, to string) {
 	g.write(t, to, file, info.Mode().Perm())
 }
 
-// Write writes a file in the guest. It makes directories that are missing.
+// Write writes a file in the guest. It makes missing directories.
 func (g *Guest) Write(t T, path, text string) {
 	t.Helper()
 	g.write(t, path, strings.NewReader(text), 0o644)
@@ -154,7 +155,7 @@ func (g *Guest) CopyOut(t T, from, to string) {
 	}
 }
 
-// Kill crashes the guest: nothing is flushed, nobody is told. PowerOn boots it again from what its disks hold.
+// Kill crashes the guest: nothing is flushed. PowerOn boots it again from its disks.
 func (g *Guest) Kill() { g.PowerOff() }
 
 // Restart boots a guest that was killed.
@@ -167,8 +168,8 @@ func (g *Guest) Restart(t T) {
 	t.Logf("%s is up again after %v", g.Name, time.Since(began).Round(100*time.Millisecond))
 }
 
-// Shrink takes memory from a node of a guest that is switched off, as a module that broke, or a kernel that lies elsewhere, does. It
-// boots without it from now on.
+// Shrink reduces the memory of a node of a guest that is switched off, as a broken memory module or a kernel at another
+// address would. The guest boots with that memory from then on.
 func (g *Guest) Shrink(t T, node int, by unit.Bytes) {
 	t.Helper()
 	if g.process != nil {
@@ -179,19 +180,20 @@ func (g *Guest) Shrink(t T, node int, by unit.Bytes) {
 	}
 }
 
-// Freeze stops all CPUs of the guest: its clocks stand still, its network card answers nothing.
+// Freeze stops all CPUs of the guest: its clocks stand still, its network card does not answer.
 func (g *Guest) Freeze(t T) { t.Helper(); g.tell(t, "stop", nil) }
 
-// Thaw lets a frozen guest go on. Its clocks are then behind by the time it was frozen, as after a hypervisor's pause.
+// Thaw continues a frozen guest. Its clocks are then behind by the time that it was frozen, as after a hypervisor's
+// pause.
 func (g *Guest) Thaw(t T) { t.Helper(); g.tell(t, "cont", nil) }
 
-// CutNetwork pulls the cable of the guest's network card. Commands still work.
+// CutNetwork disconnects the guest's network card. Commands still work.
 func (g *Guest) CutNetwork(t T) {
 	t.Helper()
 	g.tell(t, "set_link", map[string]any{"name": network, "up": false})
 }
 
-// RestoreNetwork plugs the cable in again.
+// RestoreNetwork connects the network card again.
 func (g *Guest) RestoreNetwork(t T) {
 	t.Helper()
 	g.tell(t, "set_link", map[string]any{"name": network, "up": true})
@@ -207,10 +209,10 @@ func (g *Guest) tell(t T, command string, arguments map[string]any) {
 	}
 }
 
-// OfflineCPU takes a CPU from the running kernel, OnlineCPU gives it back. CPU 0 cannot be taken.
+// OfflineCPU switches off a CPU of the running kernel. CPU 0 cannot be switched off.
 func (g *Guest) OfflineCPU(t T, cpu int) { t.Helper(); g.switchCPU(t, cpu, "0") }
 
-// OnlineCPU gives a CPU back that OfflineCPU took.
+// OnlineCPU switches on a CPU that OfflineCPU switched off.
 func (g *Guest) OnlineCPU(t T, cpu int) { t.Helper(); g.switchCPU(t, cpu, "1") }
 
 func (g *Guest) switchCPU(t T, cpu int, to string) {
@@ -218,8 +220,8 @@ func (g *Guest) switchCPU(t T, cpu int, to string) {
 	g.Run(t, "sh", "-c", fmt.Sprintf("echo %s > /sys/devices/system/cpu/cpu%d/online", to, cpu))
 }
 
-// Forward leads a port of the host's loopback interface to the same port of the guest's, by way of the network card: it is
-// cut off with it. It lasts until the guest is switched off.
+// Forward forwards a port of the host's loopback interface to the same port of the guest's, through the network card,
+// so that CutNetwork interrupts it. It lasts until the guest is switched off.
 func (g *Guest) Forward(t T, port int) {
 	t.Helper()
 	if g.process == nil {
@@ -231,8 +233,8 @@ func (g *Guest) Forward(t T, port int) {
 	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port), fmt.Sprintf("127.0.0.1:%d", port)}})
 }
 
-// FillDisk fills the file system of a directory until only leave is free, by one file there, whose path it returns:
-// removing it frees the room again.
+// FillDisk fills the file system of a directory until only leave is free, with one file there, whose path it returns.
+// Removing the file frees the space again.
 func (g *Guest) FillDisk(t T, dir string, leave unit.Bytes) string {
 	t.Helper()
 	path := filepath.Join(dir, "filled-by-the-lab")
@@ -241,7 +243,7 @@ func (g *Guest) FillDisk(t T, dir string, leave unit.Bytes) string {
 	return path
 }
 
-// SetClock sets the guest's clock. Options.Time does it before the first instruction.
+// SetClock sets the guest's clock while it runs. Options.Time sets it before the first instruction.
 func (g *Guest) SetClock(t T, now time.Time) {
 	t.Helper()
 	g.Run(t, "date", "-s", fmt.Sprintf("@%d.%09d", now.Unix(), now.Nanosecond()))

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// unpackTar unpacks an archive below root, except what leaveOut names, with owners and modes. It follows symbolic links to directories
-// that are there already, as dpkg does: a package's lib/x belongs in usr/lib/x.
+// unpackTar unpacks an archive below root, with owners and modes, except what leaveOut names. It follows existing
+// symbolic links to directories, as dpkg does: a package's lib/x belongs in usr/lib/x.
 func unpackTar(archive io.Reader, root string, leaveOut func(name string) bool) error {
 	in, err := os.OpenRoot(root)
 	if err != nil {
@@ -39,7 +39,7 @@ func unpackTar(archive io.Reader, root string, leaveOut func(name string) bool) 
 	}
 }
 
-// unpackEntry works below root only: os.Root refuses paths that lead out of it.
+// unpackEntry writes only below root: os.Root rejects paths that lead out of it.
 func unpackEntry(root *os.Root, name string, header *tar.Header, content io.Reader) error {
 	mode := header.FileInfo().Mode()
 	switch header.Typeflag {

@@ -17,11 +17,12 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// nameAnnotation is the index annotation from which containerd takes an imported image's name
-// (containerd/images/annotations.go); one index entry per name.
+// nameAnnotation is the index annotation from which containerd takes the name of an imported image
+// (containerd/images/annotations.go). There is one index entry per name.
 const nameAnnotation = "io.containerd.image.name"
 
-// A layer is a file system that is being written, in order: what comes later wins. The first error is kept for bytes.
+// A layer is a file system that is being written. A later file replaces an earlier one with the same name. The first
+// error is kept and returned by blob.
 type layer struct {
 	out   bytes.Buffer
 	files *tar.Writer
@@ -60,7 +61,7 @@ func (l *layer) text(name, content string) {
 	l.put(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, []byte(content))
 }
 
-// file copies a file of this machine, with a mode of its own.
+// file copies a file of this machine, with another mode.
 func (l *layer) file(name string, mode int64, from string) {
 	content, err := os.ReadFile(from)
 	if err != nil && l.err == nil {
@@ -123,7 +124,7 @@ func (l *layer) blob() (blob, error) {
 	return newBlob(oci.MediaTypeImageLayer, l.out.Bytes()), l.err
 }
 
-// A blob is content with its address.
+// A blob is content with its descriptor.
 type blob struct {
 	oci.Descriptor
 	content []byte
@@ -138,7 +139,7 @@ func jsonBlob(mediaType string, value any) (blob, error) {
 	return newBlob(mediaType, content), err
 }
 
-// An image is its manifest and what that names: the configuration, then the layers from the lowest on.
+// An image is its manifest and what that names: the configuration and the layers, lowest first.
 type image struct {
 	names    []string
 	manifest blob
@@ -151,7 +152,7 @@ func newImage(names []string, config oci.ImageConfig, layers ...blob) (image, er
 	rootFS := oci.RootFS{Type: "layers"}
 	var descriptors []oci.Descriptor
 	for _, l := range layers {
-		rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // none is compressed
+		rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // layers are not compressed
 		descriptors = append(descriptors, l.Descriptor)
 	}
 	if len(config.Env) == 0 {
@@ -174,8 +175,8 @@ func newImage(names []string, config oci.ImageConfig, layers ...blob) (image, er
 	return i, err
 }
 
-// writeArchive writes images as one OCI layout (image-layout.md of the OCI image specification 1.1) in a tar. What
-// images share is in it once.
+// writeArchive writes images as one OCI layout (image-layout.md of the OCI image specification 1.1) in a tar. Blobs
+// that images share are written once.
 func writeArchive(file string, images []image) error {
 	index := oci.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex}
 	all := newLayer()

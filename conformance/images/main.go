@@ -1,15 +1,14 @@
-// Command images makes the archive of the images that upstream's e2e suite runs, under the names that the suite knows
-// them by.
+// Command images builds the archive of the images that upstream's e2e suite runs, under the names by which the suite
+// refers to them.
 //
 //	images --programs ../bin/conformance --debian ../bin/conformance/debian --pause ../bin/images/pause --kubernetes DIR --out FILE
 //
-// Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module that the suite is
-// from; busybox and what agnhost's image has beside agnhost are Debian's (debian.sh), where upstream takes Alpine's.
-// Images whose content no test looks into are stand-ins: kitten and nautilus are agnhost with their page. An image
-// that is not here (etcd, sample-apiserver, nfs, iscsi, perl, resource-consumer, CSI sidecars) fails its tests with
-// ErrImagePull.
+// Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module of the suite.
+// busybox, and what agnhost's image contains besides agnhost, are Debian's (debian.sh); upstream uses Alpine's. Images
+// whose content no test reads are substitutes: kitten and nautilus are agnhost with their page. Tests of images that
+// are missing here (etcd, sample-apiserver, nfs, iscsi, perl, resource-consumer, CSI sidecars) fail with ErrImagePull.
 //
-// It runs at build time only. The same inputs give the same bytes: no time, user or host name gets in.
+// The command runs at build time only. The same inputs give the same bytes: no time, user or host name is included.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 	manifest "k8s.io/kubernetes/test/utils/image"
 )
 
-// sources say where the parts of the images are.
+// sources says where the parts of the images are.
 type sources struct {
 	programs   string // directory of agnhost, nonewprivs, regression-issue-74839
 	debian     string // directory that debian.sh filled
@@ -55,7 +54,7 @@ func run(s sources, out string) error {
 	return writeArchive(out, images)
 }
 
-// images are all that are made, and their layers, which they share.
+// images returns all images. They share layers.
 func (s sources) images() ([]image, error) {
 	pause, err := s.pauseImage()
 	if err != nil {
@@ -112,7 +111,7 @@ func (s sources) images() ([]image, error) {
 
 func (s sources) program(name string) string { return filepath.Join(s.programs, name) }
 
-// names are what the suite calls images.
+// names returns the names by which the suite refers to images.
 func names(ids ...manifest.ImageID) (names []string) {
 	for _, id := range ids {
 		names = append(names, manifest.GetE2EImage(id))
@@ -130,7 +129,7 @@ func (s sources) pauseImage() (image, error) {
 	return newImage(names(manifest.Pause), oci.ImageConfig{Entrypoint: []string{"/pause"}, User: "65535:65535"}, only)
 }
 
-// Users and groups of every image with a shell: those that tests and Debian's programs name.
+// Users and groups of every image with a shell: those that tests and Debian's programs use.
 const (
 	users = "root:x:0:0:root:/root:/bin/sh\n" +
 		"daemon:x:1:1:daemon:/usr/sbin:/bin/false\n" +
@@ -139,7 +138,8 @@ const (
 	groups = "root:x:0:\ndaemon:x:1:\ntty:x:5:\nwww-data:x:33:\nnogroup:x:65534:\n"
 )
 
-// busybox is the lowest layer: the one program under all its names, and what programs expect of a root directory.
+// busybox returns the lowest layer: the program with all its names, and the usual directories and files of a root file
+// system.
 func (s sources) busybox() (blob, error) {
 	program := filepath.Join(s.debian, "busybox")
 	list, err := exec.Command(program, "--list-full").Output()
@@ -167,8 +167,8 @@ func (s sources) busybox() (blob, error) {
 	return l.blob()
 }
 
-// agnhost is what agnhost's Dockerfile adds, with the registry that it serves: pause under the tag testing, in the
-// directories of agnhost's fakeregistryserver.
+// agnhost adds what agnhost's Dockerfile adds, and the registry that agnhost serves: pause under the tag testing, in
+// the directories of agnhost's fakeregistryserver.
 func (s sources) agnhost(l *layer, pause image) {
 	l.file("agnhost", 0o755, s.program("agnhost"))
 	l.link("agnhost-2", "agnhost")
@@ -191,14 +191,14 @@ func (s sources) agnhost(l *layer, pause image) {
 	}
 }
 
-// page is what kitten's and nautilus' Dockerfiles add to agnhost.
+// page adds what the Dockerfiles of kitten and nautilus add to agnhost.
 func (s sources) page(l *layer, name string) {
 	for _, file := range []string{name + ".jpg", "data.json"} {
 		l.file(file, 0o644, filepath.Join(s.kubernetes, "test/images", name, "html", file))
 	}
 }
 
-// nginx is Debian's with the one site that upstream's has. Its log goes where kubectl logs sees it.
+// nginx is Debian's nginx with the one site of upstream's image. Its log is written where kubectl logs reads it.
 func (s sources) nginx(l *layer) {
 	l.tree(filepath.Join(s.debian, "nginx"))
 	l.text("etc/passwd", users)

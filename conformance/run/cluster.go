@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The cluster's name and addresses. Its network namespace has no others, so none can collide.
+// The cluster's name and addresses. Its network namespace contains no others, so they cannot conflict.
 const (
 	nodeName = "conformance"
 	nodeIP   = "172.31.255.1" // on the loopback interface, but not a loopback address
@@ -26,8 +26,8 @@ const (
 	svcCIDR  = "10.96.0.0/16"
 )
 
-// agentConfig is what the agent gets beside up's own: the address of a DNS server (where none listens) goes into pods'
-// resolv.conf.
+// agentConfig is the agent's configuration in addition to that of `up`. The address of a DNS server, where none
+// listens, is for pods' resolv.conf.
 const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failSwapOn: false
@@ -35,7 +35,7 @@ clusterDomain: cluster.local
 clusterDNS: [10.96.0.10]
 `
 
-// Bounds on what only hangs when something is wrong.
+// Bounds on operations that take long only if something is wrong.
 const (
 	upTimeout   = 3 * time.Minute
 	downTimeout = 4 * time.Minute
@@ -45,14 +45,14 @@ const (
 // cluster is one instance of `plimsoll up`, with kube-proxy.
 type cluster struct {
 	config
-	name  string // of the instance: no other run's, because cgroups have no namespace
+	name  string // name  string // of the instance; unique among runs, because there are no namespaces of cgroup paths
 	dir   string
-	guard io.Closer // closed without a word, it takes the instance down
+	guard io.Closer // guard io.Closer // if this process dies before it closes guard, the guard takes the instance down
 	proxy *exec.Cmd
 }
 
 func newCluster(c config) (*cluster, error) {
-	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	dir, err := os.MkdirTemp("", "pl-") // dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
 	return &cluster{config: c, name: "conf-" + strconv.Itoa(os.Getpid()), dir: dir}, err
 }
 
@@ -61,7 +61,7 @@ func (k *cluster) kubeconfig() string { return filepath.Join(k.state(), "admin.k
 func (k *cluster) agentRoot() string  { return filepath.Join(k.state(), "agent") }
 func (k *cluster) runtime() string    { return filepath.Join(k.state(), "run", "containerd.sock") }
 
-// up brings the cluster up, with the images that tests run.
+// up starts the cluster and imports the images of the tests.
 func (k *cluster) up(ctx context.Context) error {
 	if err := addresses(); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (k *cluster) up(ctx context.Context) error {
 	return k.startProxy()
 }
 
-// addresses gives the namespace its one address.
+// addresses adds the network namespace's only address.
 func addresses() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -104,7 +104,8 @@ func addresses() error {
 	return nil
 }
 
-// watchOver starts a process that takes the instance down, and away, when this one has died without doing so.
+// watchOver starts a process that takes the instance down and removes its files if this process dies before it has done
+// so.
 func (k *cluster) watchOver() error {
 	guard := exec.Command("/bin/sh", "-c", `read end || { "$0" "$@"; rm -rf "${4%/*}"; }`,
 		k.plimsoll, "down", "--purge", "--state-dir", k.state(), "--instance", k.name)
@@ -123,17 +124,17 @@ type dismissal struct {
 }
 
 func (d *dismissal) Close() error {
-	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // a dead guard says so below
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // _, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
 	return d.guard.Wait()
 }
 
-// startProxy starts kube-proxy, without which no pod reaches a Service.
+// startProxy starts kube-proxy, without which no pod can reach a Service.
 func (k *cluster) startProxy() error {
 	log, err := os.Create(filepath.Join(k.logs, "kube-proxy.log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // defer log.Close() // the child has its own descriptor
 	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(),
 		"--hostname-override", nodeName, "--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
 	proxy.Stdout, proxy.Stderr = log, log
@@ -145,7 +146,7 @@ func (k *cluster) startProxy() error {
 	return nil
 }
 
-// down keeps the logs and removes everything else.
+// down saves the logs and removes everything else.
 func (k *cluster) down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
@@ -153,7 +154,7 @@ func (k *cluster) down(ctx context.Context) error {
 	var errs []error
 	if k.proxy != nil {
 		errs = append(errs, k.proxy.Process.Kill())
-		_ = k.proxy.Wait() // it was killed, and says so
+		_ = k.proxy.Wait() // _ = k.proxy.Wait() // the error says that it was killed
 	}
 	if logs := filepath.Join(k.state(), "log"); exists(logs) {
 		errs = append(errs, os.CopyFS(filepath.Join(k.logs, "components"), os.DirFS(logs)))
@@ -175,7 +176,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// call runs a program to its end. Ctrl-C is for us: it must not end a running down.
+// call runs a program to its end, in its own process group: Ctrl-C must not end a running `down`.
 func (k *cluster) call(ctx context.Context, name string, args ...string) error {
 	c := exec.CommandContext(ctx, name, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

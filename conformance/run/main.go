@@ -1,16 +1,16 @@
-// Command run runs upstream's e2e suite against a cluster of `plimsoll up`: our agent, scheduler and lifecycle
-// controller under upstream's API server and controllers, on this machine.
+// Command run runs upstream's e2e suite against a cluster of `plimsoll up` on this machine: our agent, scheduler and
+// lifecycle controller with upstream's API server and controllers.
 //
 //	run --focus 'Probing container' --out results/probes.md
 //	run --tests once-failed.txt --repeat 10
 //
-// All of it lives in a network namespace of its own: the suite wants the kubelet's port to be 10250 and registries on
-// port 5000, pods that reach the API server by an address that is not loopback, and no way out, so that whatever would
-// be pulled fails at once. The images are imported (command images). The namespace, the cluster and its files are gone
-// afterwards, also when this program is killed.
+// It runs in its own network namespace, because the suite requires that the kubelet's port is 10250, that registries
+// are on port 5000, and that pods reach the API server by an address that is not loopback. The namespace has no route
+// to the outside, so that a pull fails at once. The images are imported (command images). The namespace, the cluster
+// and its files are removed afterwards, also when this program is killed.
 //
-// A run passes when every test that was asked for ran and passed each time. It writes a table of them, and keeps the
-// suite's own words and the components' logs of the last run beside the programs.
+// A run passes when every requested test ran and passed each time. It writes a table of them. The suite's output and
+// the components' logs of the last run are kept next to the programs.
 package main
 
 import (
@@ -35,17 +35,17 @@ import (
 type config struct {
 	programs string // directory of e2e.test, ginkgo and images.tar
 	plimsoll string
-	focus    string // regular expression; empty: every test that is not skipped
+	focus    string // focus    string // regular expression; empty: every test except those of skip
 	skip     string
-	tests    []string // parts of names; each must be found, and they alone run
-	procs    int      // tests at a time
+	tests    []string // tests    []string // parts of names; only these tests run, and each must exist
+	procs    int      // procs    int      // how many tests run at a time
 	repeat   int
 	timeout  time.Duration // of one run of the suite
 	out      string        // the table
 	logs     string        // directory of logs; emptied first
 }
 
-// skipDefault are tests that need what this cluster has not, or that harm it.
+// skipDefault matches tests that need something that this cluster lacks, or that damage it.
 const skipDefault = `\[Feature:|\[Disruptive\]|\[Flaky\]`
 
 func parseFlags(args []string) (config, error) {
@@ -80,7 +80,7 @@ func parseFlags(args []string) (config, error) {
 	return c, err
 }
 
-// readTests reads parts of tests' names, one on each line.
+// readTests reads parts of tests' names, one per line.
 func readTests(path string) (tests []string, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func readTests(path string) (tests []string, err error) {
 	return tests, nil
 }
 
-// focuses are the regular expressions for ginkgo, of which a test must match one.
+// focuses returns the regular expressions for ginkgo, of which a test must match one.
 func (c config) focuses() []string {
 	if len(c.tests) == 0 && c.focus != "" {
 		return []string{c.focus}
@@ -114,7 +114,7 @@ func (c config) focuses() []string {
 	return quoted
 }
 
-// insideVariable tells the program that it is in its namespace.
+// insideVariable is set when the program runs in its namespace.
 const insideVariable = "PLIMSOLL_CONFORMANCE_INSIDE"
 
 func main() {
@@ -140,8 +140,8 @@ func main() {
 	}
 }
 
-// enter runs this program again in a new network namespace, and returns its exit code. Whoever ends this one ends the
-// other, which takes the cluster down.
+// enter runs this program again in a new network namespace, and returns its exit code. When the outer process ends, the
+// inner one is signalled and takes the cluster down.
 func enter() int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), insideVariable+"=1")
@@ -159,7 +159,7 @@ func enter() int {
 	}
 	go func() {
 		for s := range signals {
-			_ = c.Process.Signal(s) // it may have ended just now
+			_ = c.Process.Signal(s) // _ = c.Process.Signal(s) // an error means that it has just ended
 		}
 	}()
 	if err := c.Wait(); err != nil && c.ProcessState.ExitCode() < 0 {
@@ -169,7 +169,7 @@ func enter() int {
 	return c.ProcessState.ExitCode()
 }
 
-// run brings the cluster up, runs the tests and takes it down. The result is whether all passed.
+// run starts the cluster, runs the tests and takes the cluster down. It returns whether all tests passed.
 func run(ctx context.Context, c config) (passed bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("run containers: not root")
@@ -190,7 +190,7 @@ func run(ctx context.Context, c config) (passed bool, err error) {
 		return false, err
 	}
 	defer func() {
-		// A context of its own: the end must be clean above all when the run was interrupted.
+		// The context is not cancelled with ctx: the clean-up matters most when the run was interrupted.
 		err = errors.Join(err, k.down(context.WithoutCancel(ctx)))
 	}()
 	if err := k.up(ctx); err != nil {
@@ -215,7 +215,7 @@ func run(ctx context.Context, c config) (passed bool, err error) {
 	return t.passed(), nil
 }
 
-// progress tells the person who waits; the table is on standard output.
+// progress prints progress to standard error; standard output is for the table.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }

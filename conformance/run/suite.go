@@ -16,10 +16,10 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
-// interruptGrace is how long the suite has to delete its namespaces when it is interrupted (chosen).
+// interruptGrace is how long an interrupted suite may take to delete its namespaces (chosen).
 const interruptGrace = 90 * time.Second
 
-// runSuite runs the tests once, and returns what ginkgo reports of those that ran. That tests failed is no error.
+// runSuite runs the tests once, and returns ginkgo's report of those that ran. Failed tests are not an error.
 func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.SpecReport, error) {
 	const report = "report.json"
 	dir := filepath.Join(c.logs, fmt.Sprintf("run-%d", round))
@@ -45,7 +45,7 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 		"--non-blocking-taints=",
 		"--kubelet-root-dir="+k.agentRoot(),
 		"--container-runtime-endpoint=unix://"+k.runtime(),
-		"--repo-root="+dir, // what tests read is in e2e.test
+		"--repo-root="+dir, // "--repo-root="+dir, // e2e.test contains the files that tests read
 		"--e2e-output-dir="+dir,
 		"--delete-namespace=true",
 		"--disable-log-dump",
@@ -69,8 +69,8 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 	return specs, nil
 }
 
-// readReport returns the tests that ran, and the steps before and after all tests that failed: without them none is to
-// be trusted.
+// readReport returns the tests that ran, and failed steps before or after all tests: if one of these failed, no result
+// is reliable.
 func readReport(path string) (specs []types.SpecReport, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -91,12 +91,12 @@ func readReport(path string) (specs []types.SpecReport, err error) {
 	return specs, nil
 }
 
-// notAsked says that the focus left a test out; a test that skipped itself has a reason.
+// notAsked reports whether the focus excluded a test; a test that skipped itself has a reason.
 func notAsked(spec types.SpecReport) bool {
 	return spec.State.Is(types.SpecStateSkipped|types.SpecStatePending) && spec.Failure.Message == ""
 }
 
-// nameOf is the full name of a test, or of a step.
+// nameOf returns the full name of a test or step.
 func nameOf(spec types.SpecReport) string {
 	if name := strings.TrimSpace(spec.FullText()); name != "" {
 		return name

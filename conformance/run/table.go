@@ -16,7 +16,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
-// table is what came of the tests, by their names.
+// table is the results of the tests, by name.
 type table struct {
 	config
 	began time.Time
@@ -29,7 +29,7 @@ type row struct {
 	passed  int
 	skipped int
 	failed  int
-	took    time.Duration // the longest run
+	took    time.Duration // took    time.Duration // duration of the longest run
 	reason  string        // of the last failure, or of the skip
 }
 
@@ -60,7 +60,7 @@ func (t *table) add(specs []types.SpecReport) {
 	}
 }
 
-// missing are the tests that were asked for by name and did not run.
+// missing returns the tests that were requested by name and did not run.
 func (t *table) missing() (names []string) {
 	for _, test := range t.tests {
 		found := false
@@ -74,7 +74,7 @@ func (t *table) missing() (names []string) {
 	return names
 }
 
-// passed says that tests ran, all that were asked for, and that none failed in any run.
+// passed reports whether at least one test passed, all requested tests ran, and no test failed in any run.
 func (t *table) passed() bool {
 	passed := 0
 	for _, r := range t.rows {
@@ -86,10 +86,10 @@ func (t *table) passed() bool {
 	return passed > 0 && len(t.missing()) == 0
 }
 
-// reasonMax bounds what of a failure is shown, in bytes; the log has all of it (chosen: two lines of a wide screen).
+// reasonMax bounds the text of a failure, in bytes; the log has all of it (chosen: two lines of a wide screen).
 const reasonMax = 300
 
-// cell makes a text fit for one cell of a Markdown table.
+// cell converts a text to the content of one cell of a Markdown table.
 func cell(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > reasonMax {
@@ -102,7 +102,7 @@ func cell(text string) string {
 	return strings.ReplaceAll(text, "|", `\|`)
 }
 
-// render returns the table as Markdown: what failed first.
+// render returns the table as Markdown, with failed tests first.
 func (t *table) render() string {
 	rows := slices.SortedFunc(maps.Values(t.rows), func(a, b *row) int {
 		return cmp.Or(cmp.Compare(min(b.failed, 1), min(a.failed, 1)), cmp.Compare(a.name, b.name))
@@ -149,7 +149,7 @@ func (r *row) result() string {
 	return "skipped"
 }
 
-// version is what our program says of itself: the repository may have gone on since it was built.
+// version returns the version that our program prints: the repository may have changed since the program was built.
 func version(plimsoll string) string {
 	out, err := exec.Command(plimsoll, "version").Output()
 	if err != nil {

@@ -82,7 +82,7 @@ func (r recipe) layer() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// A blob is content with its address.
+// A blob is content with its descriptor.
 type blob struct {
 	oci.Descriptor
 	content []byte

@@ -2,9 +2,9 @@
 //
 //	build --pause bin/images/pause --workload bin/images/workload --out bin/images
 //
-// Each image is one uncompressed layer over nothing (small, and an import need not decompress) in an OCI layout
-// archive. The same programs give the same bytes: no time, user or host name gets in. It runs at build time only, so
-// that bin/plimsoll links no image library.
+// Each image is one uncompressed layer (small, and an import need not decompress it) in an OCI layout archive. The same
+// programs give the same bytes: no time, user or host name is included. The command runs at build time only, so that
+// bin/plimsoll needs no image library.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(pause, workload, out, arch string) error {
 	return nil
 }
 
-// writeIfChanged keeps the file's time when its content is the same, for make.
+// writeIfChanged does not write the file if its content is the same, so that make sees an unchanged time.
 func writeIfChanged(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
@@ -65,7 +65,7 @@ func pauseRecipe(program string) recipe {
 	}
 }
 
-// linked are the verbs that also stand in /bin: those of kubectl cp, and those one types after kubectl exec.
+// linked are the verbs that are also in /bin: those that kubectl cp uses, and common commands for kubectl exec.
 var linked = []string{"cat", "env", "ls", "sleep", "tar", "test"}
 
 func workloadRecipe(program string) recipe {

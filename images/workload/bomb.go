@@ -11,11 +11,10 @@ import (
 	"unsafe"
 )
 
-// bombPause is how long a fork bomb rests when it may not fork: bombs of many pods should leave something of the
-// machine.
+// bombPause is how long a fork bomb pauses when a fork fails, so that the bombs of many pods leave the machine usable.
 const bombPause = 100 * time.Millisecond
 
-// bomb forks children that fork, for ever: it ends only with its pod. What the kernel refuses is tried again.
+// bomb forks children that fork, without end: it ends only with its pod. A fork that fails is tried again.
 func bomb(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	if err := noArgs(flags, args); err != nil {
 		return err
@@ -29,7 +28,7 @@ func bomb(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 	return nil
 }
 
-// named runs a verb as a process of another name, as the kernel prints it: at most 15 bytes.
+// named runs a verb as a process with another name, as the kernel shows it: at most 15 bytes.
 func named(ctx context.Context, p process, _ *flag.FlagSet, args []string) error {
 	if len(args) < 2 {
 		return usagef("want a name and a verb")
@@ -40,7 +39,7 @@ func named(ctx context.Context, p process, _ *flag.FlagSet, args []string) error
 	return do(ctx, p, args[1], args[2:])
 }
 
-// rename names the process and the thread that calls, which it keeps.
+// rename names the process and the calling thread, to which the caller stays locked.
 func rename(name string) error {
 	runtime.LockOSThread()
 	for _, file := range []string{"/proc/self/comm", "/proc/thread-self/comm"} {
@@ -51,14 +50,14 @@ func rename(name string) error {
 	return nil
 }
 
-// segfault ends by a bad address, so that the kernel writes a line with the process's name into its log.
+// segfault ends with an invalid address, so that the kernel logs a line with the process's name.
 func segfault(_ context.Context, _ process, flags *flag.FlagSet, args []string) error {
 	if err := noArgs(flags, args); err != nil {
 		return err
 	}
 	runtime.LockOSThread()
-	// The kernel says nothing of a signal that the program handles, and Go's runtime does. The zero structure is
-	// SIG_DFL without flags or mask (struct kernel_sigaction, 8 bytes of mask).
+	// The kernel does not log a signal that the program handles, and Go's runtime handles this one. The zero structure
+	// is SIG_DFL without flags or mask (struct kernel_sigaction, 8 bytes of mask).
 	var byDefault [4]uint64
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGSEGV), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0); errno != 0 {
 		return fmt.Errorf("give SIGSEGV its default action: %w", errno)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// cpuPeriod is the cycle of burning and resting: the CFS bandwidth period of Kubernetes (100 ms), so that a workload
-// at its limit is throttled in every period alike.
+// cpuPeriod is the cycle of work and rest. It is Kubernetes' CFS bandwidth period (100 ms), so that a workload at its
+// limit is throttled equally in every period.
 const cpuPeriod = 100 * time.Millisecond
 
 // burnCPU uses --milli thousandths of a CPU: one thread for each whole CPU, one more for the rest.
@@ -39,7 +39,7 @@ func burnCPU(ctx context.Context, p process, flags *flag.FlagSet, args []string)
 	return nil
 }
 
-// burn is busy for the given part of each period until ctx ends.
+// burn uses CPU for the given part of each period until ctx ends.
 func burn(ctx context.Context, busy time.Duration) {
 	runtime.LockOSThread()
 	next := time.Now()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// diskBlockBytes is the unit of writing: large enough to be cheap, small enough that a rate is smooth.
+// diskBlockBytes is how much is written at once: enough to be cheap, and little enough for a steady rate.
 const diskBlockBytes = 64 << 10
 
-// fillDisk writes --size bytes to --path at --rate, or with --files that many files of --size below the directory
-// --path (for inodes), and then holds still until it is told to stop.
+// fillDisk writes --size bytes to --path at --rate, or with --files that many files of --size in the directory --path
+// (to use inodes), and then waits until it is stopped.
 func fillDisk(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	path := flags.String("path", "", "file to write, or with --files directory to write into")
 	files := flags.Int("files", 0, "number of files (0: --path is one file)")
@@ -48,7 +48,7 @@ func fillDisk(ctx context.Context, p process, flags *flag.FlagSet, args []string
 	return nil
 }
 
-// A pen writes at a speed that holds over all its files.
+// A pen writes at a rate that applies to all its files together.
 type pen struct {
 	speed   size // bytes per second, 0 unlimited
 	start   time.Time

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// exit ends with a code after a delay; SIGTERM during the delay ends it with --on-term.
+// exit ends with a code after a delay; after a SIGTERM during the delay it ends with --on-term.
 func exit(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	status := flags.Int("code", 0, "exit code, 0 to 255")
 	after := flags.Duration("after", 0, "wait this long first")

@@ -131,7 +131,8 @@ func write(_ context.Context, _ process, flags *flag.FlagSet, args []string) err
 	return file.Close()
 }
 
-// testPath is as much of test(1) as kubectl cp uses, and a little more. A wrong answer is exit code 1 without a word.
+// testPath implements the part of test(1) that kubectl cp uses, and a little more. If the condition is false, it exits
+// with 1 and prints nothing.
 func testPath(_ context.Context, _ process, _ *flag.FlagSet, args []string) error {
 	if len(args) != 2 {
 		return usagef("want -d, -e, -f or -s and a path")
@@ -155,7 +156,8 @@ func testPath(_ context.Context, _ process, _ *flag.FlagSet, args []string) erro
 	return nil
 }
 
-// printEnv prints all variables as the kernel has them, or the values of those named; one that is not set fails.
+// printEnv prints all variables as the kernel has them, or the values of the named ones; it fails for one that is not
+// set.
 func printEnv(_ context.Context, p process, flags *flag.FlagSet, args []string) error {
 	names, err := parse(flags, args)
 	if err != nil {

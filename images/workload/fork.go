@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// fork starts children that sleep until it ends, zombies that it never waits for, and orphans: grandchildren whose
-// parent is gone, so that process 1 of the PID namespace has to reap them.
+// fork starts children that sleep until it ends, zombies for which it never waits, and orphans: grandchildren whose
+// parent has ended, so that process 1 of the PID namespace has to reap them.
 func fork(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	children := flags.Int("children", 1, "children that sleep until this process ends")
 	zombies := flags.Int("zombies", 0, "children that exit at once and are never waited for")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// get prints the body of a URL. An answer other than 2xx is a failure; with --every it only says so and asks again.
+// get prints the body of a URL. It fails if the answer is not 2xx; with --every it prints that and continues.
 func get(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	timeout := flags.Duration("timeout", 5*time.Second, "give up on one request after this time")
 	every := flags.Duration("every", 0, "ask again after this time, for ever (0: once)")

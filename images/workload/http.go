@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// drainTime is how long requests in flight may go on after SIGTERM: well below the default grace period of 30 s.
+// drainTime is how long requests in flight may continue after SIGTERM: well below the default grace period of 30 s.
 const drainTime = 5 * time.Second
 
-// A server is the http verb: what it answers depends on how long it has run.
+// A server is the http verb: its answers depend on how long it has run.
 type server struct {
 	start                 time.Time
 	failAfter, readyAfter time.Duration
 	out                   process
-	end                   chan int // exit codes asked for over /exit
+	end                   chan int // end                   chan int // exit codes requested through /exit
 }
 
 func serveHTTP(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
@@ -118,6 +118,6 @@ func (s *server) exit(w http.ResponseWriter, r *http.Request) {
 	}
 	select {
 	case s.end <- status:
-	default: // another request asked first
+	default: // default: // another request was first
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-// listen opens TCP and UDP ports. A TCP client gets the port's address and is hung up on; a UDP packet gets it back.
+// listen opens TCP and UDP ports. A TCP client receives the port's address and is disconnected; a UDP packet is sent
+// back.
 func listen(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	var tcp, udp ports
 	flags.Var(&tcp, "tcp", "TCP ports")
@@ -65,7 +66,7 @@ func echo(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 	return accept(listener, func(c net.Conn) { io.Copy(c, c) })
 }
 
-// accept serves connections until the listener is closed. A peer's failure is the peer's.
+// accept serves connections until the listener is closed. Errors of a connection are ignored.
 func accept(listener net.Listener, serve func(net.Conn)) error {
 	for {
 		conn, err := listener.Accept()

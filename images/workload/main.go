@@ -1,14 +1,14 @@
-// Command workload is the program inside Plimsoll's workload image: one static binary that can behave like the pods a
-// node has to live with. It burns CPU, holds and grows memory, fills disks, opens ports, serves HTTP, fails, forks and
-// ignores signals, each on request and in measured amounts; it can be a hostile tenant (bomb, churn, deep, odd, rude
-// and their like); and it has the few file verbs (cat, ls, write, tar, test) that volume tests, `kubectl exec` and
-// `kubectl cp` need in an image without a shell.
+// Command workload is the program in Plimsoll's workload image: one static binary that behaves like the pods of a node.
+// It uses CPU, holds and grows memory, fills disks, opens ports, serves HTTP, fails, forks and ignores signals, on
+// request and in given amounts. It can be a hostile tenant (bomb, churn, deep, odd, rude and similar verbs). It has the
+// few file verbs (cat, ls, write, tar, test) that volume tests, `kubectl exec` and `kubectl cp` need in an image
+// without a shell.
 //
-// One file holds one verb or a family of them. A verb is also found by the name the program is started under, so that
-// /bin/tar and /bin/cat in the image are links to it. It uses the standard library only.
+// One file contains one verb or a group of related verbs. The name of the program also selects a verb, so that /bin/tar
+// and /bin/cat in the image are links to it. It uses only the standard library.
 //
-// Every verb ends at SIGTERM and SIGINT with exit code 0 unless it says otherwise: a stopped workload is not a failed
-// one. Exit codes: 0 done, 1 failed, 2 bad usage, or what the exit verb was told.
+// Every verb ends at SIGTERM and SIGINT with exit code 0 unless its text says otherwise: a workload that was stopped
+// has not failed. Exit codes: 0 done, 1 failed, 2 bad usage, or the code given to the exit verb.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"text/tabwriter"
 )
 
-// A process is what a verb sees of the world besides files and sockets; tests give it their own.
+// A process is the standard streams of a verb; tests pass their own.
 type process struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -81,12 +81,12 @@ func init() {
 	}
 }
 
-// exitCode is an error that is nothing but a wish for an exit code.
+// exitCode is an error that only stands for an exit code.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// usageError marks an error as the caller's.
+// usageError marks an error that the caller caused.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -99,7 +99,7 @@ func main() {
 	os.Exit(code(p, err))
 }
 
-// dispatch finds the verb by the name of the program, else by the first argument.
+// dispatch selects the verb by the name of the program, else by the first argument.
 func dispatch(ctx context.Context, p process, argv []string) error {
 	if name := filepath.Base(argv[0]); name != "workload" {
 		if _, ok := verbs[name]; ok {
@@ -113,7 +113,7 @@ func dispatch(ctx context.Context, p process, argv []string) error {
 	return do(ctx, p, argv[1], argv[2:])
 }
 
-// do runs one verb. Being told to stop is success, whatever it interrupted.
+// do runs one verb. A verb that was stopped has succeeded, whatever it was doing.
 func do(ctx context.Context, p process, name string, args []string) error {
 	v, ok := verbs[name]
 	if !ok {
@@ -152,7 +152,7 @@ func code(p process, err error) int {
 	return 1
 }
 
-// parse reads flags wherever they stand among the arguments and returns the others.
+// parse reads flags anywhere among the arguments and returns the other arguments.
 func parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	var rest []string
 	for {

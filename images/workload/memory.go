@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// growPeriod is how often memory grows: often enough that a rate in MiB/s is a ramp and not steps.
+// growPeriod is how often memory grows: often enough for a smooth rate in MiB/s.
 const growPeriod = 100 * time.Millisecond
 
-// holdMemory maps memory and writes to every page, so that it is resident and anonymous, outside Go's heap and so
-// without a collector that could double or return it.
+// holdMemory maps memory and writes to every page, so that it is resident and anonymous. It is outside Go's heap, whose
+// garbage collector could double or free it.
 func holdMemory(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	var hold, most size
 	var grow rate

@@ -35,7 +35,7 @@ func sparse(_ context.Context, _ process, flags *flag.FlagSet, args []string) er
 	return nil
 }
 
-// unlinked writes a file, deletes it and keeps it open: its blocks stay taken, and no name leads to them.
+// unlinked writes a file, deletes it and keeps it open: its blocks stay in use, though the file has no name.
 func unlinked(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	path := flags.String("path", "", "file to write")
 	var bytes size
@@ -62,7 +62,7 @@ func unlinked(ctx context.Context, p process, flags *flag.FlagSet, args []string
 	return nil
 }
 
-// link makes a symbolic link, in the place of whatever is there.
+// link makes a symbolic link, replacing whatever has its name.
 func link(_ context.Context, _ process, flags *flag.FlagSet, args []string) error {
 	rest, err := parse(flags, args)
 	if err != nil {
@@ -77,7 +77,7 @@ func link(_ context.Context, _ process, flags *flag.FlagSet, args []string) erro
 	return os.Symlink(rest[0], rest[1])
 }
 
-// mode sets a file's mode, in octal, set-user-ID and its like included.
+// mode sets a file's mode, in octal, including set-user-ID, set-group-ID and sticky bits.
 func mode(_ context.Context, _ process, flags *flag.FlagSet, args []string) error {
 	rest, err := parse(flags, args)
 	if err != nil {
@@ -98,8 +98,9 @@ func mode(_ context.Context, _ process, flags *flag.FlagSet, args []string) erro
 	return nil
 }
 
-// odd fills a directory with what a reader may stumble over: a FIFO, device nodes, links that lead out, in circles and
-// nowhere, names with control characters, and directories that nobody may read. It says what the kernel did not allow.
+// odd fills a directory with things that may confuse a reader: a FIFO, device nodes, links that lead out, in circles
+// and nowhere, names with control characters, and directories without permissions. It prints what the kernel did not
+// allow.
 func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error {
 	rest, err := parse(flags, args)
 	if err != nil {
@@ -116,7 +117,7 @@ func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	said("FIFO", syscall.Mkfifo(at("fifo"), 0o666))
-	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // admin-guide/devices.txt in the kernel's documentation
+	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // numbers: admin-guide/devices.txt in the kernel's documentation
 	said("full device", syscall.Mknod(at("full"), syscall.S_IFCHR|0o666, 1<<8|7))
 	said("disk", syscall.Mknod(at("disk"), syscall.S_IFBLK|0o666, 7<<8))
 	for name, target := range map[string]string{
@@ -132,7 +133,7 @@ func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error
 	return nil
 }
 
-// deep makes a chain of directories, and in the last one more directories beside each other and a file of a size.
+// deep makes a chain of nested directories, and in the last one further directories and a file of a given size.
 func deep(_ context.Context, p process, flags *flag.FlagSet, args []string) error {
 	depth := flags.Int("depth", 1000, "directories below each other")
 	wide := flags.Int("wide", 0, "directories in the last")
@@ -145,7 +146,7 @@ func deep(_ context.Context, p process, flags *flag.FlagSet, args []string) erro
 	if len(rest) != 1 {
 		return usagef("want one directory, got %d arguments", len(rest))
 	}
-	// The path is longer than the kernel takes at once: each step is made from the directory before.
+	// The path is longer than the kernel accepts at once: each directory is made relative to its parent.
 	at, err := syscall.Open(rest[0], syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: rest[0], Err: err}
@@ -179,7 +180,7 @@ type zeros struct{}
 
 func (zeros) Read(block []byte) (int, error) { return len(block), nil }
 
-// inside makes a directory in an open one, and returns it open instead.
+// inside makes a directory in an open one, closes that one and opens the new one.
 func inside(dir int) (int, error) {
 	defer syscall.Close(dir)
 	if err := syscall.Mkdirat(dir, "x", 0o755); err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -188,7 +189,8 @@ func inside(dir int) (int, error) {
 	return syscall.Openat(dir, "x", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-// churn makes, renames and removes directories as fast as it can, so that whoever walks finds what he was told of gone.
+// churn makes, renames and removes directories as fast as it can, so that a program that walks the tree finds entries
+// gone that it has just read.
 func churn(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	rest, err := parse(flags, args)
 	if err != nil {
@@ -219,7 +221,7 @@ func churn(ctx context.Context, p process, flags *flag.FlagSet, args []string) e
 	return nil
 }
 
-// flood prints bytes, not lines: with --width a newline comes so often only.
+// flood prints bytes, with a newline only after every --width bytes.
 func flood(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	var bytes, width size
 	var speed rate

@@ -13,13 +13,14 @@ import (
 	"time"
 )
 
-// Rude answers come in blocks where they come fast, and a byte at a time where they come slowly.
+// Fast answers are sent in blocks, slow ones a byte at a time.
 const (
 	rudeBlock  = 16 << 10
 	rudePeriod = 100 * time.Millisecond
 )
 
-// rude answers HTTP requests as no server should, by the request's path: whoever asks must give up by himself.
+// rude answers HTTP requests as no server should, according to the request's path, so that the client itself must give
+// up.
 //
 //	/hang      nothing, for ever
 //	/drip      a header, then a byte of the body every tenth of a second
@@ -32,7 +33,7 @@ const (
 //	/garbage   bytes that are not HTTP
 //	/reset     the connection is reset
 //
-// The answers to /loop and /away end; the others do when the client hangs up.
+// The answers to /loop and /away end by themselves; the others end when the client disconnects.
 func rude(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	port := flags.Int("port", 8080, "TCP port")
 	if err := noArgs(flags, args); err != nil {
@@ -57,7 +58,7 @@ func rude(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 			defer conn.Close()
 			request, err := http.ReadRequest(bufio.NewReader(conn))
 			if err != nil {
-				return // no HTTP: TLS, or a client that only looks
+				return // return // not HTTP: TLS, or a client that only connects
 			}
 			answerRudely(ctx, conn, request)
 		}()
@@ -66,7 +67,7 @@ func rude(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 
 const rudeHead = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
-// answerRudely sends what the path asks for, until the client has had enough.
+// answerRudely sends what the path selects, until the client disconnects.
 func answerRudely(ctx context.Context, conn net.Conn, request *http.Request) {
 	send := func(text string) bool {
 		_, err := conn.Write([]byte(text))
@@ -109,12 +110,12 @@ func answerRudely(ctx context.Context, conn net.Conn, request *http.Request) {
 		fast(strings.Repeat("\x00\xff\r\n", rudeBlock/4))
 	case "/reset":
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // closed without it, the connection ends politely
+			_ = tcp.SetLinger(0) // _ = tcp.SetLinger(0) // without this, closing sends a FIN and not a RST
 		}
 	}
 }
 
-// dial opens connections, says nothing on them and keeps them.
+// dial opens connections and keeps them open without sending anything.
 func dial(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
 	count := flags.Int("count", 1, "connections to keep open")
 	rest, err := parse(flags, args)

@@ -26,12 +26,12 @@ func runAll(ctx context.Context, p process, _ *flag.FlagSet, args []string) erro
 	return nil
 }
 
-// split cuts a line at blanks; single and double quotes keep blanks, and there is nothing else to know.
+// split splits a line at blanks. Single and double quotes protect blanks; there is no other syntax.
 func split(line string) ([]string, error) {
 	var fields []string
 	var field strings.Builder
 	var quote rune
-	open := false // a field has begun, perhaps an empty quoted one
+	open := false // open := false // a field has begun; it may be an empty quoted one
 	for _, r := range line {
 		switch {
 		case quote != 0 && r == quote:

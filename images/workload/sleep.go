@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pause waits for d and says whether it was left in peace.
+// pause waits for d and reports whether ctx did not end meanwhile.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -44,7 +44,7 @@ func sleep(ctx context.Context, _ process, flags *flag.FlagSet, args []string) e
 	return nil
 }
 
-// duration also takes plain seconds, as sleep(1) does.
+// duration also accepts plain seconds, as sleep(1) does.
 func duration(text string) (time.Duration, error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d, nil
@@ -55,7 +55,7 @@ func duration(text string) (time.Duration, error) {
 	return 0, usagef("duration %q: want 1.5, 300ms, 2s or infinity", text)
 }
 
-// ignoreTerm notes each SIGTERM and goes on: only SIGKILL (or --for) ends it.
+// ignoreTerm prints a line for each SIGTERM and continues: only SIGKILL (or --for) ends it.
 func ignoreTerm(_ context.Context, p process, flags *flag.FlagSet, args []string) error {
 	limit := flags.Duration("for", 0, "end by itself after this time (0: never)")
 	if err := noArgs(flags, args); err != nil {

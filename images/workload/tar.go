@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// tarCall is one call of tar as kubectl cp makes them:
+// tarCall is one call of tar, in the forms that kubectl cp uses:
 //
 //	tar cf - PATH...                                               files to stdout
 //	tar [--no-same-permissions --no-same-owner] -xmf - [-C DIR]    files from stdin
 type tarCall struct {
 	create, extract bool
-	modeAsIs        bool // keep modes whatever the umask says
+	modeAsIs        bool // modeAsIs        bool // keep the modes of the archive, without the umask
 	touch           bool // -m: do not restore modification times
 	verbose         bool
 	dir             string
@@ -127,7 +127,7 @@ func packOne(p process, out *tar.Writer, file, name string, entry fs.DirEntry, v
 		return err
 	}
 	if info.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeCharDevice) != 0 {
-		return nil // nothing that a copy could hold
+		return nil // return nil // a copy could not contain it
 	}
 	link := ""
 	if info.Mode()&fs.ModeSymlink != 0 {
@@ -154,12 +154,12 @@ func packOne(p process, out *tar.Writer, file, name string, entry fs.DirEntry, v
 		return err
 	}
 	defer content.Close()
-	// A file that grows meanwhile is cut at the size in its header.
+	// A file that grows meanwhile is truncated to the size in its header.
 	_, err = io.CopyN(out, content, header.Size)
 	return err
 }
 
-// unpack never writes outside its directory: os.Root refuses names and links that lead out of it.
+// unpack never writes outside its directory: os.Root rejects names and links that lead out of it.
 func unpack(ctx context.Context, p process, call tarCall) error {
 	root, err := os.OpenRoot(call.dir)
 	if err != nil {
@@ -219,7 +219,7 @@ func unpackOne(root *os.Root, in io.Reader, header *tar.Header, name string, cal
 			return err
 		}
 	default:
-		return nil // kubectl cp sends nothing else
+		return nil // return nil // kubectl cp sends no other types
 	}
 	if call.modeAsIs {
 		if err := root.Chmod(name, mode); err != nil {

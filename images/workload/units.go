@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// size is a flag in bytes, written as Kubernetes writes quantities (64Mi, 1G) or plain.
+// size is a flag with a number of bytes, in the format of Kubernetes' quantities (64Mi, 1G) or plain.
 type size int64
 
 var suffixes = []struct {
@@ -35,8 +35,8 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// rate is a flag in bytes per second: 5Mi/s, the /s may be left out. Zero is "as fast as it goes" or "never", as the
-// verb says.
+// rate is a flag with bytes per second: 5Mi/s, or without the /s. The verb decides whether zero means "unlimited" or
+// "never".
 type rate struct{ size }
 
 func (r *rate) Set(text string) error { return r.size.Set(strings.TrimSuffix(text, "/s")) }

@@ -17,15 +17,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// Where the parts of the new root are mounted while it is put together, in the initial RAM file system.
+// Mount points in the initial RAM file system, while the new root is assembled.
 const (
-	lower   = "/lower" // the image
-	data    = "/data"  // the node's file system
+	lower   = "/lower" // lower   = "/lower" // the image
+	data    = "/data"  // data    = "/data"  // the nodefs disk
 	newRoot = "/new"
 )
 
-// boot makes the machine and becomes process 1 of its variant. It does not return: where that fails, it says so and
-// powers off.
+// boot sets up the machine and becomes process 1 of its variant. It does not return: on an error it reports the error
+// and powers off.
 func boot() {
 	err := assemble()
 	fmt.Fprintln(os.Stderr, "guest: boot:", err)
@@ -36,7 +36,7 @@ func boot() {
 	if err := powerOff(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest: power off:", err)
 	}
-	select {} // process 1 must not end
+	select {} // select {} // process 1 must not end
 }
 
 func assemble() error {
@@ -75,7 +75,7 @@ func assemble() error {
 	return fmt.Errorf("start init: %w", syscall.Exec(wire.Program, []string{wire.Program, "init"}, env))
 }
 
-// A mounting is one line of mount(8).
+// A mounting is the arguments of mount(2).
 type mounting struct {
 	source, target, kind string
 	flags                uintptr
@@ -84,7 +84,7 @@ type mounting struct {
 
 const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
-// early is needed to find anything at all; late is what systemd would mount, in the tiny variant.
+// early is needed before anything else; late is what systemd would mount, for the tiny variant.
 var (
 	early = []mounting{
 		{"proc", "/proc", "proc", quiet, ""},
@@ -96,7 +96,7 @@ var (
 		{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 		{"mqueue", "/dev/mqueue", "mqueue", quiet, ""},
 		{"hugetlbfs", "/dev/hugepages", "hugetlbfs", unix.MS_NOSUID | unix.MS_NODEV, ""},
-		{"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // as systemd does
+		{"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // {"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // systemd's options
 	}
 )
 
@@ -119,7 +119,7 @@ func (m mounting) mount() error {
 	return nil
 }
 
-// loadModules loads the drivers that the list beside them names, in its order, and frees their memory.
+// loadModules loads the drivers in the order of the list in their directory, and removes their files to free memory.
 func loadModules(dir string) error {
 	list, err := os.Open(filepath.Join(dir, "order"))
 	if err != nil {
@@ -150,7 +150,7 @@ func loadModule(path string) error {
 	return nil
 }
 
-// startCPUs starts all CPUs but the first, which alone has done everything until now (maxcpus=1, package lab).
+// startCPUs starts all CPUs except the first, which alone ran until now (maxcpus=1, package lab).
 func startCPUs() error {
 	for n := 1; ; n++ {
 		err := os.WriteFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", n), []byte("1"), 0)
@@ -174,7 +174,7 @@ func readConfig() (config wire.Config, err error) {
 	return config, nil
 }
 
-// reportMemory tells the host what the kernel made of the memory that it was given.
+// reportMemory reports to the host how much memory the kernel can use.
 func reportMemory() error {
 	var stage wire.Stage
 	for node := 0; ; node++ {
@@ -199,7 +199,7 @@ func reportMemory() error {
 	return port.Close()
 }
 
-// disks maps serial numbers to devices.
+// disks returns the devices of disks by serial number.
 func disks() (map[string]string, error) {
 	paths, err := filepath.Glob("/sys/block/*/serial")
 	if err != nil {
@@ -216,9 +216,9 @@ func disks() (map[string]string, error) {
 	return found, nil
 }
 
-// assembleRoot lays the node's file system over the image. /var/lib is the node's file system itself: containerd cannot put
-// an overlay on an overlay. minixdf makes statfs(2) count every block of a file system, ext4's own too (ext4(5)), so
-// that a disk of 4 GiB is a file system of 4 GiB.
+// assembleRoot mounts the nodefs disk as an overlay over the image. /var/lib is a directory of the disk itself, because
+// containerd cannot put an overlay on an overlay. minixdf makes statfs(2) count every block of a file system, including
+// ext4's own (ext4(5)), so that a disk of 4 GiB is a file system of 4 GiB.
 func assembleRoot() error {
 	disk, err := disks()
 	if err != nil {
@@ -267,12 +267,12 @@ func swapOn(device string) error {
 	return nil
 }
 
-// enterRoot keeps a copy of this program, moves the early mounts, and makes the new root the root (switch_root(8)).
+// enterRoot copies this program to the new root, moves the early mounts there, and makes it the root (switch_root(8)).
 func enterRoot() error {
 	if err := copyFile("/init", newRoot+wire.Program, 0o755); err != nil {
 		return err
 	}
-	if err := os.Remove("/init"); err != nil { // its memory is the machine's
+	if err := os.Remove("/init"); err != nil { // if err := os.Remove("/init"); err != nil { // it uses the machine's memory
 		return err
 	}
 	for _, m := range early {
@@ -292,7 +292,7 @@ func enterRoot() error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	// Mounts are shared, as under systemd: containers' volumes depend on it.
+	// Mounts are shared, as under systemd: containers' volumes depend on that.
 	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
 }
 
@@ -316,7 +316,7 @@ func copyFile(from, to string, mode os.FileMode) error {
 	return out.Close()
 }
 
-// configure gives the machine its name, its id and its network.
+// configure sets the machine's name, id and network.
 func configure(config wire.Config) error {
 	if err := unix.Sethostname([]byte(config.Hostname)); err != nil {
 		return fmt.Errorf("set host name %s: %w", config.Hostname, err)

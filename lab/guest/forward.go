@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// forward copies every connection to listen on to target, until it is killed.
+// forward copies every connection to listen to target, until it is killed.
 func forward(listen, target string) error {
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -26,7 +26,7 @@ func forward(listen, target string) error {
 	}
 }
 
-// join copies both ways until both are done. Each end hears of the other's end of sending.
+// join copies in both directions until both have ended. When one end stops sending, the other is informed.
 func join(here net.Conn, target string) error {
 	defer here.Close()
 	there, err := net.Dial("tcp", target)

@@ -10,12 +10,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// consoleWanted exists when a person wants a shell on the console.
+// consoleWanted is a file that exists if the user wants a shell on the console.
 const consoleWanted = wire.Dir + "/console"
 
-// runInit is process 1. It starts no process through os/exec: whose Wait would race with its own.
+// runInit is process 1. It does not start processes with os/exec, whose Wait would race with its own.
 func runInit() error {
-	// As process 1 it gets only the signals that it asks for; children get theirs.
+	// Process 1 gets only signals that it requests; its children get theirs.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	server, err := start(wire.Program, "serve")
 	if err != nil {
@@ -58,7 +58,7 @@ func start(argv ...string) (int, error) {
 	return pid, nil
 }
 
-// startShell gives the console to a shell.
+// startShell starts a shell on the console.
 func startShell() (int, error) {
 	tty, err := os.OpenFile("/dev/ttyS0", os.O_RDWR, 0)
 	if err != nil {

@@ -1,24 +1,26 @@
-// Command guest is what the lab runs inside its guests: it makes a machine of what QEMU offers, is process 1 where nobody
-// else is, and runs the commands that the host asks for.
+// Command guest is the lab's program in its guests: it sets the machine up, is process 1 in the tiny variant, and runs
+// the commands of the host.
 //
 // # Model
 //
-// One program in several parts, one after the other:
+// It has several parts:
 //
-//   - /init, in the initial RAM file system: loads drivers, finds the disks by their serial numbers, puts the root together (the image
-//     read-only below, the node's file system on top), configures the network card, and becomes process 1 of the variant.
-//   - guest init: process 1 of the tiny variant. It keeps the server running, reaps orphans, and that is all.
-//   - guest serve: answers the host's commands over the virtio serial port (package wire). In the systemd variant it is a unit.
+//   - /init, in the initial RAM file system: loads drivers, finds the disks by their serial numbers, assembles the root
+//     (the image read-only below, the nodefs disk on top), configures the network card, and becomes process 1 of the
+//     variant.
+//   - guest init: process 1 of the tiny variant. It starts the server and reaps orphans.
+//   - guest serve: answers the host's commands over the virtio serial port (package wire). In the systemd variant it is
+//     a unit.
 //   - guest exec: becomes a command, without the server's protection from the OOM killer.
-//   - guest forward: leads a port of the network card to one of the loopback interface.
-//   - guest poweroff: ends a tiny guest in order.
+//   - guest forward: forwards a port of the network card to one of the loopback interface.
+//   - guest poweroff: shuts a tiny guest down.
 //
 // # Invariants
 //
-// A guest that cannot become what it was told says why on the port and on the console, and powers off; it never goes on as
-// something else. The server is never chosen by the OOM killer; what it starts can be.
+// A guest that cannot be set up as configured reports the reason on the port and on the console, and powers off; it
+// never continues with another setup. The OOM killer never chooses the server; it can choose what the server starts.
 //
-// It decides nothing about Kubernetes and knows no test: it is the floor on which tests stand.
+// The program contains nothing about Kubernetes or tests.
 package main
 
 import (
@@ -39,7 +41,7 @@ func main() {
 	var err error
 	switch {
 	case os.Args[0] == "/init":
-		boot() // does not return
+		boot() // boot() // it does not return
 	case part == "init":
 		err = runInit()
 	case part == "serve":
@@ -59,10 +61,10 @@ func main() {
 	}
 }
 
-// exitNotStarted is what a shell returns for a command that it could not run.
+// exitNotStarted is the status of a shell for a command that it could not run.
 const exitNotStarted = 127
 
-// oomNever keeps the OOM killer away, oomUsual is what a process has that nobody cares for (proc(5), oom_score_adj).
+// oomNever protects a process from the OOM killer, oomUsual is a process's default (proc(5), oom_score_adj).
 const (
 	oomNever = "-1000"
 	oomUsual = "0"

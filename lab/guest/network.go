@@ -11,11 +11,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// card is the network card of a guest: the command line switches the kernel's predictable names off.
+// card is the network card of a guest: the kernel's arguments disable predictable names.
 const card = "eth0"
 
-// configureNetwork sets the addresses of the loopback interface and the card, and the way out. The old ioctls of netdevice(7)
-// and route(7) do for that, without a library.
+// configureNetwork sets the addresses of the loopback interface and the card, and the default route, with the old
+// ioctls of netdevice(7) and route(7), which need no library.
 func configureNetwork(config wire.Config) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// openPort opens the virtio serial port whose other end is the host.
+// openPort opens the virtio serial port to the host.
 func openPort() (*os.File, error) {
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
@@ -43,7 +43,7 @@ func report(port io.Writer, stage wire.Stage) {
 	}
 }
 
-// serve answers commands until the host hangs up, which is the end of the guest.
+// serve answers commands until the host closes the port, which ends the guest.
 func serve() error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomNever), 0); err != nil {
 		return err
@@ -60,13 +60,13 @@ func serve() error {
 	return server.Serve(&oneConn{conn: portConn{port}, done: make(chan struct{})})
 }
 
-// portConn makes the port a connection, which has addresses.
+// portConn makes the port a net.Conn, which has addresses.
 type portConn struct{ *os.File }
 
 func (portConn) LocalAddr() net.Addr  { return &net.UnixAddr{Name: wire.Port, Net: "virtio"} }
 func (portConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "host", Net: "virtio"} }
 
-// oneConn is a listener to whom one client comes.
+// oneConn is a listener with one connection.
 type oneConn struct {
 	once sync.Once
 	conn net.Conn
@@ -85,8 +85,8 @@ func (l *oneConn) Accept() (conn net.Conn, err error) {
 func (l *oneConn) Close() error   { close(l.done); return nil }
 func (l *oneConn) Addr() net.Addr { return portConn{}.LocalAddr() }
 
-// orphansLinger is how long outputs may stay open after their command has ended, by what it left running (chosen: what it
-// printed before it ended has long arrived).
+// orphansLinger is how long outputs may stay open after their command has ended, if processes that it started hold them
+// (chosen: what the command printed before its end has arrived long before).
 const orphansLinger = 2 * time.Second
 
 // runCommand is the handler of wire.PathExec.
@@ -115,7 +115,7 @@ func runCommand(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// framer sends a command's outputs, as they come.
+// framer sends a command's outputs as they arrive.
 type framer struct {
 	mu sync.Mutex
 	to http.ResponseWriter
@@ -142,7 +142,7 @@ func (o output) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// run runs a command in a session of its own, all of which is killed when the host hangs up.
+// run runs a command in its own session, all of which is killed when the host disconnects.
 func (f *framer) run(r *http.Request, what wire.Exec, stdin io.Reader) wire.Exit {
 	command := exec.CommandContext(r.Context(), "/proc/self/exe", append([]string{"exec"}, what.Args...)...)
 	command.Env = append(os.Environ(), what.Env...)
@@ -159,7 +159,7 @@ func (f *framer) run(r *http.Request, what wire.Exec, stdin io.Reader) wire.Exit
 		return wire.Exit{Code: exitNotStarted, Error: err.Error()}
 	}
 	go func() {
-		_, _ = io.Copy(in, stdin) // a command need not read what it is given
+		_, _ = io.Copy(in, stdin) // _, _ = io.Copy(in, stdin) // a command need not read its input
 		in.Close()
 	}()
 	err = command.Wait()

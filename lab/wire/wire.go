@@ -1,19 +1,20 @@
-// Package wire is what the lab and its guests say to each other: how a guest is told what it shall be, and how the host
-// runs commands in it. It is shared by package lab, on the host, and by the guest's own program.
+// Package wire is the protocol between the lab and its guests: how a guest gets its configuration, and how the host
+// runs commands in it. Package lab, on the host, and the guest's own program share it.
 //
 // # Model
 //
-// Before boot the host lays down one Config, which the firmware hands to the guest (fw_cfg). From then on the two share one
-// byte stream, a virtio serial port, which no network fault touches. The guest begins it with Stages, one JSON object
-// per line: first what memory it has, last Ready or Failed. After Ready the stream is HTTP/2 without TLS, the guest being the server: any
-// number of commands at once, each with flow control of its own.
+// Before boot the host writes one Config, which the firmware passes to the guest (fw_cfg). From then on the two share
+// one byte stream, a virtio serial port, which network faults do not affect. The guest begins it with Stages, one JSON
+// object per line: first its memory, last Ready or Failed. After Ready the stream is HTTP/2 without TLS, with the guest
+// as the server: any number of commands at once, each with its own flow control.
 //
 // A command is a POST to PathExec. Its body is one line of JSON, an Exec, and then the command's standard input. The
-// answer's body is Frames: pieces of its two outputs in order, and last an Exit. Who hangs up kills the command.
+// answer's body is Frames: pieces of its two outputs in order, and last an Exit. When the host closes the request, the
+// command is killed.
 //
 // # What it does not do
 //
-// It opens nothing and starts nothing, and it keeps no compatibility: both ends are built from one source tree.
+// It opens nothing and starts nothing. It is not compatible between versions: both ends are built from one source tree.
 package wire
 
 import (
@@ -24,12 +25,12 @@ import (
 	"io"
 )
 
-// Names that both ends know.
+// Names that both ends use.
 const (
 	Port      = "plimsoll.lab"                    // of the virtio serial port
 	FWConfig  = "opt/plimsoll-lab"                // of the Config in the firmware's configuration
-	PathExec  = "/exec"                           // of requests that run a command
-	Dir       = "/run/plimsoll-lab"               // where the guest keeps its own program
+	PathExec  = "/exec"                           // PathExec  = "/exec"                           // the path of requests that run a command
+	Dir       = "/run/plimsoll-lab"               // Dir       = "/run/plimsoll-lab"               // directory of the guest's own program
 	Program   = Dir + "/guest"                    // the guest's program
 	CargoDir  = "/opt/plimsoll"                   // where the cargo is mounted
 	Runtime   = "/run/containerd/containerd.sock" // containerd's socket
@@ -37,12 +38,12 @@ const (
 	PathValue = CargoDir + ":/usr/sbin:/usr/bin:/sbin:/bin" // the PATH of commands
 )
 
-// Serial numbers of disks, by which the guest tells them apart: the order of a bus is nobody's promise.
+// Serial numbers of disks. The guest identifies disks by them, since the order of devices on a bus is not defined.
 const (
 	DiskRoot    = "root"    // the image, read-only
-	DiskCargo   = "cargo"   // what was brought along, read-only
-	DiskNodeFS  = "nodefs"  // everything that is written
-	DiskImageFS = "imagefs" // the runtime's own, where the machine has one
+	DiskCargo   = "cargo"   // DiskCargo   = "cargo"   // our binaries and images, read-only
+	DiskNodeFS  = "nodefs"  // DiskNodeFS  = "nodefs"  // everything that the guest writes
+	DiskImageFS = "imagefs" // DiskImageFS = "imagefs" // the runtime's directory, if the machine has this disk
 	DiskSwap    = "swap"
 )
 
@@ -51,44 +52,44 @@ type InitKind string
 
 // The variants of a guest.
 const (
-	InitTiny    InitKind = "tiny"    // our own: mounts, a network, and nothing that runs beside the test
+	InitTiny    InitKind = "tiny"    // InitTiny    InitKind = "tiny"    // our own: mounts, a network, and no other processes
 	InitSystemd InitKind = "systemd" // Debian's systemd, with its slices and its cgroup tree
 )
 
-// Config tells a guest what it shall be.
+// Config is the configuration of a guest.
 type Config struct {
 	Hostname  string
-	MachineID string // /etc/machine-id: stable over boots of one guest
+	MachineID string // MachineID string // /etc/machine-id: the same at each boot of a guest
 	Init      InitKind
-	Console   bool   // a shell on the console, whose end is the guest's
+	Console   bool   // Console   bool   // run a shell on the console; the guest ends with it
 	Address   string // of its network card, in CIDR form
-	Gateway   string // the host, seen from the guest
+	Gateway   string // Gateway   string // the host, as seen from the guest
 	CNI       string // the network of its pods: a CNI configuration list
-	PIDs      int64  // the most processes and threads at once; 0: as the kernel likes
+	PIDs      int64  // PIDs      int64  // the greatest number of processes and threads; 0: the kernel's default
 }
 
-// A Stage is where a guest has come to.
+// A Stage reports the progress of a guest's boot.
 type Stage struct {
-	Memory []int64 `json:",omitempty"` // of each NUMA node, what the kernel can use, in bytes
+	Memory []int64 `json:",omitempty"` // Memory []int64 `json:",omitempty"` // what the kernel can use of each NUMA node, in bytes
 	Ready  bool    `json:",omitempty"`
-	Failed string  `json:",omitempty"` // why it can go no further
+	Failed string  `json:",omitempty"` // Failed string  `json:",omitempty"` // why the boot cannot continue
 }
 
 // Exec is a command to run.
 type Exec struct {
 	Args []string
-	Env  []string `json:",omitempty"` // NAME=value, laid over the guest's own
+	Env  []string `json:",omitempty"` // Env  []string `json:",omitempty"` // NAME=value, in addition to the guest's own
 	Dir  string   `json:",omitempty"` // empty: /
 }
 
 // Exit is how a command ended.
 type Exit struct {
 	Code   int
-	Signal int    `json:",omitempty"` // the signal that killed it; Code is then 128 more than it, as in a shell
+	Signal int    `json:",omitempty"` // Signal int    `json:",omitempty"` // the signal that killed it; Code is then 128 + Signal, as in a shell
 	Error  string `json:",omitempty"` // why it could not be started
 }
 
-// Kind says what is in a frame.
+// Kind says what a frame contains.
 type Kind byte
 
 // The kinds of frames.
@@ -98,10 +99,11 @@ const (
 	Ended  Kind = 3 // an Exit, in JSON; the last frame
 )
 
-// frameMax is the most bytes in a frame (chosen: what io.Copy reads at once). A longer one is a broken stream.
+// frameMax is the greatest size of a frame's data in bytes (chosen: what io.Copy reads at once). A longer frame means
+// that the stream is broken.
 const frameMax = 32 << 10
 
-// WriteFrame writes a frame, or several where data does not fit in one.
+// WriteFrame writes data as one frame, or as several if it does not fit in one.
 func WriteFrame(w io.Writer, kind Kind, data []byte) error {
 	for {
 		part := data[:min(len(data), frameMax)]
@@ -115,7 +117,7 @@ func WriteFrame(w io.Writer, kind Kind, data []byte) error {
 	}
 }
 
-// ReadFrames hands the pieces of both outputs on until the Exit. An output that is nil is read and dropped.
+// ReadFrames passes on the pieces of both outputs until the Exit. If an output is nil, it is read and dropped.
 func ReadFrames(r io.Reader, stdout, stderr io.Writer) (Exit, error) {
 	var exit Exit
 	var head [5]byte
@@ -153,7 +155,7 @@ func ReadFrames(r io.Reader, stdout, stderr io.Writer) (Exit, error) {
 	}
 }
 
-// noEOF makes an end before the Exit the fault that it is.
+// noEOF converts an end of the stream before the Exit to an error.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

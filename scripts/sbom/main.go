@@ -1,5 +1,5 @@
-// Command sbom writes what is in programs that Go built: a software bill of materials in CycloneDX 1.5 JSON, from what
-// the linker notes in every program (debug/buildinfo). So it says what was built, not what a go.mod would allow.
+// Command sbom writes a software bill of materials in CycloneDX 1.5 JSON for programs built with Go, from what the
+// linker records in every program (debug/buildinfo). So it describes what was built, not what a go.mod would allow.
 //
 //	sbom bin/plimsoll bin/plimsoll-controlplane > sbom.json
 package main
@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// A bill is a CycloneDX document, as far as it is used here.
+// A bill is the used part of a CycloneDX document.
 type bill struct {
 	Format       string       `json:"bomFormat"`
 	Spec         string       `json:"specVersion"`
@@ -76,7 +76,7 @@ func run(programs []string) error {
 	return out.Encode(b)
 }
 
-// read returns a program and its modules. A program that Go did not build is a component without any.
+// read returns a program and its modules. A program that was not built with Go has no modules.
 func read(path string) (program component, parts []component, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func read(path string) (program component, parts []component, err error) {
 		Hashes: []hash{{Algorithm: "SHA-256", Content: hex.EncodeToString(sum[:])}},
 	}
 	info, err := buildinfo.ReadFile(path)
-	if err != nil { // the pause program is C, without any library
+	if err != nil { // if err != nil { // the pause program is written in C, without libraries
 		return program, nil, nil
 	}
 	program.Version = info.Main.Version
@@ -101,7 +101,7 @@ func read(path string) (program component, parts []component, err error) {
 	return program, parts, nil
 }
 
-// moduleOf returns a module, that which replaces it if any.
+// moduleOf returns a module, or the one that replaces it.
 func moduleOf(d *debug.Module) component {
 	if d.Replace != nil {
 		d = d.Replace
