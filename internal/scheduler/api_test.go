@@ -49,8 +49,8 @@ func TestOutcomeOf(t *testing.T) {
 	}
 }
 
-// TestWritesPassTheGate: binds, status patches, evictions and Events are bounded together, whatever the mind decides at
-// once; a server that is quick enough gets as many as that.
+// TestWritesPassTheGate checks that binds, status patches, evictions and Events share one limit, whatever the
+// scheduling loop decides at once, and that a fast server gets as many writes as that.
 func TestWritesPassTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config, requests := atonce.RefusingServer(10 * time.Millisecond)
@@ -83,7 +83,7 @@ func TestWritesPassTheGate(t *testing.T) {
 	})
 }
 
-// TestWithdrawnBind: a bind that waits before the Gate ends as withdrawn; one that was sent ends as the server says.
+// TestWithdrawnBind: a bind in the throttle's queue ends as withdrawn; one that was sent ends as the server answers.
 func TestWithdrawnBind(t *testing.T) {
 	asked, answer := make(chan string, 2), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,7 +17,7 @@ import (
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// faraway is a cluster whose API server refuses everything for a while, or takes its time.
+// faraway is a cluster whose API server refuses everything for a while, or is slow.
 type faraway struct {
 	*cluster
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ type faraway struct {
 	asked map[string]int
 }
 
-// answer counts a request, and says whether it gets through.
+// answer counts a request, and returns an error if the server cannot be reached.
 func (f *faraway) answer(ctx context.Context, what string) error {
 	f.mu.Lock()
 	f.asked[what]++
@@ -77,21 +77,21 @@ func startFaraway(t *testing.T, limit int) (*faraway, *mind, func()) {
 	return f, m, stop
 }
 
-// back ends its absence.
+// back makes the server available again.
 func (f *faraway) back() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.away = false
 }
 
-// count is how often it was asked, by what for.
+// count returns the number of requests, by kind.
 func (f *faraway) count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.asked)
 }
 
-// eachBoundOnce is asserted at the end, whatever was in between.
+// eachBoundOnce checks at the end that each pod was bound once.
 func (f *faraway) eachBoundOnce(t *testing.T, pods int) {
 	t.Helper()
 	synctest.Wait()
@@ -107,8 +107,8 @@ func (f *faraway) eachBoundOnce(t *testing.T, pods int) {
 	}
 }
 
-// TestServerThatIsAway: while nobody answers for ten minutes, binds, conditions and evictions are tried in growing
-// pauses, no more than one for a pod in each; when the server is back, nothing is missing.
+// TestServerThatIsAway: while no request is answered for ten minutes, binds, conditions and evictions are tried with
+// growing pauses, at most one per pod in each; when the server is available again, nothing is missing.
 func TestServerThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m, stop := startFaraway(t, 16)
@@ -129,7 +129,7 @@ func TestServerThatIsAway(t *testing.T) {
 		f.add(m, high)
 		elapse(10 * time.Minute)
 		f.mu.Lock()
-		const tries = 600/10 + 10 // by the longest back-off, after a few shorter ones
+		const tries = 600/10 + 10 // at the longest back-off, after a few shorter ones
 		for what, most := range map[string]int{"bind": 20 * tries, "patch": 22 * 2 * tries, "remove": tries} {
 			if f.asked[what] > most {
 				t.Errorf("%s was asked for %d times in ten minutes, want at most %d", what, f.asked[what], most)
@@ -145,7 +145,7 @@ func TestServerThatIsAway(t *testing.T) {
 	})
 }
 
-// TestServerThatIsLate: each answer takes 25 s, and the watch shows what has happened long before.
+// TestServerThatIsLate: each answer takes 25 s, and the watch shows the effect long before.
 func TestServerThatIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m, stop := startFaraway(t, 16)
@@ -164,7 +164,7 @@ func TestServerThatIsLate(t *testing.T) {
 	})
 }
 
-// TestLateWatchAfterLostAnswers: binds happen, their answers are lost, and the watch shows them a minute later, when
+// TestLateWatchAfterLostAnswers: binds succeed, their answers are lost, and the watch shows them a minute later, when
 // they have been tried again and refused.
 func TestLateWatchAfterLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

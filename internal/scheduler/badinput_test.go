@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// badPods are pods of as many parts as fit into an object, and what they are told; "": they are placed.
+// badPods are pods with as many parts as fit into an object, and their failure messages; "": they are placed.
 var badPods = map[string]struct {
 	change func(pod *corev1.Pod, parts int)
 	told   string
@@ -65,8 +65,8 @@ var badPods = map[string]struct {
 	}, "2 node(s) didn't match pod affinity rules"},
 }
 
-// TestBadPods: a pod of 10,000 parts is placed, or is told why not, in an Event and a condition of bounded length; it
-// holds up nobody, and it is bound when its owner has mended it.
+// TestBadPods: a pod with 10,000 parts is placed, or gets the reason in an Event and a condition of limited length. It
+// delays no other pod, and is bound when its owner has corrected it.
 func TestBadPods(t *testing.T) {
 	const parts = 10000
 	for name, bad := range badPods {
@@ -95,7 +95,7 @@ func TestBadPods(t *testing.T) {
 					}
 				}
 				told := strings.Join(c.told(), "\n")
-				const bound = conditionMax + 1024 // and the rest of a patch
+				const bound = conditionMax + 1024 // with the rest of a patch
 				if !strings.Contains(events, bad.told) || !strings.Contains(told, bad.told) || len(told) > bound {
 					t.Errorf("Events %.2000s, condition of %d bytes: %.1000s", events, len(told), told)
 				}
@@ -114,8 +114,8 @@ func TestBadPods(t *testing.T) {
 	}
 }
 
-// TestFlappingNodes: nodes that change ten times a second for ten minutes, each in its own way, cost their pods no more
-// tries than their back-off allows; when they are well all pods are bound, and nobody had been forgotten.
+// TestFlappingNodes: nodes that change ten times a second for ten minutes, each in a different way, cause no more
+// attempts for their pods than the back-off allows; when they are stable, all pods are bound, and none was forgotten.
 func TestFlappingNodes(t *testing.T) {
 	for name, flap := range map[string]func(n *corev1.Node){
 		"ready": func(n *corev1.Node) {
@@ -136,7 +136,7 @@ func TestFlappingNodes(t *testing.T) {
 					n.Labels = map[string]string{"disk": "ssd"}
 					return n
 				}
-				const nodes, pods = 5, 10 // with 1.5 CPUs each two fit on a node
+				const nodes, pods = 5, 10 // with 1.5 CPUs each, two fit on a node
 				well := func(i int) { m.nodeHandler().OnUpdate(node(i), node(i)) }
 				ill := func(i int) {
 					if flap == nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// jumping is a clock that does as it is told.
+// jumping is a clock that a test controls.
 type jumping struct {
 	mu    sync.Mutex
 	ahead time.Duration
-	still time.Time // if not zero it stands still there
+	still time.Time // if not zero, the clock stands still at this time
 }
 
 func (j *jumping) now() time.Time {
@@ -43,7 +43,7 @@ func (j *jumping) stop() {
 	j.still = now
 }
 
-// goOn ends a stop: the clock has missed it, or it catches up.
+// goOn ends a stop: the clock has missed the time, or it catches up.
 func (j *jumping) goOn(catchUp bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -53,7 +53,8 @@ func (j *jumping) goOn(catchUp bool) {
 	j.still = time.Time{}
 }
 
-// jumps are what clocks do: those of machines that are set, suspended, moved to another host, or stopped by a signal.
+// jumps are what clocks do on machines whose time is set, or that are suspended, migrated to another host, or stopped
+// by a signal.
 var jumps = map[string]func(j *jumping){
 	"a year on":   func(j *jumping) { j.jump(365 * 24 * time.Hour) },
 	"a year back": func(j *jumping) { j.jump(-365 * 24 * time.Hour) },
@@ -63,7 +64,7 @@ var jumps = map[string]func(j *jumping){
 			elapse(time.Second)
 		}
 	},
-	"suspended for an hour": func(j *jumping) { // and the clock with it
+	"suspended for an hour": func(j *jumping) { // and the clock with the machine
 		j.stop()
 		elapse(time.Hour)
 		j.goOn(false)
@@ -75,9 +76,9 @@ var jumps = map[string]func(j *jumping){
 	},
 }
 
-// TestClocksThatJump: whatever the clock does while the API server refuses everything, no pod is asked for more often
-// than its back-off and the jumps allow; and when the server is back all go on within a minute, and nobody had been
-// forgotten.
+// TestClocksThatJump: whatever the clock does while the API server refuses everything, requests for a pod are no more
+// frequent than its back-off and the jumps allow. When the server accepts requests again, all pods continue within a
+// minute, and none was forgotten.
 func TestClocksThatJump(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
@@ -106,9 +107,9 @@ func TestClocksThatJump(t *testing.T) {
 
 				began, before := time.Now(), f.count()
 				jump(j)
-				m.tell(context.Background(), func(unit.Instant) {}) // as the timer would, that follows the same clock
+				m.tell(context.Background(), func(unit.Instant) {}) // as the timer, which uses the same clock, would
 				elapse(time.Minute)
-				// Once for each back-off of ten seconds, and for each of up to sixty jumps.
+				// Once per back-off of ten seconds, and once per jump, of which there are up to sixty.
 				most := int(time.Since(began)/(10*time.Second)) + 60 + 2
 				for what, n := range f.count() {
 					pods := map[string]int{"bind": 10, "patch": 12, "remove": 1}[what]
@@ -139,8 +140,8 @@ func TestClocksThatJump(t *testing.T) {
 	}
 }
 
-// TestHungBindsAndClocks: a clock that jumps while every slot has a bind that is not answered lets the mind decide
-// ahead, for as many pods as it may, and never lets it send more binds.
+// TestHungBindsAndClocks: if a clock jumps while every slot has a bind without an answer, the loop decides ahead, for
+// at most aheadMax pods, and never sends more binds.
 func TestHungBindsAndClocks(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +173,7 @@ func TestHungBindsAndClocks(t *testing.T) {
 	}
 }
 
-// TestConditionsAndClocks: a condition that is written again keeps the time of its first, whatever the clock says now.
+// TestConditionsAndClocks: a condition that is written again keeps its first time, whatever the clock says now.
 func TestConditionsAndClocks(t *testing.T) {
 	j := &jumping{}
 	pod := testPod("p", "1")
@@ -190,8 +191,8 @@ func TestConditionsAndClocks(t *testing.T) {
 	}
 }
 
-// TestTimeIsNotTheWalls: what the mind and its health measure by has a monotonic reading, so that no setting of the
-// wall clock reaches them.
+// TestTimeIsNotTheWalls: the scheduling loop and its Health use monotonic time, so setting the wall clock does not
+// affect them.
 func TestTimeIsNotTheWalls(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
 	times := map[string]time.Time{"the mind's": m.start, "health's": m.o.Health.start, "the clock's": m.clock()}
@@ -202,7 +203,7 @@ func TestTimeIsNotTheWalls(t *testing.T) {
 	}
 }
 
-// TestNowGoesOn: time is above zero from the first on, and neither goes back nor stands still after a clock that went
+// TestNowGoesOn: time is above zero from the start, never goes back, and does not stand still after a clock that went
 // back.
 func TestNowGoesOn(t *testing.T) {
 	j := &jumping{}

@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// cluster is an API server of the scheduler's interest: it binds once, and it fails as told.
+// cluster is an API server with what the scheduler needs: it binds a pod once, and fails as a test says.
 type cluster struct {
 	t   *testing.T
 	rng *rand.Rand
@@ -34,13 +34,13 @@ type cluster struct {
 	patches []string
 	trouble bool // refuse some binds, lose some answers
 	refuses bool // refuse all binds
-	deletes bool // the test deletes pods while their binds are on their way; else a bind of what is gone is an error
+	deletes bool // the test deletes pods while their binds are in flight; else a bind of a missing pod is an error
 
 	removed  []string
-	protects bool // whoever is asked to remove is refused
+	protects bool // every deletion is refused
 	refused  int
 
-	noWrites int // that many writes to storage fail
+	noWrites int // how many writes to storage fail
 	writes   []string
 
 	onBound, onGone func(*corev1.Pod) // the watch
@@ -71,7 +71,7 @@ func (c *cluster) bind(_ context.Context, d corescheduler.Decision) (coreschedul
 	}
 	pod = pod.DeepCopy()
 	pod.Spec.NodeName = binding.Target.Name
-	pod.Annotations = binding.Annotations // added, by the API server
+	pod.Annotations = binding.Annotations // the API server adds annotations
 	c.pods[pod.UID] = pod
 	c.bound[pod.UID]++
 	go c.onBound(pod)
@@ -150,7 +150,7 @@ func newCluster(t *testing.T) *cluster {
 	return &cluster{t: t, rng: rand.New(rand.NewPCG(1, 2)), pods: map[types.UID]*corev1.Pod{}, bound: map[types.UID]int{}}
 }
 
-// set and unset change what the API server has, without the watch.
+// set and unset change the API server's state without an event of the watch.
 func (c *cluster) set(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +168,7 @@ func (c *cluster) add(m *mind, pod *corev1.Pod) {
 	m.podHandler().OnAdd(pod, false)
 }
 
-// where is the node of a pod; none while it waits or when it is gone.
+// where returns the node of a pod; none while it is pending, or when it is gone.
 func (c *cluster) where(pod *corev1.Pod) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,14 +178,14 @@ func (c *cluster) where(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// told are the patches, each after the name of its pod.
+// told returns the patches, each after the name of its pod.
 func (c *cluster) told() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.patches...)
 }
 
-// evicted are the names of those that were removed.
+// evicted returns the names of the deleted pods.
 func (c *cluster) evicted() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,12 +220,14 @@ func onNode(pod *corev1.Pod, node string) *corev1.Pod {
 	return pod
 }
 
+// start runs a scheduling loop against c in a synctest bubble until the returned function is called.
+
 // start runs a mind against c inside a synctest bubble until the returned function is called.
 func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 	return startPrepared(c, limit, func(*mind) {})
 }
 
-// startPrepared is start for a mind that prepare completes before it runs.
+// startPrepared is start for a scheduling loop that prepare completes before it runs.
 func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
@@ -240,7 +242,7 @@ func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.F
 		m.podHandler().OnUpdate(pod, pod)
 	}
 	c.onGone = func(pod *corev1.Pod) {
-		time.Sleep(30 * time.Millisecond) // its grace
+		time.Sleep(30 * time.Millisecond) // its termination grace period
 		m.podHandler().OnDelete(pod)
 	}
 	prepare(m)
@@ -259,7 +261,7 @@ func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.F
 	}
 }
 
-// elapse lets so much of a bubble's time go by, and what is due then happen. Outside a bubble it panics.
+// elapse advances a bubble's time, and lets what is due happen. Outside a bubble it panics.
 func elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -267,7 +269,7 @@ func elapse(d time.Duration) {
 
 func synced(m *mind) fact { return func(_ unit.Instant) { m.synced = true } }
 
-// total sums a metric over its labels; of histograms, what was observed.
+// total returns the sum of a metric over its labels; of a histogram, the sum of the counts.
 func total(t *testing.T, m *Metrics, name string) (sum float64) {
 	families, err := m.Registry.Gather()
 	if err != nil {

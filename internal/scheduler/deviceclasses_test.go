@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestDeviceClassIsNamed: a pod that asks for an extended resource which a device class serves hears so, by the name of
-// the class; not any more when the class is gone, nor of a resource that none serves.
+// TestDeviceClassIsNamed: if a pod requests an extended resource that a device class serves, the failure has the name
+// of the class; not after the class is deleted, nor for a resource that no class serves.
 func TestDeviceClassIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

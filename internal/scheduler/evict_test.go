@@ -19,8 +19,9 @@ import (
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told
-// why, and the other takes its place; nobody else is evicted, and the nomination is written down meanwhile.
+// TestPreemption adds a pod of high priority to a full node: the pod of lower priority gets the condition and is
+// deleted, with an Event, and the other takes its place. No other pod is evicted, and the nomination is in the status
+// meanwhile.
 func TestPreemption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -79,7 +80,7 @@ func TestPreemption(t *testing.T) {
 	})
 }
 
-// TestRefusedEvictionsBackOff: a victim that nobody may delete is asked for again after growing pauses, not at once.
+// TestRefusedEvictionsBackOff: if the deletion of a victim is refused, it is tried again after growing pauses.
 func TestRefusedEvictionsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -109,7 +110,7 @@ func TestRefusedEvictionsBackOff(t *testing.T) {
 	})
 }
 
-// protecting is a cluster in which one pod may not be deleted.
+// protecting is a cluster where one pod cannot be deleted.
 type protecting struct {
 	*cluster
 	name string
@@ -125,8 +126,8 @@ func (p *protecting) remove(ctx context.Context, namespace, name string, uid typ
 	return p.cluster.remove(ctx, namespace, name, uid)
 }
 
-// TestOneThatMayNotBeEvicted: where one victim may not be deleted, those that were to go after it stay: there would be
-// no room all the same.
+// TestOneThatMayNotBeEvicted: if one victim cannot be deleted, the victims after it are not deleted, because there
+// would be no room anyway.
 func TestOneThatMayNotBeEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -144,8 +145,8 @@ func TestOneThatMayNotBeEvicted(t *testing.T) {
 	})
 }
 
-// TestNoEvictionThatIsNotNeeded: evictions that wait for their turn are not made any more for pods that have found a
-// place, or are gone, meanwhile; nor when another leads, nor of who goes anyhow.
+// TestNoEvictionThatIsNotNeeded: evictions that wait are dropped if their preemptor has been placed, or is gone; if
+// another process leads; and if the victim is being deleted anyway.
 func TestNoEvictionThatIsNotNeeded(t *testing.T) {
 	const waiting = 4
 	for _, how := range []string{"placed", "deleted", "bound by another", "another leads", "the victim goes by itself"} {
@@ -208,7 +209,7 @@ func TestNoEvictionThatIsNotNeeded(t *testing.T) {
 	}
 }
 
-// slow is a cluster that takes so long for each patch and each deletion, however many there are at once.
+// slow is a cluster that takes the same time for each patch and each deletion, however many there are at once.
 type slow struct {
 	*cluster
 	takes time.Duration
@@ -224,8 +225,9 @@ func (s slow) remove(ctx context.Context, namespace, name string, uid types.UID)
 	return s.cluster.remove(ctx, namespace, name, uid)
 }
 
-// TestEvictionsKeepAServerBusy: on a server that takes 50 ms for each answer and answers many at once, as one in use
-// does, a hundred pods that evict three each are placed within two seconds: 600 writes, one after another for each pod.
+// TestEvictionsKeepAServerBusy: with a server that takes 50 ms per answer and processes many requests at once, as a
+// busy one does, a hundred pods that preempt three each are placed within two seconds: 600 writes, one after another
+// per preemptor.
 func TestEvictionsKeepAServerBusy(t *testing.T) {
 	const pods, victims = 100, 3
 	synctest.Test(t, func(t *testing.T) {
@@ -251,8 +253,8 @@ func TestEvictionsKeepAServerBusy(t *testing.T) {
 	})
 }
 
-// TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get
-// their place.
+// TestEvictionsAreBounded: a hundred pods that each preempt one at the same time cause a few deletions at a time, and
+// all are placed.
 func TestEvictionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{removes: make(chan struct{})}
@@ -278,8 +280,8 @@ func TestEvictionsAreBounded(t *testing.T) {
 	})
 }
 
-// preemptInFlight lets a pod of high priority come while the bind of a less important one is on its way to the only
-// node, and lets binds be answered then. It returns what was told.
+// preemptInFlight adds a pod of high priority while the bind of a pod of lower priority to the only node is in flight,
+// and then lets binds be answered. It returns the Events.
 func preemptInFlight(t *testing.T, h *hanging) (told []string, evictions float64) {
 	m, recorder, stop := startHanging(t, 10, h)
 	defer stop()
@@ -299,12 +301,12 @@ func preemptInFlight(t *testing.T, h *hanging) (told []string, evictions float64
 			told = append(told, e)
 		}
 	}
-	m.o.Metrics.evictions.WithLabelValues("success") // there may be none yet
+	m.o.Metrics.evictions.WithLabelValues("success") // the counter may not exist yet
 	return told, total(t, m.o.Metrics, "scheduler_preemption_goroutines_execution_total")
 }
 
-// TestVictimInFlight: a victim whose bind has not been sent is not deleted, it waits for its turn; one whose bind was
-// sent by then is deleted as a bound one.
+// TestVictimInFlight: a victim whose bind was not sent is not deleted, and waits; one whose bind was sent by then is
+// deleted as a bound pod.
 func TestVictimInFlight(t *testing.T) {
 	const said = "Normal Preempted Preempted by pod uid-high on node n"
 	for _, q := range []struct {
@@ -314,7 +316,7 @@ func TestVictimInFlight(t *testing.T) {
 		removed []string
 		bound   int
 	}{
-		{name: "before the Gate", told: said + " (in kube-scheduler memory)."}, // and nobody is asked to evict anybody
+		{name: "before the Gate", told: said + " (in kube-scheduler memory)."}, // and no pod is evicted
 		{name: "on the wire", sent: true, told: said, removed: []string{"low"}, bound: 1},
 	} {
 		t.Run(q.name, func(t *testing.T) {
@@ -333,8 +335,8 @@ func TestVictimInFlight(t *testing.T) {
 	}
 }
 
-// TestHeldVictimIsTakenBack at once: its bind waits for a slot, and those before it hang. So is the one that took its
-// place, for one that is more important still.
+// TestHeldVictimIsTakenBack: a victim whose bind waits for a slot, behind binds that hang, is forgotten at once. So is
+// the pod that took its place, for a pod of still higher priority.
 func TestHeldVictimIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{binds: make(chan struct{}), onWire: true}
@@ -352,7 +354,7 @@ func TestHeldVictimIsTakenBack(t *testing.T) {
 			pod.Spec.NodeSelector = node.Labels
 			h.add(m, pod)
 		}
-		h.add(m, testPod("held", "1")) // before low, and nobody's victim
+		h.add(m, testPod("held", "1")) // before low, and not a victim
 		here("low", 1)
 		elapse(2 * hungAfter)
 		told := func() (told string) {
@@ -387,8 +389,8 @@ func TestHeldVictimIsTakenBack(t *testing.T) {
 	})
 }
 
-// TestVictimThatIsWrittenAboutIsTakenBack at once: its bind waits until it is written why it was not placed before, and
-// that hangs.
+// TestVictimThatIsWrittenAboutIsTakenBack: a victim whose bind waits for a status patch that hangs is forgotten at
+// once.
 func TestVictimThatIsWrittenAboutIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -418,8 +420,8 @@ func TestVictimThatIsWrittenAboutIsTakenBack(t *testing.T) {
 	})
 }
 
-// TestNoFurtherVictims: of several victims those that were not asked to go yet stay, when the pod for which they should
-// is gone, going or bound meanwhile.
+// TestNoFurtherVictims: the remaining victims are not deleted if their preemptor is gone, being deleted or bound
+// meanwhile.
 func TestNoFurtherVictims(t *testing.T) {
 	for how, happens := range map[string]func(pod *corev1.Pod){
 		"bound": func(pod *corev1.Pod) { pod.Spec.NodeName = "elsewhere" },
@@ -445,7 +447,7 @@ func TestNoFurtherVictims(t *testing.T) {
 				} else {
 					h.set(changed)
 				}
-				close(h.removes) // before the watch tells of it
+				close(h.removes) // before the event of the watch
 				elapse(time.Second)
 				if len(h.removed) != 1 {
 					t.Errorf("evicted %v, want one", h.removed)
@@ -464,7 +466,8 @@ func TestNoFurtherVictims(t *testing.T) {
 	}
 }
 
-// answering is a cluster that answers writes about victims so. now is what has become of the victim, if anything.
+// answering is a cluster with a given answer to writes about victims. now is the victim's state after that, if it has
+// changed.
 type answering struct {
 	*cluster
 	patch, delete error
@@ -488,8 +491,8 @@ func (a *answering) patchStatus(ctx context.Context, namespace, name string, pat
 
 func (a *answering) remove(context.Context, string, string, types.UID) error { return a.delete }
 
-// TestVictimsThatAreGone: a victim that is gone, or another by now, when it shall be marked or deleted is no failure of
-// the eviction; a refusal is.
+// TestVictimsThatAreGone: a victim that is gone, or has another UID, when its condition is written or it is deleted, is
+// no failure of the eviction; a refusal is.
 func TestVictimsThatAreGone(t *testing.T) {
 	pods := corev1.Resource("pods")
 	gone, other := apierrors.NewNotFound(pods, "low"), apierrors.NewConflict(pods, "low", errors.New("another UID"))
@@ -537,7 +540,7 @@ func TestVictimsThatAreGone(t *testing.T) {
 	}
 }
 
-// TestMarkedVictims: a victim that says already that it is disrupted, and why, is not marked again before it is
+// TestMarkedVictims: a victim that has the condition with its reason already does not get it again before it is
 // deleted.
 func TestMarkedVictims(t *testing.T) {
 	for _, marked := range []bool{true, false} {

@@ -42,7 +42,7 @@ func configured(t *testing.T, format string, args ...any) *schedulerconfig.Confi
 	return c
 }
 
-// extended starts a mind with one extender, and the profiles that a file with it gives.
+// extended starts a scheduling loop with one extender, and the profiles of a file with it.
 func extended(t *testing.T, format string, args ...any) (*cluster, *mind, *record.FakeRecorder) {
 	t.Helper()
 	config := configured(t, format, args...)
@@ -58,7 +58,7 @@ func extended(t *testing.T, format string, args ...any) (*cluster, *mind, *recor
 	return c, m, recorder
 }
 
-// authority makes a CA, a serving certificate for localhost and a client's, in a directory.
+// authority creates a CA, a serving certificate for localhost and a client certificate in a directory.
 func authority(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "pki")
@@ -77,7 +77,7 @@ func authority(t *testing.T) (dir string) {
 	return dir
 }
 
-// TestExtenderTLS asks a real server over TLS, as each way to say it in the file has it.
+// TestExtenderTLS sends requests to a real server over TLS, with each way to configure it in the file.
 func TestExtenderTLS(t *testing.T) {
 	dir, foreign := authority(t), authority(t)
 	read := func(path string) []byte {
@@ -106,7 +106,7 @@ func TestExtenderTLS(t *testing.T) {
 	}
 	open, closed := start(tls.NoClientCert), start(tls.RequireAndVerifyClientCert)
 	ca, cert, key := pki.CertPath(dir, "ca"), pki.CertPath(dir, "client"), pki.KeyPath(dir, "client")
-	inFiles := func(ca, of string) string { // the client's pair from that directory
+	inFiles := func(ca, of string) string { // the client's files in that directory
 		return fmt.Sprintf("caFile: %s, certFile: %s, keyFile: %s", ca, pki.CertPath(of, "client"), pki.KeyPath(of, "client"))
 	}
 	for _, q := range []struct{ name, url, tls, more, failure string }{
@@ -159,10 +159,10 @@ func TestExtenderTLS(t *testing.T) {
 	}
 }
 
-// TestBadExtenders: whatever one does that is asked, the pod hears why it waits within the extender's time, what is
-// read is bounded, and where it may be ignored the pod goes on.
+// TestBadExtenders: whatever an extender answers, the pod's condition says within the extender's timeout why it waits,
+// the read bytes are limited, and the pod continues if the extender is ignorable.
 func TestBadExtenders(t *testing.T) {
-	wait := func(r *http.Request) { // until who asks goes away, which shows when all was read
+	wait := func(r *http.Request) { // until the client is gone, which is detected when everything was read
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}
@@ -231,8 +231,8 @@ func TestBadExtenders(t *testing.T) {
 	}
 }
 
-// TestReasonsOfExtendersAreBounded: one that has another long reason for each of a thousand nodes does not fill the
-// pod's condition with them.
+// TestReasonsOfExtendersAreBounded: an extender with a different long reason for each of a thousand nodes does not fill
+// the pod's condition.
 func TestReasonsOfExtendersAreBounded(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var args extenderv1.ExtenderArgs
@@ -259,8 +259,8 @@ func TestReasonsOfExtendersAreBounded(t *testing.T) {
 	}
 }
 
-// TestHangingExtenderHoldsUpNobodyElse: while one answers nobody, it is asked about a few pods at once, and pods that
-// it does not concern are bound.
+// TestHangingExtenderHoldsUpNobodyElse: an extender that does not answer is asked about a few pods at once, and pods
+// that it does not concern are bound.
 func TestHangingExtenderHoldsUpNobodyElse(t *testing.T) {
 	var questions atonce.Counter
 	ended := make(chan struct{})
@@ -292,8 +292,8 @@ func askingFor(pod *corev1.Pod, name corev1.ResourceName) *corev1.Pod {
 	return pod
 }
 
-// TestManagedResources: of a resource that the scheduler is to ignore nodes need not have any, the extender decides; of
-// one that it manages besides, nodes must.
+// TestManagedResources: nodes need not have a resource that the scheduler ignores, because the extender decides; of
+// other managed resources, nodes must have enough.
 func TestManagedResources(t *testing.T) {
 	for _, ignored := range []bool{true, false} {
 		var mu sync.Mutex
@@ -326,7 +326,7 @@ func TestManagedResources(t *testing.T) {
 	}
 }
 
-// saying is an extender that answers so, asked by names or with whole nodes.
+// saying is an extender with this answer, called with node names or with whole nodes.
 func saying(t *testing.T, status int, text string, names bool) *extender {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if status == 0 {
@@ -345,8 +345,8 @@ func saying(t *testing.T, status int, text string, names bool) *extender {
 	return list[0]
 }
 
-// TestAnswersOfTheOtherKind: who is asked by names answers by names, and who is told nodes with nodes; who names none
-// has rejected all.
+// TestAnswersOfTheOtherKind: an extender that gets names answers with names, one that gets nodes with nodes; one that
+// returns none has rejected all.
 func TestAnswersOfTheOtherKind(t *testing.T) {
 	const node = `{"Nodes": {"items": [{"metadata": {"name": "a"}}]}}`
 	for _, q := range []struct {
@@ -365,7 +365,7 @@ func TestAnswersOfTheOtherKind(t *testing.T) {
 	}
 }
 
-// TestBindsOfExtenders: what it refuses has not happened, and what it does not answer may have.
+// TestBindsOfExtenders: a refused bind has not happened; a bind without an answer may have.
 func TestBindsOfExtenders(t *testing.T) {
 	for _, q := range []struct {
 		status int
@@ -386,8 +386,8 @@ func TestBindsOfExtenders(t *testing.T) {
 	}
 }
 
-// TestScoresThatFail do not matter, and where one node is left none are asked for. A node that is gone by the time that
-// one who wants whole nodes is asked is left out.
+// TestScoresThatFail: scores that fail are ignored, and with one node left none are requested. A node that is deleted
+// before whole nodes are sent is left out.
 func TestScoresThatFail(t *testing.T) {
 	pod := testPod("p", "1")
 	m, _ := idle(pod)

@@ -22,10 +22,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// judge is an extender that is asked about evictions: it says what answer says.
+// judge is an extender that is asked about preemption, with a given answer.
 type judge struct {
 	t     *testing.T
-	names bool // it is told UIDs only
+	names bool // it gets UIDs only
 
 	mu     sync.Mutex
 	asked  []string // pod: node(victims) ...
@@ -82,7 +82,7 @@ func leave(left map[string][]string) func(http.ResponseWriter, map[string][]stri
 	}
 }
 
-// fullNodes starts a mind with three nodes, each full with one pod, the more important the later its name.
+// fullNodes starts a scheduling loop with three nodes, each full with one pod, with priorities in the order of names.
 func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind, *record.FakeRecorder) {
 	c := newCluster(t)
 	m, recorder, stop := startPrepared(c, 10, func(m *mind) {
@@ -101,7 +101,7 @@ func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind,
 	return c, m, recorder
 }
 
-// hears waits for an Event that has part.
+// hears waits for an Event with part in its text.
 func hears(t *testing.T, recorder *record.FakeRecorder, part string) {
 	t.Helper()
 	for end := time.After(20 * time.Second); ; {
@@ -116,8 +116,8 @@ func hears(t *testing.T, recorder *record.FakeRecorder, part string) {
 	}
 }
 
-// TestExtenderDecidesOnEvictions: an extender with a preemptVerb hears of every eviction that would make room, by UIDs
-// or with whole pods, and only what it leaves happens.
+// TestExtenderDecidesOnEvictions: an extender with a preemptVerb gets every possible preemption, with UIDs or whole
+// pods, and only what it leaves is carried out.
 func TestExtenderDecidesOnEvictions(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		j := &judge{t: t, names: names, answer: leave(map[string][]string{"c": {"uid-on-c"}, "b": {"uid-on-b"}})}
@@ -141,8 +141,8 @@ func TestExtenderDecidesOnEvictions(t *testing.T) {
 	}
 }
 
-// TestExtenderMayRefuseEvictions: while it leaves none, fails or answers nonsense nobody goes, the pod hears why it
-// waits, and it is asked again; an ignorable one that fails is as if it were not there.
+// TestExtenderMayRefuseEvictions: while an extender leaves none, fails or answers nonsense, no pod is evicted, the
+// condition says why the pod waits, and the extender is asked again; an ignorable extender that fails is skipped.
 func TestExtenderMayRefuseEvictions(t *testing.T) {
 	j := &judge{t: t, names: true}
 	server := httptest.NewServer(j)
@@ -194,14 +194,16 @@ func TestExtenderMayRefuseEvictions(t *testing.T) {
 		j.say(q.then)
 		c, m, _ = fullNodes(t, settings)
 		c.add(m, high)
-		if strings.Contains(q.says, ": ") && !strings.Contains(q.says, "expected") { // what it leaves out is left out
+		// nodes missing in the answer are left out
+		if strings.Contains(q.says, ": ") && !strings.Contains(q.says, "expected") {
 			eventually(t, q.says+": the cheapest went", func() bool { return c.evicted() == "on-a" })
 		}
 	}
 }
 
-// TestVictimsThatExtendersDoNotHearOf: one who wants whole victims is not asked about those that are gone; where all
-// are, or one cannot be read, nobody is asked and nobody goes; and whom one left nothing, the next is not asked.
+// TestVictimsThatExtendersDoNotHearOf: an extender that gets whole victims is not asked about victims that are gone. If
+// all are gone, or one cannot be read, no extender is asked and no pod is evicted. If one leaves none, the next is not
+// asked.
 func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 	start := func(preempt ...string) (j *judge, c *cluster, m *mind, high func(), recorder *record.FakeRecorder) {
 		j = &judge{t: t, answer: leave(nil)}
@@ -253,11 +255,11 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 		t.Errorf("evicted %s", c.evicted())
 	}
 	if got := asked(j); len(got) == 0 {
-		t.Error("nobody is asked") // the judge would complain of the other verb
+		t.Error("nobody is asked") // the judge would fail the test for the other verb
 	}
 }
 
-// unreadable is a cluster of which one pod cannot be read.
+// unreadable is a cluster where one pod cannot be read.
 type unreadable struct {
 	*cluster
 	name string
@@ -270,7 +272,7 @@ func (u unreadable) pod(ctx context.Context, namespace, name string) (*corev1.Po
 	return u.cluster.pod(ctx, namespace, name)
 }
 
-// TestIgnorableExtenderLeavesOut: a node without victims in its answer is left out, and the rest of the answer holds.
+// TestIgnorableExtenderLeavesOut: a node without victims in the answer is left out; the rest of the answer is used.
 func TestIgnorableExtenderLeavesOut(t *testing.T) {
 	j := &judge{t: t, names: true, answer: leave(map[string][]string{"a": nil, "b": nil, "c": {"uid-on-c"}})}
 	server := httptest.NewServer(j)

@@ -19,15 +19,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// outsider is an extender in upstream's words: it rejects node a, prefers c, and binds if asked to.
+// outsider is an extender: it rejects node a, prefers c, and binds if configured.
 type outsider struct {
 	t     *testing.T
-	names bool // it is told names only
+	names bool // it gets names only
 	bound func(extenderv1.ExtenderBindingArgs)
 
 	mu     sync.Mutex
 	broken bool
-	all    bool // it rejects all
+	all    bool // it rejects all nodes
 	asked  []string
 }
 
@@ -92,16 +92,16 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// hasty is a mind's placer with pauses so short that tests with real servers need not wait for them.
+// hasty is a Placer with pauses so short that tests with real servers need not wait for them.
 func hasty(profiles []corescheduler.Profile) *corescheduler.Placer {
 	return corescheduler.New(corescheduler.Options{
 		Profiles: profiles, BackoffFirst: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
 	})
 }
 
-// TestExtenders: pods that an extender concerns go where it lets them, and where it prefers them, by names or whole
-// nodes; it may bind them. Others it does not hear of. What it rejects is said in its words; while it fails a pod is
-// tried again, unless it may be ignored.
+// TestExtenders: a pod that concerns an extender goes where it allows and prefers, with names or whole nodes; it may
+// bind the pod. It is not asked about other pods. Its reasons are reported. If it fails, the pod is tried again, unless
+// it is ignorable.
 func TestExtenders(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		c := newCluster(t)
@@ -193,7 +193,7 @@ func TestExtenders(t *testing.T) {
 	}
 }
 
-// TestIgnorableExtender: one that is away does not hold up pods if the file says so.
+// TestIgnorableExtender: an ignorable extender that cannot be reached does not delay pods.
 func TestIgnorableExtender(t *testing.T) {
 	c := newCluster(t)
 	gone := httptest.NewServer(http.NotFoundHandler())

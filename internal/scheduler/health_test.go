@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestHealthAfterAPause: a turn that begins because a pause is over counts as one that begins because of a fact.
+// TestHealthAfterAPause: an iteration that begins because of the timer counts like one that begins because of a fact.
 func TestHealthAfterAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -45,8 +45,8 @@ func TestHealthAfterAPause(t *testing.T) {
 	})
 }
 
-// TestHealth: a scheduler is alive before it runs and while it works or waits, not when one turn does not end; it is
-// ready when it has its first lists.
+// TestHealth: a scheduler is alive before it runs, and while it works or waits, but not if an iteration does not end;
+// it is ready when it has its first lists.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -21,15 +21,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// hanging is a cluster of which some answers do not come until they are let go.
+// hanging is a cluster where some answers are delayed until a test allows them.
 type hanging struct {
 	*cluster
-	onWire                  bool          // binds that hang were sent: they cannot be withdrawn
-	binds, patches, removes chan struct{} // closed: answered at once; nil: likewise
+	onWire                  bool          // hanging binds were sent, so they cannot be withdrawn
+	binds, patches, removes chan struct{} // closed or nil: answered at once
 	mu                      sync.Mutex
 	removing, most          int
 	binding, mostBinds      int
-	sent                    map[string]bool // pods whose binds were
+	sent                    map[string]bool // pods whose binds were sent
 }
 
 func await(ctx context.Context, gate chan struct{}) {
@@ -51,7 +51,7 @@ func (h *hanging) bind(ctx context.Context, d corescheduler.Decision) (coresched
 		h.binding--
 		h.mu.Unlock()
 	}()
-	for h.binds != nil && !h.onWire && !isClosed(h.binds) { // as before a Gate
+	for h.binds != nil && !h.onWire && !isClosed(h.binds) { // as in the throttle's queue
 		if time.Sleep(time.Millisecond); kube.IsWithdrawn(ctx) {
 			return corescheduler.BindWithdrawn, errWithdrawn
 		}
@@ -95,13 +95,13 @@ func isClosed(gate chan struct{}) bool {
 }
 
 // startHanging is start with an API that hangs.
+// startHanging is start with an API server that hangs.
 func startHanging(t *testing.T, limit int, h *hanging) (*mind, *record.FakeRecorder, func()) {
 	h.cluster, h.sent = newCluster(t), map[string]bool{}
 	return startPrepared(h.cluster, limit, func(m *mind) { m.api = h })
 }
 
-// TestNoSpinWhileSlotsAreTaken: a failed bind that is due is no reason to look again at once while no decision may be
-// made.
+// TestNoSpinWhileSlotsAreTaken: while no decision may be made, a failed bind that is due does not make the loop spin.
 func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	m.synced = true
@@ -131,9 +131,9 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	}
 }
 
-// TestHungBindsHoldUpNobody: while every slot has a bind that is not answered, a pod that fits nowhere hears of it, an
-// important one evicts, and what was placed meanwhile is bound when the server is back; never more binds than slots are
-// sent.
+// TestHungBindsHoldUpNobody: while every slot has a bind without an answer, a pod that fits nowhere gets its condition,
+// a pod of high priority preempts, and what was placed meanwhile is bound when the server answers again; there are
+// never more binds than slots.
 func TestHungBindsHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{binds: make(chan struct{})}
@@ -164,8 +164,8 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 	})
 }
 
-// TestNoConditionOnBoundPods: why pods were not placed waits for a server that takes no patches. Those that are bound
-// meanwhile are left alone; the others get their condition, once.
+// TestNoConditionOnBoundPods: conditions wait for a server that accepts no patches. Those of pods bound meanwhile are
+// dropped; the others are written once.
 func TestNoConditionOnBoundPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -186,7 +186,7 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 		if early < 20 || len(h.bound) != 30 {
 			t.Errorf("%d bound while patches hung, %d after", early, len(h.bound))
 		}
-		// Those that were on the wire are written, before the bind; no others.
+		// Those already sent are written before the bind; no others are.
 		never := func(patch string) bool { return strings.HasPrefix(patch, "never ") }
 		if patches := h.cluster.patches; len(patches) > failureWriters+1 || !slices.ContainsFunc(patches, never) {
 			t.Errorf("%d patches: %.300q", len(patches), patches)
@@ -194,8 +194,8 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 	})
 }
 
-// TestConditionsAndBindsDoNotOvertake: why pods were not placed waits for a server that takes no patches, their binds
-// for one that takes no binds. What was to be written of those whose binds are sent is not, whichever is let go first.
+// TestConditionsAndBindsDoNotOvertake: conditions wait for a server that accepts no patches, and binds for one that
+// accepts no binds. The conditions of pods whose binds are sent are not written, whichever is accepted first.
 func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{}), binds: make(chan struct{}), onWire: true}
@@ -212,7 +212,7 @@ func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 		if want := 30 - failureWriters; len(h.sent) != want {
 			t.Errorf("%d binds were sent, want those of pods of which nothing is being written: %d", len(h.sent), want)
 		}
-		close(h.patches) // patchStatus looks at what was sent
+		close(h.patches) // patchStatus checks what was sent
 		elapse(time.Minute)
 		close(h.binds)
 		elapse(time.Minute)
@@ -222,8 +222,8 @@ func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 	})
 }
 
-// TestExLeaderWritesNothing: a process that may lead no more evicts, binds and explains nothing, whatever it had
-// decided.
+// TestExLeaderWritesNothing: a process that may not lead any more sends no evictions, binds and conditions, whatever it
+// had decided.
 func TestExLeaderWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -243,7 +243,7 @@ func TestExLeaderWritesNothing(t *testing.T) {
 		h.add(m, testPod("another", "1"))
 		h.add(m, testPod("unplaced", "20"))
 		elapse(time.Minute)
-		if len(h.removed) > 0 || len(h.bound) > 0 || len(h.cluster.patches) > 2 { // those that were on the wire
+		if len(h.removed) > 0 || len(h.bound) > 0 || len(h.cluster.patches) > 2 { // those already sent
 			t.Errorf("removed %v, bound %v, %d patches", h.removed, h.bound, len(h.cluster.patches))
 		}
 		for len(recorder.Events) > 0 {

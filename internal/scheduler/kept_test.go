@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestKeptPods lists and watches pods over HTTP, keeps little of them, and hands on each change once.
+// TestKeptPods lists and watches pods over HTTP, checks what is kept of them, and that each change is passed on once.
 func TestKeptPods(t *testing.T) {
 	pod := func(name, version, node string) *corev1.Pod {
 		p := testPod(name, "100m")
@@ -43,7 +43,7 @@ func TestKeptPods(t *testing.T) {
 			return
 		}
 		if r.URL.Query().Get("sendInitialEvents") == "true" {
-			w.WriteHeader(http.StatusUnprocessableEntity) // list, please
+			w.WriteHeader(http.StatusUnprocessableEntity) // makes the client list
 			return
 		}
 		for {
@@ -104,7 +104,7 @@ func TestKeptPods(t *testing.T) {
 	expect("0 1 0")
 }
 
-// TestKeptConditions: those that a scheduler writes.
+// TestKeptConditions: only the conditions that a scheduler writes are kept.
 func TestKeptConditions(t *testing.T) {
 	pod := testPod("p", "1")
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.DisruptionTarget, corev1.PodInitialized, corev1.PodScheduled} {

@@ -12,8 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestLatest: of what was put about one object only the latest is done, never two at once about one, and none that was
-// withdrawn.
+// TestLatest: only the latest work per object is done, never two at once for one object, and no withdrawn work.
 func TestLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -44,7 +43,7 @@ func TestLatest(t *testing.T) {
 		l.put("a", 100)
 		synctest.Wait()
 		l.put("a", 101)
-		l.put("a", 102) // in place of 101, after 100
+		l.put("a", 102) // replaces 101, after 100
 		l.put("b", 200)
 		l.put("c", 300)
 		l.put("d", 400) // all three workers are busy
@@ -68,8 +67,8 @@ func TestLatest(t *testing.T) {
 	})
 }
 
-// TestLatestInAnyOrder: whatever is put, withdrawn and tried in vain, no two work at one object at a time, and what was
-// put last is done, unless it was withdrawn.
+// TestLatestInAnyOrder: whatever is put, withdrawn and fails, no two workers process one object at a time, and the
+// latest work is done unless it was withdrawn.
 func TestLatestInAnyOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,8 +124,8 @@ func TestLatestInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestLatestTriesAgain: what was tried in vain is tried again, after pauses that grow up to the longest; not when
-// something newer came, and not when it was withdrawn meanwhile.
+// TestLatestTriesAgain: failed work is tried again, after pauses that grow up to the longest; not if newer work was
+// added, or it was withdrawn meanwhile.
 func TestLatestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

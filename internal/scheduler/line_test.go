@@ -23,14 +23,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// numaNode is a node whose agent lets pods in as binds reach it, and reports later, or never.
+// numaNode is a node whose agent admits pods as binds arrive, and reports later, or never.
 type numaNode struct {
 	encoder *topology.Encoder
 	state   *numa.State
 	onWay   int
 }
 
-// numaCluster is an API server and the agents behind it.
+// numaCluster is an API server with the agents of its nodes.
 type numaCluster struct {
 	*cluster
 	mu      sync.Mutex
@@ -79,9 +79,8 @@ func (c *numaCluster) bind(ctx context.Context, d corescheduler.Decision) (cores
 	return outcome, err
 }
 
-// TestPinnedPodsAreNeverRefused: a burst of pods that want whole CPUs of one NUMA node, faster than any report, through
-// an API that refuses some binds and loses answers: what is bound, the agent lets in, until every node is as full as
-// can be.
+// TestPinnedPodsAreNeverRefused: a burst of pods that request whole CPUs of one NUMA node, faster than any report, with
+// an API server that refuses some binds and loses answers: the agent admits every bound pod, until every node is full.
 func TestPinnedPodsAreNeverRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &numaCluster{cluster: newCluster(t), nodes: map[string]*numaNode{}}
@@ -159,8 +158,9 @@ func newNUMANode(t *testing.T, name string) *numaNode {
 	return &numaNode{encoder: encoder, state: layout.NewState()}
 }
 
-// TestLines: of pods that get something of their own from a node's agent one is on its way there; the next goes when it
-// is bound, and none of those behind it does when it is not. Other nodes, and other pods, do not wait.
+// TestLines: of the binds to one node of pods that get something from the agent, one is in flight; the next is sent
+// when it has succeeded, and those behind it are withdrawn when it has failed. Other nodes, and other pods, do not
+// wait.
 func TestLines(t *testing.T) {
 	l := lines{}
 	first, others := pinned("first", "n"), []placed{pinned("second", "n"), pinned("third", "n"), pinned("fourth", "n")}
@@ -194,22 +194,22 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// pinned is a decision on a pod that gets something of its own from the agent of its node.
+// pinned is a decision for a pod that gets something from the agent of its node.
 func pinned(name, node string) placed {
 	p := asking(name, node)
 	p.Berth = numa.Berth{{Container: "main"}}
 	return p
 }
 
-// asking is one on a pod that asks, and gets nothing.
+// asking is a decision for a pod that requests something from the agent and gets nothing.
 func asking(name, node string) placed {
 	return placed{Decision: corescheduler.Decision{Node: node, Pod: corescheduler.Pod{
 		ID: corescheduler.PodID(name), NUMA: &numa.Pod{},
 	}}}
 }
 
-// TestLinesOfThoseWhoGetNothing: they go beside each other; one that gets something waits for them, and those that come
-// after it for it, in their order.
+// TestLinesOfThoseWhoGetNothing: such binds are sent together. One that gets something waits for them, and later ones
+// wait for it, in order.
 func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 	names := func(of []placed) (out []string) {
 		for _, p := range of {
@@ -254,8 +254,8 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 	}
 }
 
-// TestGuaranteedPodsDoNotQueue: binds to one node whose agent reports no NUMA nodes, as upstream's, go beside each
-// other, also of pods that would get CPUs of their own elsewhere.
+// TestGuaranteedPodsDoNotQueue: binds to a node whose agent reports no NUMA nodes, as upstream's, are sent together,
+// also those of pods that would get exclusive CPUs elsewhere.
 func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -280,7 +280,7 @@ func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 	})
 }
 
-// slowBinds is an API server that takes a second for each bind, and counts how many it has to answer at once.
+// slowBinds is an API server that takes a second per bind, and counts the binds in flight.
 type slowBinds struct {
 	*cluster
 	counts    sync.Mutex
@@ -300,8 +300,8 @@ func (s *slowBinds) bind(ctx context.Context, d corescheduler.Decision) (coresch
 	return s.cluster.bind(ctx, d)
 }
 
-// TestReportsThatGo: when the report of a node is gone, or is another's, pods go there as to any node, which they did
-// not while its agent would have refused them.
+// TestReportsThatGo: when the report of a node is deleted, or belongs to another reporter, pods go there as to any
+// node, which they did not while its agent would have rejected them.
 func TestReportsThatGo(t *testing.T) {
 	for how, happens := range map[string]func(h cache.ResourceEventHandler, o *topology.Object){
 		"deleted": func(h cache.ResourceEventHandler, o *topology.Object) { h.OnDelete(o) },

@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestPodResources: all pages are read, each family stands together, ended pods are left out, and what a pod's author
-// wrote is escaped. oracle/ holds the lines against upstream's. Who leads no more says nothing.
+// TestPodResources: all pages are read, the lines of a family are together, ended pods are left out, and text of a
+// pod's author is escaped. oracle/ compares the lines with upstream's. A process that does not lead answers nothing.
 func TestPodResources(t *testing.T) {
 	pod := func(name, scheduler string, phase corev1.PodPhase) corev1.Pod {
 		p := testPod(name, "1500m")
@@ -72,8 +72,8 @@ func TestPodResources(t *testing.T) {
 	}
 }
 
-// TestMetricsOfTrouble: what fails is counted under upstream's names, and a pod that fits nowhere under the plugins
-// that rejected nodes for it, until it is gone.
+// TestMetricsOfTrouble: failures are counted by upstream's names, and a pod that fits nowhere by the plugins that
+// rejected nodes, until it is gone.
 func TestMetricsOfTrouble(t *testing.T) {
 	m := NewMetrics()
 	count := func(plugin string) (n float64) {
@@ -127,7 +127,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 	})
 }
 
-// TestFlushedIsCounted: a pod that only the look after a long wait found is counted when it is bound.
+// TestFlushedIsCounted: a pod that only the check of long-waiting pods found is counted when it is bound.
 func TestFlushedIsCounted(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	for _, flushed := range []bool{true, false} {
@@ -138,8 +138,8 @@ func TestFlushedIsCounted(t *testing.T) {
 	}
 }
 
-// TestPodResourcesOneAtATime: while one request is answered another is refused, and afterwards the next is answered;
-// one for which the pods cannot be listed is broken off.
+// TestPodResourcesOneAtATime: while one request is served another is refused, and afterwards the next is served; if the
+// pods cannot be listed, the response is aborted.
 func TestPodResourcesOneAtATime(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan int)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,21 +22,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// wirePod is a pod of a wire: its UID follows from its name.
+// wirePod is a pod of a wire. Its UID is derived from its name.
 func wirePod(name, cpu string, priority int32) *corev1.Pod {
 	return withPriority(testPod(name, cpu), priority)
 }
 
-// during lets w treat writes so, until it is called with nil.
+// during sets how w treats writes, until it is called with nil.
 func (w *wire) during(trouble func(ctx context.Context, what string) wireFate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trouble = trouble
 }
 
-// TestRunThroughTrouble: whatever an API server does with writes for ten minutes, it is asked with pauses, and soon
-// after it is well each pod is bound once, room was made for the important one, who fits nowhere knows why, and no
-// Event is missing.
+// TestRunThroughTrouble: whatever an API server does with writes for ten minutes, requests are made with pauses. Soon
+// after it works again, each pod is bound once, the pod of high priority has preempted, pods that fit nowhere have
+// their condition, and no Event is missing.
 func TestRunThroughTrouble(t *testing.T) {
 	always := func(fate wireFate) func(context.Context, string) wireFate {
 		return func(context.Context, string) wireFate { return fate }
@@ -102,8 +102,8 @@ func TestRunThroughTrouble(t *testing.T) {
 	}
 }
 
-// TestRunAfterAGap: what happened while the watches were down counts when they are back: who is gone leaves room, a pod
-// of the same name is another, a node that is gone takes nobody.
+// TestRunAfterAGap: what happened while the watches were broken counts afterwards: a deleted pod leaves room, a pod
+// with the same name is another pod, a deleted node gets no pods.
 func TestRunAfterAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -143,7 +143,7 @@ func TestRunAfterAGap(t *testing.T) {
 	})
 }
 
-// TestRunTellsBeforeItEnds: Events about what was done are written also when the scheduler is stopped meanwhile.
+// TestRunTellsBeforeItEnds: Events about what was done are sent even if the scheduler is stopped meanwhile.
 func TestRunTellsBeforeItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -163,7 +163,7 @@ func TestRunTellsBeforeItEnds(t *testing.T) {
 	})
 }
 
-// boundNow are the pods that are bound.
+// boundNow returns the names of the bound pods.
 func (w *wire) boundNow() (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,8 +173,8 @@ func (w *wire) boundNow() (names []string) {
 	return names
 }
 
-// TestServedLater: a kind that the API server does not have yet, or does not tell of while it is away, is followed as
-// soon as it has it; and nothing is placed before it is known whether it has.
+// TestServedLater: a kind that the API server does not serve yet, or that cannot be read while the server is not
+// available, is watched as soon as it is served; nothing is placed until it is known whether it is served.
 func TestServedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -214,7 +214,7 @@ func TestServedLater(t *testing.T) {
 	})
 }
 
-// TestNothingBeforeReports: nothing is placed while the API server cannot say whether it has reports of NUMA nodes.
+// TestNothingBeforeReports: nothing is placed while it is not known whether there are reports of NUMA nodes.
 func TestNothingBeforeReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -242,8 +242,8 @@ func TestNothingBeforeReports(t *testing.T) {
 	})
 }
 
-// TestReportsThatMayNotBeRead: where the scheduler may not read reports of NUMA nodes or device classes, it places pods
-// without, and asks again now and then.
+// TestReportsThatMayNotBeRead: if the scheduler is not allowed to read reports of NUMA nodes or device classes, it
+// places pods without them, and asks again now and then.
 func TestReportsThatMayNotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -272,8 +272,8 @@ func TestReportsThatMayNotBeRead(t *testing.T) {
 	})
 }
 
-// TestRunAsksBeforeItWrites: a process that may lead no more, whatever it had decided and however long that waited,
-// sends no more binds, marks, deletions or conditions.
+// TestRunAsksBeforeItWrites: a process that may not lead any more sends no binds, victim conditions, deletions or pod
+// conditions, whatever it had decided and however long that waited.
 func TestRunAsksBeforeItWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -309,8 +309,8 @@ func TestRunAsksBeforeItWrites(t *testing.T) {
 	})
 }
 
-// TestRunAsksBeforeItSends: what had been asked about, and waited before the Gate or to be sent once more when the
-// process was deposed, is not sent.
+// TestRunAsksBeforeItSends: requests that waited in the throttle, or for a retry, when the process lost the leadership
+// are not sent.
 func TestRunAsksBeforeItSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -344,7 +344,7 @@ func TestRunAsksBeforeItSends(t *testing.T) {
 	})
 }
 
-// writes is how many were asked for, but for Events.
+// writes returns the number of write requests, without those for Events.
 func (w *wire) writes() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -356,8 +356,8 @@ func (w *wire) writes() (n int) {
 	return n
 }
 
-// TestRunKnowsNamespaces by their labels: a pod joins those in namespaces of its team, and goes on when a namespace
-// comes to the team.
+// TestRunKnowsNamespaces: affinity by namespace labels: a pod joins those in namespaces of its team, and is placed when
+// a namespace joins the team.
 func TestRunKnowsNamespaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -403,7 +403,7 @@ func TestRunKnowsNamespaces(t *testing.T) {
 	})
 }
 
-// TestRunForgetsGroups: pods of a Service are spread over nodes, and those of one that is gone are not any more.
+// TestRunForgetsGroups: pods of a Service are spread over nodes, and those of a deleted one no longer are.
 func TestRunForgetsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -420,7 +420,7 @@ func TestRunForgetsGroups(t *testing.T) {
 		for i := range 4 {
 			w.put("pods", onNode(web(fmt.Sprint("on-a", i)), "a"))
 		}
-		w.put("pods", onNode(wirePod("fills", "8", 0), "b")) // but for the Service, a is the better node
+		w.put("pods", onNode(wirePod("fills", "8", 0), "b")) // without the Service, a is the better node
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 			Spec:       corev1.ServiceSpec{Selector: web("").Labels},
@@ -440,8 +440,7 @@ func TestRunForgetsGroups(t *testing.T) {
 	})
 }
 
-// TestRunDoesAsItIsTold: it answers to the name that it was given, has no more binds on their way than it may, writes
-// Events through their own client, counts where it was told to, and says when it is ready.
+// TestRunDoesAsItIsTold: the options Name, BindsInFlight, Events, Metrics and Health have effect.
 func TestRunDoesAsItIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, events := newWire(t), newWire(t)
@@ -495,7 +494,7 @@ func TestRunDoesAsItIsTold(t *testing.T) {
 	})
 }
 
-// TestRunEvicts: the mark of a victim goes through the Gate as its deletion does, before what is less urgent.
+// TestRunEvicts: a victim's condition passes the throttle with its deletion's priority, before less urgent requests.
 func TestRunEvicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -524,8 +523,8 @@ func TestRunEvicts(t *testing.T) {
 	})
 }
 
-// TestRunEndsForGood: when Run has returned nothing is asked of the API server any more, though there are Events that
-// it has not taken.
+// TestRunEndsForGood: when Run has returned, no further request is made, although the API server has not accepted all
+// Events.
 func TestRunEndsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -554,17 +553,17 @@ func TestRunEndsForGood(t *testing.T) {
 	})
 }
 
-// direct is a server that is asked without a network.
+// direct sends requests to a handler without a network.
 type direct struct{ http.Handler }
 
-// RoundTrip is part of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (d direct) RoundTrip(q *http.Request) (*http.Response, error) {
 	answer := httptest.NewRecorder()
 	d.ServeHTTP(answer, q)
 	return answer.Result(), nil
 }
 
-// TestRunTellsExtendersNodes as the API server has them.
+// TestRunTellsExtendersNodes checks that extenders get nodes as the API server has them.
 func TestRunTellsExtendersNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)

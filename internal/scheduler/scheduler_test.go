@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestBurstThroughTrouble binds 400 pods while the API refuses some binds and loses some answers: each is bound exactly
-// once, and no node beyond what it has.
+// TestBurstThroughTrouble binds 400 pods while the API server refuses some binds and loses some answers: each is bound
+// exactly once, and no node exceeds its allocatable.
 func TestBurstThroughTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -56,7 +56,8 @@ func TestBurstThroughTrouble(t *testing.T) {
 	})
 }
 
-// TestNothingBeforeTheLists places nothing until all lists are in, however long it takes, and whatever comes meanwhile.
+// TestNothingBeforeTheLists places nothing until all lists have arrived, however long that takes, and whatever comes
+// meanwhile.
 func TestNothingBeforeTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -80,8 +81,8 @@ func TestNothingBeforeTheLists(t *testing.T) {
 	})
 }
 
-// TestFailureIsTold checks the event and the condition of a pod that fits nowhere, that an unchanged condition is not
-// written again, and what becomes of it when a node comes.
+// TestFailureIsTold checks the Event and the condition of a pod that fits nowhere, that an unchanged condition is not
+// written again, and what happens when a node is added.
 func TestFailureIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -127,12 +128,12 @@ func TestOtherSchedulersPodsAreLeftAlone(t *testing.T) {
 	})
 }
 
-// TestOthersNominate: where another nominates a waiting pod, it goes as soon as it fits there, whatever else is free;
-// not when the nomination was taken back, and what we nominated ourselves is not undone by what the API shows late.
+// TestOthersNominate: a waiting pod that others nominate goes to that node as soon as it fits, whatever else is free;
+// not if the nomination was removed. What we nominated ourselves is not changed by a late event.
 func TestOthersNominate(t *testing.T) {
 	for _, takenBack := range []bool{false, true} {
 		chosen := map[string]int{}
-		for i := range 8 { // the choice among equals differs by the pod's name
+		for i := range 8 { // the choice among equal nodes depends on the pod's name
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t)
 				m, _, stop := start(c, 10)
@@ -156,7 +157,7 @@ func TestOthersNominate(t *testing.T) {
 				begin, told := make(chan struct{}), make(chan struct{})
 				go m.tell(context.Background(), func(unit.Instant) { close(told); <-begin })
 				<-told
-				for _, name := range []string{"a", "b", "late", "c", "d"} { // heard before the next decision
+				for _, name := range []string{"a", "b", "late", "c", "d"} { // before the next decision
 					m.nodeHandler().OnAdd(testNode(name, "4"), false)
 				}
 				close(begin)
@@ -170,7 +171,7 @@ func TestOthersNominate(t *testing.T) {
 	}
 }
 
-// TestEventsCarryTheirProfilesName, and so does the mark on the victim of a preemption.
+// TestEventsCarryTheirProfilesName: so does the condition of a victim.
 func TestEventsCarryTheirProfilesName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -205,7 +206,7 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 	})
 }
 
-// TestFactsWait: whoever tells the mind something waits while too much is told; nothing is dropped, and in order.
+// TestFactsWait: tell blocks while too many facts wait; none is dropped, and they stay in order.
 func TestFactsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
@@ -229,7 +230,7 @@ func TestFactsWait(t *testing.T) {
 	})
 }
 
-// TestBoundByAnother: a pod that is bound is not told that its bind failed.
+// TestBoundByAnother: a pod that is bound gets no Event that its bind failed.
 func TestBoundByAnother(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	o := Options{Metrics: NewMetrics(), Name: DefaultName}
@@ -239,7 +240,7 @@ func TestBoundByAnother(t *testing.T) {
 	for _, q := range []struct {
 		on   string
 		told int
-	}{{"", 1}, {"another", 1}} { // in all
+	}{{"", 1}, {"another", 1}} { // in total
 		pod.Spec.NodeName = q.on
 		d := corescheduler.Decision{Pod: corescheduler.Pod{ID: "uid-p", Namespace: "default", Name: "p"}, Node: "n"}
 		m.reportBind(d, corescheduler.BindRefused, errors.New("already assigned"))

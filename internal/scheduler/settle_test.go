@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// idle is a mind that does not run, and what it tells; pods are those that it can look up.
+// idle is a scheduling loop that does not run, with its Events. pods are those that it can look up.
 func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
 	recorder := record.NewFakeRecorder(10)
 	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2, Profiles: []corescheduler.Profile{{Name: DefaultName}}}
@@ -36,12 +36,12 @@ func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
 	return m, recorder
 }
 
-// decided is that pod goes to n.
+// decided is the decision that pod goes to n.
 func decided(pod *corev1.Pod) placed {
 	return placed{Decision: corescheduler.Decision{Pod: translate.PlacementPod(pod), Node: "n"}, flight: &flight{}}
 }
 
-// TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that nobody knows any more.
+// TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that is gone.
 func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
 	m, recorder := idle()
 	p := decided(testPod("p", "1"))
@@ -57,8 +57,8 @@ func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
 	}
 }
 
-// TestWatchBeforeTheAnswerIsLost: the watch shows where a pod is before the wait for the answer of its bind ends. It is
-// told and counted once, with the node that it is on.
+// TestWatchBeforeTheAnswerIsLost: the watch shows a pod's node before the answer of its bind times out. There is one
+// Event and one count, with the node that it is on.
 func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	pod := onNode(testPod("p", "1"), "other")
 	m, recorder := idle(pod)
@@ -79,8 +79,8 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	}
 }
 
-// TestBindsOfNoAnswer: a pod whose bind had no answer is told once where it is, by the watch or by the next bind,
-// whichever is first. One whose bind was refused is not told by us where others have bound it.
+// TestBindsOfNoAnswer: for a pod whose bind had no answer there is one Event, when the watch or the next bind shows its
+// node, whichever is first. There is none from us for a pod whose bind was refused and that others have bound.
 func TestBindsOfNoAnswer(t *testing.T) {
 	for _, q := range []struct {
 		name     string
@@ -115,8 +115,8 @@ func TestBindsOfNoAnswer(t *testing.T) {
 	}
 }
 
-// TestNoAnswerAndNoNews: a pod whose bind had no answer, and that the watch shows as one that waits still, as when
-// others write its status, is not told that it is placed; once it is shown on a node, it is.
+// TestNoAnswerAndNoNews: for a pod whose bind had no answer, and that the watch still shows as pending, for example
+// because others write its status, there is no Event that it is placed; when the watch shows it on a node, there is.
 func TestNoAnswerAndNoNews(t *testing.T) {
 	pod := testPod("p", "1")
 	m, recorder := idle(pod)
@@ -133,7 +133,7 @@ func TestNoAnswerAndNoNews(t *testing.T) {
 	}
 }
 
-// TestHeardOnce: a pod that was passed on, and is shown again as it is stored, is no news; nor is what is no pod.
+// TestHeardOnce: a pod that is shown again as it is stored is not passed on; nor is an object that is no pod.
 func TestHeardOnce(t *testing.T) {
 	m, _ := idle()
 	kept := KeepPod(testPod("p", "1"))
@@ -145,7 +145,7 @@ func TestHeardOnce(t *testing.T) {
 	}
 }
 
-// TestCut: a text is cut between characters, so that with the sign that there was more it is no longer than it may be.
+// TestCut: a text is cut between characters, and with the mark it is no longer than allowed.
 func TestCut(t *testing.T) {
 	for _, q := range []struct {
 		text string
@@ -162,8 +162,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestAnswersCount: while binds are answered nothing is decided ahead, though each slot that becomes free is taken at
-// once by one that was held.
+// TestAnswersCount: while binds are answered the loop does not decide ahead, although each slot that becomes free is
+// used at once by a held decision.
 func TestAnswersCount(t *testing.T) {
 	pod := testPod("p", "1")
 	c := newCluster(t)
@@ -182,7 +182,7 @@ func TestAnswersCount(t *testing.T) {
 	}
 }
 
-// TestDecidedAheadIsBounded: behind a server that answers nothing, decisions are made for so many pods and no more.
+// TestDecidedAheadIsBounded: with a server that answers nothing, at most aheadMax decisions are made ahead.
 func TestDecidedAheadIsBounded(t *testing.T) {
 	m, _ := idle()
 	m.synced = true
@@ -196,7 +196,7 @@ func TestDecidedAheadIsBounded(t *testing.T) {
 	}
 }
 
-// TestBindsTellTheAgent where the pod is expected to lie, if it owns anything.
+// TestBindsTellTheAgent: a bind carries the pod's berth, if anything is assigned to it.
 func TestBindsTellTheAgent(t *testing.T) {
 	p := decided(testPod("p", "1"))
 	if b := bindingOf(p.Decision); b.Annotations != nil || b.UID != "uid-p" || b.Target.Name != "n" {
@@ -209,8 +209,8 @@ func TestBindsTellTheAgent(t *testing.T) {
 	}
 }
 
-// TestConditionPatch: what a pod says already is not written again, and a nomination that has come to nothing is taken
-// away.
+// TestConditionPatch: a condition that a pod has already is not written again, and a nomination that has ended is
+// removed.
 func TestConditionPatch(t *testing.T) {
 	now := time.Now()
 	says := func(status corev1.ConditionStatus, reason, message, nominated string) *corev1.Pod {
@@ -244,8 +244,9 @@ func TestConditionPatch(t *testing.T) {
 	}
 }
 
-// TestConditionsOfWhoIsElsewhere: nothing is written about a pod that is gone or on a node; what was refused because
-// the pod is gone or another, is not tried again, all else is; and whoever may not write tries again.
+// TestConditionsOfWhoIsElsewhere: nothing is written about a pod that is gone or on a node. A patch that was refused
+// because the pod is gone or has another UID is not tried again, any other is; and so it is in a process that does not
+// lead.
 func TestConditionsOfWhoIsElsewhere(t *testing.T) {
 	pods := corev1.Resource("pods")
 	here := testPod("p", "1")
@@ -278,7 +279,7 @@ func TestConditionsOfWhoIsElsewhere(t *testing.T) {
 	}
 }
 
-// refusing is a cluster that answers each patch so.
+// refusing is a cluster with a given answer to each patch.
 type refusing struct {
 	*cluster
 	answer error
@@ -290,8 +291,8 @@ func (r *refusing) patchStatus(context.Context, string, string, []byte) error {
 	return r.answer
 }
 
-// TestKeptWhileItWaits: what is to be written about a pod, and who is to go for it, is not dropped when the pod is
-// shown again as it waits; it is when it is on a node, or going.
+// TestKeptWhileItWaits: a pending condition and pending evictions are not dropped when the pod is shown again as
+// waiting; they are when it is on a node, or being deleted.
 func TestKeptWhileItWaits(t *testing.T) {
 	m, _ := idle()
 	pod := testPod("p", "1")
@@ -312,7 +313,7 @@ func TestKeptWhileItWaits(t *testing.T) {
 	}
 }
 
-// TestRunRefuses options that cannot work.
+// TestRunRefuses checks options that cannot work.
 func TestRunRefuses(t *testing.T) {
 	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api.example"})
 	if err != nil {

@@ -31,7 +31,7 @@ func (c *cluster) askForVolume(_ context.Context, q *corescheduler.VolumeProvisi
 	return c.write("ask for " + q.Name + " on " + q.Node)
 }
 
-// write notes what is written to storage; the first noWrites of them fail.
+// write records a write to storage; the first noWrites of them fail.
 func (c *cluster) write(what string) error {
 	time.Sleep(5 * time.Millisecond)
 	c.mu.Lock()
@@ -68,7 +68,7 @@ func testVolume(name, version string) *corev1.PersistentVolume {
 	}
 }
 
-// storage tells the mind of a class, a volume and a claim, and returns a pod with that claim.
+// storage passes a class, a volume and a claim to the scheduling loop, and returns a pod with that claim.
 func storage(m *mind, provisioner string) *corev1.Pod {
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	class := &storagev1.StorageClass{
@@ -84,8 +84,8 @@ func storage(m *mind, provisioner string) *corev1.Pod {
 	return pod
 }
 
-// TestVolumesBeforeTheBind keeps the volume for the claim, waits until both are bound, however long that takes, and
-// binds the pod then; a write that fails is repeated after the back-off.
+// TestVolumesBeforeTheBind: the volume is reserved for the claim; when both are bound, however long that takes, the pod
+// is bound. A write that fails is repeated after the back-off.
 func TestVolumesBeforeTheBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -129,7 +129,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 	})
 }
 
-// TestVolumesNeverCome tries again, elsewhere if it can, when no volume was made in time.
+// TestVolumesNeverCome: the pod is tried again, if possible elsewhere, when no volume was provisioned in time.
 func TestVolumesNeverCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -152,7 +152,8 @@ func TestVolumesNeverCome(t *testing.T) {
 		if got := <-recorder.Events; got != want {
 			t.Errorf("event %q", got)
 		}
-		// The provisioner gives the claim back: whoever waited for it tries again, now with it unwritten.
+		// The provisioner rejects the node: the pod that waited for the claim is tried again, and the annotation must
+		// be written.
 		m.tell(context.Background(), func(now unit.Instant) {
 			m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "3")))
 		})
@@ -166,7 +167,7 @@ func TestVolumesNeverCome(t *testing.T) {
 	})
 }
 
-// TestExLeaderWritesNoVolumes: what was placed before and waits for its turn is not written any more.
+// TestExLeaderWritesNoVolumes: volume plans that wait are not written by a process that does not lead any more.
 func TestExLeaderWritesNoVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -183,8 +184,8 @@ func TestExLeaderWritesNoVolumes(t *testing.T) {
 	})
 }
 
-// TestVictimWhoseVolumesAreWritten: room is made of a pod of which volumes are being written, or wait for what is
-// written about it: its bind is not sent, what was not begun is not written, and it waits for its turn.
+// TestVictimWhoseVolumesAreWritten: a victim whose volume plan is being written, or waits for a status patch: its bind
+// is not sent, writes that were not begun are not sent, and the pod waits.
 func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -225,7 +226,7 @@ func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 	}
 }
 
-// bodies is a way to an API server that takes all, and keeps what was sent.
+// bodies is an API server that accepts everything, and keeps the request bodies.
 type bodies []string
 
 func (b *bodies) RoundTrip(q *http.Request) (*http.Response, error) {
@@ -234,8 +235,8 @@ func (b *bodies) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer(q, http.StatusOK, map[string]any{}), err
 }
 
-// TestVolumeWritesAreGuarded: what is written of a volume and a claim names the versions and the claim that were
-// decided on, so that one that changed meanwhile is left alone.
+// TestVolumeWritesAreGuarded: writes to a volume and a claim have the versions and the claim for which they were
+// decided, so that an object that changed meanwhile is not written.
 func TestVolumeWritesAreGuarded(t *testing.T) {
 	var sent bodies
 	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api.example", Transport: &sent, QPS: -1})

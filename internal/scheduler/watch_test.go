@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// queueing is a cluster before whose writes there is a Gate, at which those about pods wait until they may go.
+// queueing is a cluster behind a throttle in which writes about pods wait until a test allows them.
 type queueing struct {
 	*cluster
 	open chan struct{}
@@ -50,8 +50,8 @@ func (q *queueing) remove(ctx context.Context, namespace, name string, uid types
 	return q.cluster.remove(ctx, namespace, name, uid)
 }
 
-// TestWithdrawnByTheWatch: what waits before the Gate about a pod that is bound by another, or gone, is not sent: why
-// it was not placed, and the eviction of those who were in its way.
+// TestWithdrawnByTheWatch: requests in the throttle's queue about a pod that others bind, or that is gone, are not
+// sent: its condition, and the eviction of its victims.
 func TestWithdrawnByTheWatch(t *testing.T) {
 	for how, happens := range map[string]func(q *queueing, m *mind, pod *corev1.Pod){
 		"bound by another": func(q *queueing, m *mind, pod *corev1.Pod) {
@@ -110,8 +110,8 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 	}
 }
 
-// TestMissedEvents: a waiting pod gets the room that somebody leaves, however the watch shows it, at once and not by
-// the look after a long wait; and none that only seems to be.
+// TestMissedEvents: a waiting pod gets the room that another pod leaves, however the watch shows it, at once and not by
+// the check of long-waiting pods; and no room that only seems to be free.
 func TestMissedEvents(t *testing.T) {
 	missed := func(key string, obj any) any { return cache.DeletedFinalStateUnknown{Key: key, Obj: obj} }
 	for how, q := range map[string]struct {
@@ -171,8 +171,7 @@ func TestMissedEvents(t *testing.T) {
 	}
 }
 
-// TestPreemptorOfALostNode: where the node goes on which room is being made for a pod, room is made for it elsewhere at
-// once.
+// TestPreemptorOfALostNode: if the node on which a pod is nominated is deleted, the pod preempts elsewhere at once.
 func TestPreemptorOfALostNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -181,7 +180,7 @@ func TestPreemptorOfALostNode(t *testing.T) {
 		ends := c.onGone
 		c.onGone = func(pod *corev1.Pod) {
 			if pod.Name == "slow" {
-				time.Sleep(time.Hour) // its grace
+				time.Sleep(time.Hour) // its termination grace period
 			}
 			ends(pod)
 		}
@@ -205,7 +204,7 @@ func TestPreemptorOfALostNode(t *testing.T) {
 	})
 }
 
-// TestFollowed: each change of an object reaches the mind, also a deletion that the watch missed.
+// TestFollowed: each change of an object reaches the scheduling loop, also a deletion that the watch missed.
 func TestFollowed(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
 	var told []string
@@ -219,7 +218,7 @@ func TestFollowed(t *testing.T) {
 	h.OnUpdate(named("a", "new"), named("a", "changed"))
 	h.OnDelete(named("a", "changed"))
 	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "b", Obj: named("b", "")})
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "c"}) // nothing is known of it
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "c"}) // the object is not known
 	m.nodeHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "c"})
 	m.podHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "c"})
 	m.hearAll()
@@ -228,8 +227,8 @@ func TestFollowed(t *testing.T) {
 	}
 }
 
-// TestNobodyIsCountedThatIsGone: of a pod that fits nowhere, or whose bind had no answer, nothing is kept as soon as it
-// is bound, gone or made anew.
+// TestNobodyIsCountedThatIsGone: nothing is kept of a pod that fits nowhere, or whose bind had no answer, as soon as it
+// is bound, deleted or created again.
 func TestNobodyIsCountedThatIsGone(t *testing.T) {
 	profiles := []corescheduler.Profile{{Name: DefaultName}}
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
@@ -253,7 +252,7 @@ func TestNobodyIsCountedThatIsGone(t *testing.T) {
 	}
 }
 
-// TestTrimmed: of what selects pods nothing is kept that no rule reads, and what they read is.
+// TestTrimmed: only what rules read is kept of objects that select pods.
 func TestTrimmed(t *testing.T) {
 	labels := map[string]string{"app": "web"}
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}

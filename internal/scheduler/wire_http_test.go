@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RoundTrip is part of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (w *wire) RoundTrip(q *http.Request) (*http.Response, error) {
 	var body []byte
 	if q.Body != nil {
@@ -64,7 +64,7 @@ func (w *wire) RoundTrip(q *http.Request) (*http.Response, error) {
 	return resp, q.Context().Err()
 }
 
-// address is what a request is about.
+// address is the object of a request.
 type address struct{ resource, namespace, name, part string }
 
 func addressOf(q *http.Request) (a address) {
@@ -94,7 +94,7 @@ func answer(q *http.Request, code int, v any) *http.Response {
 	return response(q, code, io.NopCloser(bytes.NewReader(jsonOf(v))))
 }
 
-// reasons are what an API server says beside its codes.
+// reasons are the reasons that an API server sends with its status codes.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusForbidden:           metav1.StatusReasonForbidden,
 	http.StatusNotFound:            metav1.StatusReasonNotFound,
@@ -111,7 +111,7 @@ func refusal(q *http.Request, code int, why string) *http.Response {
 		Status:   metav1.StatusFailure, Code: int32(code), Reason: reasons[code], Message: why,
 	})
 	if code == http.StatusTooManyRequests {
-		resp.Header.Set("Retry-After", "1") // as priority and fairness does
+		resp.Header.Set("Retry-After", "1") // as API Priority and Fairness does
 	}
 	return resp
 }

@@ -20,44 +20,45 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// wire is an API server in memory, to which Run speaks through its own clients, Gate, watches and Recorders, in a
-// bubble's time. It judges what is asked of it: each write names the object that it was decided on, and none is made
-// for a pod that has been bound.
+// wire is an API server in memory. Run uses it through its own clients, throttle, watches and Recorders, in a bubble's
+// time. It checks the requests: each write names the object for which it was decided, and there is none for a pod that
+// has been bound.
 type wire struct {
 	t *testing.T
 
-	mu       sync.Mutex
-	version  int
-	objects  map[string]map[string]object // by resource, then by namespace and name
-	changes  []wireChange
-	floor    int                                             // version up to which changes are forgotten
-	changed  chan struct{}                                   // closed at the next change
-	cut      chan struct{}                                   // closed when watches are cut
-	unread   func(q *http.Request, resource string) int      // how it refuses reads; nil, zero: it does not
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]object // by resource, then by namespace and name
+	changes []wireChange
+	floor   int           // the version up to which changes are no longer available
+	changed chan struct{} // closed at the next change
+	cut     chan struct{} // closed when watches are broken
+	// the status code with which it refuses reads; nil, zero: none
+	unread   func(q *http.Request, resource string) int
 	missing  map[string]bool                                 // resources that it does not serve
-	trouble  func(ctx context.Context, what string) wireFate // of writes; nil: there is none
-	asked    map[string]int                                  // writes that came, by method and resource
+	trouble  func(ctx context.Context, what string) wireFate // of writes; nil: none
+	asked    map[string]int                                  // writes that arrived, by method and resource
 	bound    map[types.UID]int
 	told     map[string]int  // Events, by reason and object
 	names    map[string]bool // of Events, with their reasons
-	running  map[string]int  // writes, by method and resource
-	atOnce   int             // writes, most ever
-	detached bool            // watches that are cut are not taken up
+	running  map[string]int  // writes in progress, by method and resource
+	atOnce   int             // the most writes in progress
+	detached bool            // broken watches are not accepted again
 }
 
-// wireChange is a line of a watch.
+// wireChange is an event of a watch.
 type wireChange struct {
 	version  int
 	resource string
 	line     []byte
 }
 
-// wireFate is what becomes of a request.
+// wireFate is what happens to a request.
 type wireFate struct {
-	code int           // the answer in place of what was asked for; zero: it is done
-	err  error         // no answer; what was asked for is not done
-	late time.Duration // before it is done and answered
-	lost bool          // it is done, and the answer lost
+	code int           // the answer instead of the effect; zero: the request has its effect
+	err  error         // no answer, and no effect
+	late time.Duration // delay before effect and answer
+	lost bool          // it has its effect, and the answer is lost
 }
 
 func newWire(t *testing.T) *wire {
@@ -68,7 +69,7 @@ func newWire(t *testing.T) *wire {
 	}
 }
 
-// startRun lets Run schedule over w, until the returned function is called, which asserts that nobody was forgotten.
+// startRun runs Run with w, until the returned function is called, which checks that no pod was forgotten.
 func startRun(w *wire, o Options) (m *Metrics, stop func()) {
 	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api.example", Transport: w, QPS: -1})
 	if err != nil {
@@ -89,7 +90,7 @@ func startRun(w *wire, o Options) (m *Metrics, stop func()) {
 	}
 }
 
-// gvks are the kinds of what is put on a wire.
+// gvks are the kinds of objects on a wire.
 var gvks = map[string]schema.GroupVersionKind{
 	"pods":       {Version: "v1", Kind: "Pod"},
 	"nodes":      {Version: "v1", Kind: "Node"},
@@ -102,7 +103,7 @@ var gvks = map[string]schema.GroupVersionKind{
 
 func keyOf(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// put stores an object and tells the watches.
+// put stores an object and sends the event to watches.
 func (w *wire) put(resource string, o object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +126,7 @@ func (w *wire) set(resource string, o object) {
 	w.tell(resource, kind, o)
 }
 
-// drop ends an object.
+// drop deletes an object.
 func (w *wire) drop(resource string, o object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +158,7 @@ func jsonOf(v any) []byte {
 	return text
 }
 
-// unwatched does something while no watch is open, and forgets the changes: the next lists show them.
+// unwatched calls do while no watch is open, and drops the changes, so that only the next lists show them.
 func (w *wire) unwatched(do func()) {
 	w.mu.Lock()
 	w.detached = true
@@ -170,7 +171,7 @@ func (w *wire) unwatched(do func()) {
 	w.mu.Unlock()
 }
 
-// pod returns the pod of that name, nil if there is none.
+// pod returns the pod with a name, nil if there is none.
 func (w *wire) pod(name string) *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,7 +179,7 @@ func (w *wire) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// on is the node of a pod.
+// on returns the node of a pod.
 func (w *wire) on(name string) string {
 	if pod := w.pod(name); pod != nil {
 		return pod.Spec.NodeName
@@ -186,7 +187,7 @@ func (w *wire) on(name string) string {
 	return ""
 }
 
-// eachBoundOnce is asserted of so many pods, besides that each heard so.
+// eachBoundOnce checks that there are this many pods, each bound once, with an Event.
 func (w *wire) eachBoundOnce(pods int) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -201,7 +202,7 @@ func (w *wire) eachBoundOnce(pods int) {
 	}
 }
 
-// why is the condition of a pod that waits.
+// why returns the condition of a waiting pod.
 func (w *wire) why(name string) string {
 	pod := w.pod(name)
 	if pod == nil {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// unproto reads an object in the form in which ours sends it (kube.NewClientForConfig).
+// unproto decodes an object from the encoding that our client sends (kube.NewClientForConfig).
 func unproto(body []byte, into interface{ Unmarshal([]byte) error }) {
 	var envelope runtime.Unknown
 	if err := envelope.Unmarshal(body[len("k8s\x00"):]); err != nil {
@@ -22,7 +22,7 @@ func unproto(body []byte, into interface{ Unmarshal([]byte) error }) {
 	}
 }
 
-// write does what is asked. w.mu is held.
+// write answers a write request. w.mu is held.
 func (w *wire) write(q *http.Request, a address, body []byte) *http.Response {
 	pod, _ := w.objects["pods"][a.namespace+"/"+a.name].(*corev1.Pod)
 	switch {
@@ -41,7 +41,7 @@ func (w *wire) write(q *http.Request, a address, body []byte) *http.Response {
 	return refusal(q, http.StatusForbidden, a.resource)
 }
 
-// isMeant reports whether a write names pod; one that names none is wrong.
+// isMeant reports whether a write names pod; a write that names none is an error.
 func (w *wire) isMeant(what string, pod *corev1.Pod, uid types.UID) bool {
 	if uid == "" {
 		w.t.Errorf("%s of %s does not name its UID", what, pod.Name)
@@ -114,7 +114,7 @@ func (w *wire) event(q *http.Request, a address, body []byte) *http.Response {
 	}
 	var e corev1.Event
 	unproto(body, &e)
-	name := e.Name + " " + e.Reason // time stands still in a bubble, and names follow from it
+	name := e.Name + " " + e.Reason // time stands still in a bubble, and names are derived from it
 	if w.names[name] {
 		return answer(q, http.StatusConflict, metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
