@@ -37,8 +37,8 @@ var (
 )
 
 // containerManager has the fields of the kubelet's containerManagerImpl, in their order, up to the last one that the
-// methods below read. The kubelet makes one only together with all of its managers. TestAllocatable begins with an example whose
-// answer is known, so that another layout in another version does not go unnoticed.
+// methods below read. The kubelet creates one only together with all of its managers. TestAllocatable begins with an
+// example whose result is known, so that a different layout in another version is detected.
 type containerManager struct {
 	sync.RWMutex
 	cadvisor cadvisor.Interface
@@ -52,7 +52,7 @@ type containerManager struct {
 	cgroupManager    cm.CgroupManager
 	capacity         corev1.ResourceList
 	internalCapacity corev1.ResourceList
-	rest             [64]unsafe.Pointer // what follows; nothing of it is read
+	rest             [64]unsafe.Pointer // later fields, which are not read
 }
 
 //go:linkname upstreamReservation k8s.io/kubernetes/pkg/kubelet/cm.(*containerManagerImpl).GetNodeAllocatableReservation
@@ -67,7 +67,7 @@ func upstreamValidate(*containerManager) error
 //go:linkname upstreamCgroup k8s.io/kubernetes/pkg/kubelet/cm.getCgroupConfigInternal
 func upstreamCgroup(rl corev1.ResourceList, compressibleOnly bool) *cm.ResourceConfig
 
-// lineConfig is a drawn configuration, as it stands in a file.
+// lineConfig is a random configuration, with the values of a configuration file.
 type lineConfig struct {
 	system, kube, hard map[string]string
 	reservedCPUs       string
@@ -76,8 +76,8 @@ type lineConfig struct {
 	isolation          bool
 }
 
-// TestAllocatable holds what a node publishes and what the kernel is to hold its pods to against the kubelet's own
-// functions, from the strings of the configuration on: what is refused, and every resource.
+// TestAllocatable compares a node's published allocatable, and the limits of its pods' cgroup, with the kubelet's own
+// functions, starting from the strings of the configuration: which are refused, and every resource.
 func TestAllocatable(t *testing.T) {
 	random := rand.New(rand.NewPCG(*lineSeed, 0))
 	judgeExample(t)
@@ -100,7 +100,7 @@ func TestAllocatable(t *testing.T) {
 	t.Logf("seed %d: %d nodes, of them refused: %v", *lineSeed, *lines, refused)
 }
 
-// judgeExample runs the judge itself on the worked example of the load line's issue.
+// judgeExample checks this comparison with the worked example of the issue on allocatable.
 func judgeExample(t *testing.T) {
 	t.Helper()
 	m := machine.Machine{CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB, NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB}, PIDs: 32768}
@@ -118,16 +118,16 @@ func judgeExample(t *testing.T) {
 	}
 }
 
-// nodeLine is what comes out of either side.
+// nodeLine is the result of either side.
 type nodeLine struct {
 	capacity, allocatable corev1.ResourceList
 	shares                uint64
 	memory, pids          int64
 	huge                  map[int64]int64
-	system, kube, cpuOnly reservedValues // cpuOnly: the system's where CPU alone is enforced
+	system, kube, cpuOnly reservedValues // cpuOnly: the system's values if only CPU is enforced
 }
 
-// reservedValues are those of a reserved group; 0: left as it is.
+// reservedValues are the values of a reserved cgroup; 0: not changed.
 type reservedValues struct {
 	shares       uint64
 	memory, pids int64
@@ -198,8 +198,9 @@ var defaultConfig = sync.OnceValue(func() *kubeletconfigv1beta1.KubeletConfigura
 	return c
 })
 
-// theirLine does what the kubelet does between its file and the Node: reservedSystemCPUs replaces, strings are parsed, the
-// container manager subtracts, the node status publishes. Only the glue between upstream's functions is here.
+// theirLine does what the kubelet does between its file and the Node: reservedSystemCPUs replaces reserved CPU, strings
+// are parsed, the container manager subtracts, the node status is published. Only the code between upstream's functions
+// is here.
 func theirLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	system, kubeReserved := maps.Clone(c.system), maps.Clone(c.kube)
 	if c.reservedCPUs != "" {
@@ -259,7 +260,7 @@ func published(manager *containerManager, info *cadvisorapi.MachineInfo, c lineC
 	}, nil
 }
 
-// reservedBy is what upstream writes on a reserved group, but for what nothing is reserved of.
+// reservedBy returns what upstream writes to a reserved cgroup, except for resources without a reservation.
 func reservedBy(list corev1.ResourceList, compressible bool) (r reservedValues) {
 	group := upstreamCgroup(list, compressible)
 	if q := list[corev1.ResourceCPU]; group.CPUShares != nil && !q.IsZero() {
@@ -285,7 +286,7 @@ func reservedList(list map[string]string) (corev1.ResourceList, error) {
 func lineMachine(random *rand.Rand) machine.Machine {
 	m := machine.Machine{Memory: unit.Bytes(1 + random.Int64N(1<<(28+random.IntN(18)))), PIDs: 1 << (15 + random.IntN(8))}
 	for cpu := range 1 + random.IntN(1<<random.IntN(11)) {
-		m.CPUs = m.CPUs.Union(idset.Of(2 * cpu)) // ids with holes
+		m.CPUs = m.CPUs.Union(idset.Of(2 * cpu)) // IDs with holes
 	}
 	m.NodeFS.Capacity = unit.Bytes(1 + random.Int64N(1<<(32+random.IntN(18))))
 	m.HugePages = map[unit.Bytes]int64{}
@@ -332,7 +333,7 @@ func drawConfig(random *rand.Rand) lineConfig {
 	}
 	if random.IntN(4) == 0 {
 		c.reservedCPUs = pick(random, "0", "0-1", "0,2,4-5")
-	} else if random.IntN(50) == 0 { // a bad amount that reservedSystemCPUs replaces does not offend the kubelet
+	} else if random.IntN(50) == 0 { // the kubelet ignores a bad amount that reservedSystemCPUs replaces
 		c.kube["cpu"] = pick(random, "-1", "x", "1 ", "1Xi", "")
 	}
 	if random.IntN(3) == 0 {

@@ -13,23 +13,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 )
 
-// difference is a field of a request in which we differ from upstream. A field that a side leaves out has its zero
+// difference is a field of a request in which we differ from upstream. A field that a side does not set has its zero
 // value.
 type difference struct {
-	path         string // of fields as the protocol names them
+	path         string // of fields, by the protocol's names
 	ours, theirs protoreflect.Value
 	field        protoreflect.FieldDescriptor
 	whole        struct{ ours, theirs protoreflect.Message } // the whole requests
 }
 
-// confineKind is a kind of difference that is meant.
+// confineKind is a kind of intended difference.
 type confineKind struct {
 	name  string // what differs, and why it confines no less
-	path  string // ends so
+	path  string // the end of the path
 	meant func(d difference) bool
 }
 
-// confineKinds are all the differences that are meant. What is of none of these kinds fails the test.
+// confineKinds are all intended differences. Any other difference fails the test.
 var confineKinds = []confineKind{
 	{"userns_options: we leave out what upstream says, that the users are the host's: the runtime takes it so", "namespace_options.userns_options",
 		func(d difference) bool {
@@ -48,15 +48,15 @@ var confineKinds = []confineKind{
 	{"annotations of a container: each side's own memory; those that both have are equal", "container.annotations", sharedAnnotations},
 }
 
-// confineRefusals are errors by which we refuse what upstream takes: nothing confines more.
+// confineRefusals are errors with which we refuse what upstream accepts: a refused pod is not confined less.
 var confineRefusals = []string{
 	"user namespaces are not supported by this agent",
 	"want a path below the directory of profiles", // the API server refuses the pod
-	"missing localhost apparmor profile name",     // likewise: upstream takes the empty name
-	"unknown seccomp profile type",                // likewise: upstream takes it for Unconfined
+	"missing localhost apparmor profile name",     // the API server refuses it, too; upstream accepts the empty name
+	"unknown seccomp profile type",                // the API server refuses it, too; upstream treats it as Unconfined
 }
 
-// moreWords reports whether upstream has none of a list of ours.
+// moreWords reports whether upstream has no value where we have a list.
 func moreWords(d difference) bool {
 	return d.theirs.List().Len() == 0 && d.ours.List().Len() > 0
 }
@@ -84,7 +84,7 @@ func sharedAnnotations(d difference) bool {
 	return true
 }
 
-// compare counts the differences between two requests, and fails the test for those that are not meant.
+// compare counts the differences between two requests. It fails the test if one is not intended.
 func (c *confiner) compare(kind string, ours, theirs protoreflect.Message) {
 	c.t.Helper()
 	for _, text := range c.unknown(kind, ours, theirs) {
@@ -92,7 +92,7 @@ func (c *confiner) compare(kind string, ours, theirs protoreflect.Message) {
 	}
 }
 
-// unknown counts the differences that are meant and returns the others.
+// unknown counts the intended differences and returns the others.
 func (c *confiner) unknown(kind string, ours, theirs protoreflect.Message) []string {
 	var out []string
 	for _, d := range differences(kind, ours, theirs) {
@@ -135,8 +135,8 @@ func mapOf(m protoreflect.Map) map[string]string {
 	return out
 }
 
-// differences walks two messages of one type. Absent and empty lists and maps are the same to the protocol; an absent
-// message and an empty one are not.
+// differences compares two messages of one type. In the protocol, absent and empty lists and maps are the same; an
+// absent message and an empty one are not.
 func differences(path string, ours, theirs protoreflect.Message) []difference {
 	var out []difference
 	fields := theirs.Descriptor().Fields()
@@ -165,8 +165,8 @@ func differences(path string, ours, theirs protoreflect.Message) []difference {
 	return out
 }
 
-// refused reports whether a side refuses, and fails the test where only upstream does, or where we do for a reason that
-// is not among confineRefusals.
+// refused reports whether a side refuses. It fails the test if only upstream does, or if we do for a reason that is not
+// in confineRefusals.
 func (c *confiner) refused(what string, ours, theirs error) bool {
 	c.t.Helper()
 	switch {

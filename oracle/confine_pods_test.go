@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// leaning is what a drawn pod tries to be admitted by. Most of its fields are such that Pod Security's level admits
-// them, some are not.
+// leaning is the Pod Security level for which a random pod is generated. Most of its fields are allowed at that level,
+// some are not.
 type leaning int
 
 const (
@@ -19,11 +19,11 @@ const (
 	restricted
 )
 
-// tenant draws pods with many fields that matter to confinement.
+// tenant generates pods with many fields that matter to confinement.
 type tenant struct {
 	random
 	lean leaning
-	wild bool // some of its fields disregard the level
+	wild bool // some of its fields ignore the level
 }
 
 func newTenant(seed uint64, n int) tenant {
@@ -32,10 +32,10 @@ func newTenant(seed uint64, n int) tenant {
 	return t
 }
 
-// strays reports whether a field is to be drawn without regard to the level.
+// strays reports whether a field is generated without regard to the level.
 func (t tenant) strays() bool { return t.lean == anything || t.wild && t.chance(8) }
 
-// seldom is a chance of one in n, far less where the level wants that not to happen.
+// seldom has a chance of one in n, and a far smaller one if the level forbids it.
 func (t tenant) seldom(n int) bool {
 	if t.lean == restricted {
 		n *= 4
@@ -43,7 +43,7 @@ func (t tenant) seldom(n int) bool {
 	return t.chance(n)
 }
 
-// maybe is nil in one of n cases.
+// maybe returns nil in one of n cases.
 func maybe[T any](t tenant, n int, value T) *T {
 	if t.chance(n) {
 		return nil
@@ -169,7 +169,7 @@ func (t tenant) security() *corev1.SecurityContext {
 	case t.lean == restricted:
 		s.AllowPrivilegeEscalation = maybe(t, 16, false)
 	}
-	if t.chance(4) { // admitted with hostUsers: false
+	if t.chance(4) { // allowed with hostUsers: false
 		s.ProcMount = new(corev1.ProcMountType)
 		*s.ProcMount = corev1.UnmaskedProcMount
 	}
@@ -269,7 +269,7 @@ func (t tenant) capabilities() *corev1.Capabilities {
 	return maybe(t, 2, *c)
 }
 
-// image is what the runtime says of an image: its user by number, also by one that is none, by name, or not at all.
+// image is what the runtime reports about an image: its user by number (also an invalid one), by name, or not at all.
 func (t tenant) image() *runtimeapi.Image {
 	image := &runtimeapi.Image{Id: "sha256:0f"}
 	switch t.IntN(4) {

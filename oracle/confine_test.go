@@ -42,8 +42,8 @@ func upstreamSandboxConfig(manager unsafe.Pointer, ctx context.Context, pod *cor
 func upstreamContainerConfig(manager unsafe.Pointer, ctx context.Context, c *corev1.Container, pod *corev1.Pod, restartCount int, podIP, imageRef string,
 	podIPs []string, target *kubecontainer.ContainerID, volumes kubecontainer.ImageVolumes) (*runtimeapi.ContainerConfig, func(), error)
 
-// nodeFacts is what upstream's runtime manager asks of the rest of the kubelet, and of the runtime: the facts that both
-// sides are told.
+// nodeFacts is what upstream's runtime manager asks the rest of the kubelet and the runtime. Both sides get these
+// facts.
 type nodeFacts struct {
 	containertest.FakeRuntimeHelper
 	critesting.FakeImageService
@@ -74,8 +74,8 @@ func (f *nodeFacts) GenerateRunContainerOptions(context.Context, *corev1.Pod, *c
 	return &kubecontainer.RunContainerOptions{Envs: factEnv}, nil, nil
 }
 
-// GetOrCreateUserNamespaceMappings answers as the kubelet's manager of user namespaces does on a node whose runtime has
-// them.
+// GetOrCreateUserNamespaceMappings answers as the kubelet's user namespace manager does on a node whose runtime
+// supports user namespaces.
 func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.Pod, _ string) (*runtimeapi.UserNamespace, error) {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}, nil
@@ -88,14 +88,14 @@ func (f *nodeFacts) ImageStatus(context.Context, *runtimeapi.ImageSpec, bool) (*
 	return &runtimeapi.ImageStatusResponse{Image: f.image}, nil
 }
 
-// confiner is a node of both sides.
+// confiner is a node for both sides.
 type confiner struct {
 	t       *testing.T
 	manager kuberuntime.KubeGenericRuntime
 	facts   *nodeFacts
 	node    criconfig.Node
 	count   map[string]int // differences by kind
-	errors  map[string]int // pods that both refuse
+	errors  map[string]int // pods that both sides refuse
 }
 
 func newConfiner(t *testing.T, seccompDefault bool) *confiner {
@@ -112,7 +112,7 @@ func newConfiner(t *testing.T, seccompDefault bool) *confiner {
 	return c
 }
 
-// judge compares all requests of a pod.
+// judge compares all requests for a pod.
 func (c *confiner) judge(pod *corev1.Pod, image *runtimeapi.Image) {
 	c.facts.image = image
 	theirs := pod.DeepCopy()
@@ -122,7 +122,7 @@ func (c *confiner) judge(pod *corev1.Pod, image *runtimeapi.Image) {
 	if c.refused("sandbox", err, wantErr) {
 		return
 	}
-	want.Linux.Resources, want.Linux.Overhead = nil, nil // TestContainerValues and TestQoS
+	want.Linux.Resources, want.Linux.Overhead = nil, nil // compared in TestContainerValues and TestQoS
 	c.compare("sandbox", ours.ProtoReflect(), want.ProtoReflect())
 
 	for i := range pod.Spec.InitContainers {
@@ -139,7 +139,7 @@ func (c *confiner) judge(pod *corev1.Pod, image *runtimeapi.Image) {
 
 func (c *confiner) pointer() unsafe.Pointer { return reflect.ValueOf(c.manager).UnsafePointer() }
 
-// told is what our side is told of a container.
+// told returns what our side gets about a container.
 func (c *confiner) told(pod *corev1.Pod, container *corev1.Container) criconfig.ContainerFacts {
 	var vars []*runtimeapi.KeyValue
 	for _, v := range factEnv {
@@ -167,11 +167,11 @@ func (c *confiner) container(pod, theirs *corev1.Pod, container *corev1.Containe
 	if c.refused("container", err, wantErr) {
 		return
 	}
-	want.Linux.Resources = nil // TestContainerValues
+	want.Linux.Resources = nil // compared in TestContainerValues
 	c.compare("container", ours.ProtoReflect(), want.ProtoReflect())
 }
 
-// drawn returns the n-th pod as the API server would have it, and its image.
+// drawn returns the n-th pod as the API server would store it, and its image.
 func drawn(seed uint64, n int) (*corev1.Pod, *runtimeapi.Image) {
 	t := newTenant(seed, n)
 	pod := t.pod()
@@ -179,10 +179,9 @@ func drawn(seed uint64, n int) (*corev1.Pod, *runtimeapi.Image) {
 	return pod, t.image()
 }
 
-// TestConfinement holds what the runtime is asked to make for a pod against what the kubelet 1.36.3 asks of it for the
-// same pod, image and node: pods that Pod Security admits at baseline or restricted, and as many others, with the
-// host's namespaces, privileged, or such as the API server refuses. No field may confine less; every other difference
-// is of a kind that confineKinds knows.
+// TestConfinement compares the requests to the runtime for a pod with those of the kubelet 1.36.3 for the same pod,
+// image and node: pods that Pod Security allows at baseline or restricted, and as many others, with host namespaces,
+// privileged, or such as the API server refuses. No field may confine less. Every other difference is in confineKinds.
 func TestConfinement(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -237,7 +236,7 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// TestJudgeOfConfinement makes sure that a request that confines less is seen.
+// TestJudgeOfConfinement checks that a request that confines less is detected.
 func TestJudgeOfConfinement(t *testing.T) {
 	for name, weaken := range map[string]func(*runtimeapi.LinuxContainerSecurityContext){
 		"privileged":      func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true },

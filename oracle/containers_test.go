@@ -25,10 +25,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 )
 
-// pick returns one of choices.
+// pick returns a random one of choices.
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
-// words returns up to n of choices, repetitions included.
+// words returns up to n of choices, with repetitions.
 func words(r *rand.Rand, n int, choices ...string) []string {
 	var out []string
 	for range r.IntN(n + 1) {
@@ -37,7 +37,8 @@ func words(r *rand.Rand, n int, choices ...string) []string {
 	return out
 }
 
-// TestExpansion compares $(VAR) expansion on random valid UTF-8. (Of other bytes upstream makes U+FFFD; we keep them.)
+// TestExpansion compares $(VAR) expansion on random valid UTF-8. (Upstream replaces other bytes with U+FFFD; we keep
+// them.)
 func TestExpansion(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	vars := map[string]string{"A": "one", "B": "$(A)", "": "none", "é": "$$", "a b": ""}
@@ -51,7 +52,7 @@ func TestExpansion(t *testing.T) {
 	}
 }
 
-// TestServiceVariables compares what services announce.
+// TestServiceVariables compares the environment variables for services.
 func TestServiceVariables(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	for range 5_000 {
@@ -89,7 +90,7 @@ func TestServiceVariables(t *testing.T) {
 	}
 }
 
-// TestDNS compares resolver configurations. Upstream's options come in random order, so as sets.
+// TestDNS compares resolver configurations. Upstream's options are in random order, so they are compared as sets.
 func TestDNS(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	file := filepath.Join(t.TempDir(), "resolv.conf")
@@ -142,7 +143,7 @@ func parse(ips []string) (out []net.IP) {
 	return out
 }
 
-// TestDownward compares fields and resources.
+// TestDownward compares fields and resources of the downward API.
 func TestDownward(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 1))
 	quantities := []string{"", "0", "1", "250m", "1500m", "1", "100Mi", "1Gi", "1000", "4Mi", "1.5", "123456789"}

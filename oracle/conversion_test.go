@@ -21,8 +21,8 @@ var (
 //go:linkname upstreamWeight k8s.io/kubernetes/pkg/kubelet/cm.getCPUWeight
 func upstreamWeight(shares *uint64) uint64
 
-// TestConversions holds shares, weight and quota of an amount of CPU against the kubelet's own functions: every small
-// amount, then random ones of all magnitudes. The quota is seen through a pod that has that limit.
+// TestConversions compares shares, weight and quota of an amount of CPU with the kubelet's own functions: every small
+// amount, then random ones of all magnitudes. The quota is read from a pod with that limit.
 func TestConversions(t *testing.T) {
 	random := rand.New(rand.NewPCG(*conversionSeed, 0))
 	periods := []time.Duration{time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second}
@@ -42,7 +42,7 @@ func TestConversions(t *testing.T) {
 			t.Errorf("%dm of %v: quota %v, want %d microseconds", cpu, period, got.CPUQuota, want)
 		}
 	}
-	const small = 300_000 // above the most shares there are, 256 CPUs
+	const small = 300_000 // more than the maximum of shares, at 256 CPUs
 	for n := range *conversions {
 		cpu := unit.MilliCPU(n)
 		if n >= small {

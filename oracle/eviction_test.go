@@ -98,7 +98,7 @@ func (e *evictor) kill(pod *corev1.Pod, _ bool, grace *int64, fn func(*corev1.Po
 	return nil
 }
 
-// synchronize has upstream look once.
+// synchronize runs one check of upstream's eviction manager.
 func (e *evictor) synchronize(t *testing.T) {
 	t.Helper()
 	e.killed, e.annotations = nil, nil
@@ -120,7 +120,7 @@ func (e *evictor) conditions() []eviction.Condition {
 	return slices.Sorted(slices.Values(out))
 }
 
-// drawThresholds returns the maps of a configuration, mostly right.
+// thresholds returns the maps of a configuration, mostly valid ones.
 func (r random) thresholds() (hard, soft, graces, reclaims map[string]string) {
 	hard, soft, graces, reclaims = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	amounts := []string{"100Mi", "1Gi", "500", "1k", "10%", "12.5%", "0%", "100%", "99.9%", "0.5Gi", "1e3", "5%"}
@@ -148,7 +148,7 @@ func (r random) thresholds() (hard, soft, graces, reclaims map[string]string) {
 	return hard, soft, graces, reclaims
 }
 
-// TestEvictionThresholds holds our reading of thresholds against upstream's: what is refused, and every line and reclaim.
+// TestEvictionThresholds compares parsing of thresholds: which are refused, and every threshold and minimum reclaim.
 func TestEvictionThresholds(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*evictionSeed, 11))}
 	refused := 0
@@ -204,7 +204,7 @@ func (r random) fs(max int64) *statsapi.FsStats {
 	return &statsapi.FsStats{UsedBytes: &used, InodesUsed: &inodes}
 }
 
-// evictee returns a pod and what it uses; half of them are drawn so that ties are common.
+// evictee returns a pod and its usage. Half of them are generated so that ties are frequent.
 func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: "default", UID: types.UID(fmt.Sprint("u", i))}}
 	list := func() corev1.ResourceList {
@@ -285,7 +285,7 @@ func (r random) usage(pod *corev1.Pod) *statsapi.PodStats {
 	return s
 }
 
-// evictees returns pods, their statistics, and the same in our words.
+// evictees returns pods, their statistics, and the same as our types.
 func (r random) evictees() ([]*corev1.Pod, []statsapi.PodStats, []eviction.Pod) {
 	var pods []*corev1.Pod
 	var stats []statsapi.PodStats
@@ -302,7 +302,8 @@ func (r random) evictees() ([]*corev1.Pod, []statsapi.PodStats, []eviction.Pod) 
 	return pods, stats, ours
 }
 
-// TestEvictionOrder holds our order of pods against upstream's, for every signal and layout of disks. Equals may be in any order.
+// TestEvictionOrder compares our order of pods with upstream's, for every signal and layout of disks. Equal pods may be
+// in any order.
 func TestEvictionOrder(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*evictionSeed, 12))}
 	for n := range *evictionCases {
@@ -367,7 +368,8 @@ func (r random) summary(stats []statsapi.PodStats) *statsapi.Summary {
 	return s
 }
 
-// TestEvictionHistory holds conditions over time against upstream's: graces, minimum reclaim, the transition period.
+// TestEvictionHistory compares conditions over time with upstream's: grace periods, minimum reclaim, the transition
+// period.
 func TestEvictionHistory(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*evictionSeed, 13))}
 	changed := 0
@@ -377,7 +379,7 @@ func TestEvictionHistory(t *testing.T) {
 		e, d := newEvictor(theirs, disks, false), eviction.New(config)
 		now := unit.Instant(0).Add(time.Hour)
 		e.summary = &statsapi.Summary{}
-		e.synchronize(t) // in its first pass upstream still uses thresholds of containerfs that it has just replaced
+		e.synchronize(t) // in its first check upstream still uses thresholds of containerfs that it has just replaced
 		var last []eviction.Condition
 		for step := range 10 {
 			pass := time.Duration(r.IntN(180)) * time.Second
@@ -398,12 +400,12 @@ func TestEvictionHistory(t *testing.T) {
 	t.Logf("seed %d: %d histories, %d changes of conditions", *evictionSeed, *evictionCases/10, changed)
 }
 
-// config draws thresholds that parse, in both words.
+// config generates valid thresholds, as our types and upstream's.
 func (r random) config(t *testing.T) (eviction.Config, upstream.Config) {
 	for {
 		hard, soft, graces, reclaims := r.thresholds()
 		if slices.Contains(slices.Collect(maps.Values(graces)), "0s") {
-			continue // two hard thresholds of a file system: upstream copies either to containerfs, by chance
+			continue // two hard thresholds of a file system: upstream copies either of them to containerfs, at random
 		}
 		c, _, err := kubeletconfig.Parse(nil, "")
 		if err != nil {
@@ -420,8 +422,8 @@ func (r random) config(t *testing.T) (eviction.Config, upstream.Config) {
 	}
 }
 
-// TestEvictionVictim holds what happens to upstream's victim against what we would do to it: message, annotations, condition
-// and grace; and that ours, unless it can be spared, is one that goes first in upstream's order.
+// TestEvictionVictim compares what happens to upstream's victim with what we would do to it: message, annotations,
+// condition and grace period; and it checks that our victim, unless it can be spared, is first in upstream's order.
 func TestEvictionVictim(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*evictionSeed, 14))}
 	causes := map[eviction.Cause]int{}
@@ -467,7 +469,7 @@ func TestEvictionVictim(t *testing.T) {
 			if len(out.Ranking) == 1 && out.Ranking[0].Frees > 0 {
 				t.Fatalf("case %d: %s is no victim of ours: %+v", n, e.killed.Name, out.Met)
 			}
-			continue // frees nothing that is known
+			continue // frees nothing that is measured
 		}
 		v := out.Victims[0]
 		causes[v.Cause]++

@@ -32,7 +32,7 @@ var (
 	healthSeed  = flag.Uint64("health.seed", 1, "seed of the random cases")
 )
 
-// TestZoneStates holds the state of a zone against upstream's ComputeZoneState.
+// TestZoneStates compares the state of a zone with upstream's ComputeZoneState.
 func TestZoneStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(*healthSeed, 1))
 	states := map[lifecycle.State]int{}
@@ -47,7 +47,7 @@ func TestZoneStates(t *testing.T) {
 		for range size {
 			var c *corev1.NodeCondition
 			switch status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, ""}[random.IntN(1+random.IntN(4))]; status {
-			case "": // never reported
+			case "": // no report so far
 				down++
 			default:
 				c = &corev1.NodeCondition{Type: corev1.NodeReady, Status: status}
@@ -82,8 +82,8 @@ func lifecycleController(t *testing.T, client *fake.Clientset, threshold float32
 //go:linkname getMinTolerationTime k8s.io/kubernetes/pkg/controller/tainteviction.getMinTolerationTime
 func getMinTolerationTime(tolerations []corev1.Toleration) time.Duration
 
-// TestPatience holds how long a pod stays on a node with NoExecute taints against upstream's GetMatchingTolerations and
-// the least time of what matched.
+// TestPatience compares how long a pod stays on a node with NoExecute taints with upstream's GetMatchingTolerations and
+// the least toleration time of its result.
 func TestPatience(t *testing.T) {
 	random := rand.New(rand.NewPCG(*healthSeed, 2))
 	outcomes := map[string]int{}
@@ -121,7 +121,7 @@ func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []cor
 		ours = append(ours, translate.HealthToleration(&tolerations[i]))
 	}
 	got, ends := lifecycle.Patience(node.Taints, ours)
-	if len(taints) == 0 { // upstream cancels before it computes
+	if len(taints) == 0 { // upstream cancels before the computation
 		if ends {
 			t.Fatalf("seed %d, case %d: nobody taints the node, and the pod leaves", *healthSeed, n)
 		}
@@ -148,8 +148,8 @@ func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []cor
 //go:linkname doNoScheduleTaintingPass k8s.io/kubernetes/pkg/controller/nodelifecycle.(*Controller).doNoScheduleTaintingPass
 func doNoScheduleTaintingPass(c *nodelifecycle.Controller, ctx context.Context, node string) error
 
-// TestNoScheduleTaints holds the taints that follow from conditions and the cordon against upstream's own pass over a
-// node, with an API server of memory.
+// TestNoScheduleTaints compares the taints for conditions and the cordon with upstream's own processing of a node, with
+// an API server in memory.
 func TestNoScheduleTaints(t *testing.T) {
 	random := rand.New(rand.NewPCG(*healthSeed, 3))
 	changed := 0
@@ -170,7 +170,7 @@ func TestNoScheduleTaints(t *testing.T) {
 func taintedNode(random *rand.Rand, n int) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", n), UID: "u"}, Spec: corev1.NodeSpec{Unschedulable: random.IntN(3) == 0}}
 	for _, c := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable, "Mine"} {
-		// A node without Ready is left alone by us, and not drawn; see README.md.
+		// We leave a node without Ready alone, so none is generated; see README.md.
 		if c == corev1.NodeReady || random.IntN(3) > 0 {
 			status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[random.IntN(3)]
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: c, Status: status})
@@ -181,7 +181,8 @@ func taintedNode(random *rand.Rand, n int) *corev1.Node {
 		if random.IntN(3) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 		}
-		if key != lifecycle.TaintNotReady && key != lifecycle.TaintUnreachable && random.IntN(8) == 0 { // those two are paced
+		// those two are rate-limited
+		if key != lifecycle.TaintNotReady && key != lifecycle.TaintUnreachable && random.IntN(8) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
 		}
 	}
@@ -211,11 +212,11 @@ func upstreamTaints(t *testing.T, node *corev1.Node) []string {
 	return spell(last.Spec.Taints)
 }
 
-// ourTaints lets a Monitor see the node, beside one that is well, and carries out what it decides at once.
+// ourTaints passes the node to a Monitor, with a healthy one, and carries out what the Monitor decides at once.
 func ourTaints(t *testing.T, node *corev1.Node) []string {
 	t.Helper()
 	o := lifecycle.Defaults()
-	o.EvictionRate, o.SecondaryRate = 0, 0 // NoExecute is paced: not the matter here
+	o.EvictionRate, o.SecondaryRate = 0, 0 // NoExecute taints are rate-limited, which is not tested here
 	now, wall := unit.Instant(time.Hour), unit.WallOf(time.Now())
 	m := lifecycle.New(now, o)
 	m.NodeSeen(now, wall, lifecycle.Node{Name: "well", UID: "w", Status: map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.True}})

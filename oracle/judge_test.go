@@ -1,5 +1,5 @@
-// Package oracle holds our decisions against upstream's own code, on random input. Upstream is the judge here and a
-// library nowhere else.
+// Package oracle compares our decisions with upstream's own code, on random input. Upstream's packages are used only
+// for comparison, and only here.
 package oracle
 
 import (
@@ -32,7 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 )
 
-// judge is upstream's scheduling framework with its default profile, less the plugins that we have no rule for.
+// judge is upstream's scheduling framework with its default profile, without the plugins for which we have no rule.
 type judge struct {
 	framework framework.Framework
 	scores    []weighted
@@ -46,7 +46,7 @@ type weighted struct {
 	weight int64
 }
 
-// upstreamWorld is the snapshot that plugins see, replaced for each cluster.
+// upstreamWorld is the snapshot that plugins read. It is replaced for each cluster.
 type upstreamWorld struct {
 	fwk.SharedLister
 	nominations map[string][]fwk.PodInfo
@@ -63,11 +63,11 @@ type noDevices struct{ fwk.SharedDRAManager }
 func (noDevices) DeviceClassResolver() fwk.DeviceClassResolver               { return noDevices{} }
 func (noDevices) GetDeviceClass(corev1.ResourceName) *resourcev1.DeviceClass { return nil }
 
-// notOurs are the plugins without a rule of ours: none of the pods drawn asks for one.
+// notOurs are the plugins without a rule of ours. No generated pod needs one.
 var notOurs = []string{"DynamicResources", "SchedulingGates"}
 
-// newJudge builds upstream's framework from a configuration file, as upstream itself reads it. What it says of weights it must
-// say in multiPoint.
+// newJudge builds upstream's framework from a configuration file, as upstream itself reads it. Weights must be in
+// multiPoint.
 func newJudge(t *testing.T, file string) *judge {
 	t.Helper()
 	metrics.Register()
@@ -107,7 +107,7 @@ func newJudge(t *testing.T, file string) *judge {
 	return j
 }
 
-// see lets the plugins see a cluster.
+// see gives the plugins a cluster.
 func (j *judge) see(t *testing.T, c *cluster) {
 	j.world.SharedLister = internalcache.NewSnapshot(c.bound, c.nodes)
 	j.world.nominations = map[string][]fwk.PodInfo{}
@@ -148,7 +148,7 @@ func replace[T any](t *testing.T, informer cache.SharedIndexInformer, list []T) 
 	}
 }
 
-// cluster is what both sides are told.
+// cluster is what both sides get.
 type cluster struct {
 	nodes      []*corev1.Node
 	bound      []*corev1.Pod
@@ -156,14 +156,14 @@ type cluster struct {
 	namespaces []*corev1.Namespace
 	services   []*corev1.Service
 	budgets    []*policyv1.PodDisruptionBudget
-	stores     *stores // nil: none
+	stores     *stores // nil: no storage
 }
 
-// verdict is what the judge says of one pod.
+// verdict is upstream's result for one pod.
 type verdict struct {
 	reasons map[string][]string         // of each node that is not feasible
-	final   map[string]bool             // of them, those that no eviction changes
-	scores  map[string]map[string]score // of each feasible node, by plugin, if there are several
+	final   map[string]bool             // the nodes whose rejection no eviction changes
+	scores  map[string]map[string]score // of each feasible node, by plugin, if several are feasible
 	totals  map[string]int64            // of each feasible node
 	status  *framework.NodeToStatus
 	state   fwk.CycleState
@@ -242,7 +242,7 @@ func (j *judge) score(t *testing.T, pod *corev1.Pod, feasible []fwk.NodeInfo, v 
 
 var everything = labels.Everything()
 
-// rank is what upstream compares of candidates before it chooses at random.
+// rank returns the values by which upstream compares candidates before it chooses at random.
 func rank(candidates []preemption.Candidate, node string) string {
 	for _, c := range candidates {
 		if c.Name() == node {

@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestAdmit plays random histories of pods to upstream's topology, CPU and memory managers, put together as the kubelet
-// does, and to ours: the same pods must be admitted, with the same reason if not, and get the same of everything.
+// TestAdmit gives random histories of pods to upstream's topology, CPU and memory managers, combined as in the kubelet,
+// and to ours: the same pods must be admitted, others rejected with the same reason, and all resources be the same.
 func TestAdmit(t *testing.T) {
 	seed := uint64(20261120)
 	t.Logf("seed %d, %d pods", seed, *admits)
@@ -49,7 +49,8 @@ func randomConfig(rng *rand.Rand, m machine.Machine) numa.Config {
 			c.CPU.AlignBySocket = false
 		}
 	}
-	if rng.IntN(8) == 0 { // whole cores over nodes evenly. With half a core reserved, upstream may never return
+	// whole cores spread evenly over nodes. With half a core reserved, upstream may never return
+	if rng.IntN(8) == 0 {
 		c.CPU = numa.CPUConfig{Static: true, ReservedCount: m.CPUs.Len() / len(m.Cores), FullPCPUsOnly: true, DistributeNUMA: true}
 	}
 	if rng.IntN(4) > 0 {
@@ -60,7 +61,7 @@ func randomConfig(rng *rand.Rand, m machine.Machine) numa.Config {
 
 func playHistory(t *testing.T, rng *rand.Rand, tally *admitTally) int {
 	m := randomMachine(rng, false)
-	if m.CPUs.Len() < 2 || len(m.NUMANodes) > 4 && rng.IntN(20) > 0 { // upstream's lists are exponential
+	if m.CPUs.Len() < 2 || len(m.NUMANodes) > 4 && rng.IntN(20) > 0 { // the length of upstream's lists is exponential
 		return 0
 	}
 	config := randomConfig(rng, m)
@@ -92,7 +93,7 @@ type history struct {
 	log    []string
 }
 
-// step plays one pod, then perhaps an end. It returns false when the history cannot go on.
+// step adds one pod, and then may end one. It returns false if the history cannot continue.
 func (h *history) step(i int) bool {
 	p := h.randomPod(fmt.Sprintf("pod%d", i))
 	pod := bothPods(p.UID, p)
@@ -150,7 +151,7 @@ func (h *history) count(reason string) {
 }
 
 func (h *history) perhapsEnd() bool {
-	if h.rng.IntN(2) == 0 { // the pod just admitted gets past its init containers
+	if h.rng.IntN(2) == 0 { // the init containers of the pod just admitted end
 		pod := h.pods[len(h.pods)-1]
 		for _, c := range pod.Spec.InitContainers {
 			if c.RestartPolicy == nil {
@@ -185,9 +186,10 @@ func (h *history) fail(format string, args ...any) bool {
 	return false
 }
 
-// apart reports whether upstream's books have come to depend on the order of ends, which ours do not. Either a node is in a
-// group and of another mind: upstream forbids to use a node of a group alone, and then does it when a hint names one. Or a
-// block of a group ended before others of it: upstream takes its bytes off the lowest nodes, wherever they were.
+// apart reports whether upstream's state depends on the order in which pods ended; ours never does. There are two
+// cases. A node is in a group although another assignment uses it alone: upstream forbids to use a node of a group
+// alone, and does it nevertheless when a hint has that node. Or one block of a group ended before others: upstream
+// subtracts its bytes from the lowest nodes, wherever they were.
 func (k *kubelet) apart() bool {
 	state := k.memoryState.GetMachineState()
 	for _, n := range state {

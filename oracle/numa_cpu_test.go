@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestChooseCPUs holds the choice of CPUs to upstream's static policy: random machines, options and free CPUs.
+// TestChooseCPUs compares the choice of CPUs with upstream's static policy: random machines, options and free CPUs.
 func TestChooseCPUs(t *testing.T) {
 	seed := uint64(20261120)
 	t.Logf("seed %d, %d choices", seed, *choices)
@@ -29,7 +29,7 @@ func TestChooseCPUs(t *testing.T) {
 				continue
 			}
 			config := numa.Config{CPU: randomCPUConfig(rng, m)}
-			config.CPU.AlignBySocket = false // needs a hint
+			config.CPU.AlignBySocket = false // it needs a hint
 			layout, err := numa.New(m, config)
 			k, kerr := newKubelet(m, config)
 			if err != nil || kerr != nil {
@@ -124,7 +124,7 @@ func show(m machine.Machine) string {
 	return text + fmt.Sprintf("sockets %v, caches %v, cores %v", m.Sockets, m.L3, m.Cores)
 }
 
-// unlike counts sets of CPUs that upstream's rule does not determine; README.md argues each kind.
+// unlike counts results that upstream's rule does not determine. README.md explains each kind.
 type unlike struct{ distributed, uneven, fewer, overbooked atomic.Int64 }
 
 func (u *unlike) String() string {
@@ -132,7 +132,7 @@ func (u *unlike) String() string {
 		u.distributed.Load(), u.uneven.Load(), u.fewer.Load(), u.overbooked.Load())
 }
 
-// allows reports whether ours may differ from theirs.
+// allows reports whether our result may differ from upstream's.
 func (u *unlike) allows(m machine.Machine, c numa.CPUConfig, free, ours, theirs cpuset.CPUSet, n int) bool {
 	if ours.Size() != n || !ours.IsSubsetOf(free) {
 		return false
@@ -151,8 +151,8 @@ func (u *unlike) allows(m machine.Machine, c numa.CPUConfig, free, ours, theirs 
 	return true
 }
 
-// quality is how CPUs lie: on how many NUMA nodes, what they leave on them (the sum of squares: less is more even), and
-// how many cores they are only a part of.
+// quality describes a set of CPUs: the number of NUMA nodes, what remains on them (sum of squares: less is more even),
+// and of how many cores it has only a part.
 type quality struct{ nodes, left, broken int }
 
 func qualityOf(m machine.Machine, free, taken cpuset.CPUSet) quality {

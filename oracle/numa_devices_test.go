@@ -27,9 +27,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestDevices holds the choice of devices to the device manager, behind the same topology manager as the CPU manager: one
-// pod on a machine where some devices are taken, and plugins with an opinion on each choice. Where an init container leaves
-// devices upstream picks of them at random, so that then only their number is compared.
+// TestDevices compares the choice of devices with the device manager, behind the same topology manager as the CPU
+// manager: one pod on a machine where some devices are assigned, with plugins that have a preference for each choice.
+// If an init container leaves devices, upstream reuses them in random order, so then only their number is compared.
 func TestDevices(t *testing.T) {
 	seed := uint64(20261120)
 	t.Logf("seed %d, %d pods", seed, *devicePods)
@@ -69,7 +69,7 @@ type deviceCase struct {
 	pods    []*corev1.Pod
 }
 
-// fakePlugin is a plugin that prefers the devices in wish, then those with the last ids.
+// fakePlugin is a plugin that prefers the devices in wish, then those with the last IDs.
 type fakePlugin struct {
 	numa.Plugin
 	wish []string
@@ -100,7 +100,7 @@ func newDeviceCase(t *testing.T, rng *rand.Rand, dir string) *deviceCase {
 	return c
 }
 
-// setField sets a field that is not exported.
+// setField sets an unexported field.
 func setField(of any, name string, value any) {
 	f := reflect.ValueOf(of).Elem().FieldByName(name)
 	reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem().Set(reflect.ValueOf(value))
@@ -140,8 +140,8 @@ func (c *deviceCase) addPlugin(resource string) {
 	c.state.SetPlugin(p.Plugin)
 }
 
-// play has some devices taken by others, then offers a pod to both sides. same counts resources of containers of which the
-// very devices were compared.
+// play assigns some devices to other pods, then offers a pod to both sides. same is how many resources of containers
+// had their exact devices compared.
 func (c *deviceCase) play() (admitted bool, same int) {
 	c.takeSome()
 	p := c.randomPod()
@@ -172,7 +172,7 @@ func (c *deviceCase) plugin(resource string) *fakePlugin {
 	return c.plugins[slices.IndexFunc(c.plugins, func(p *fakePlugin) bool { return p.Resource == resource })]
 }
 
-// takeSome gives random devices to another pod, on both sides the same.
+// takeSome assigns random devices to another pod, the same on both sides.
 func (c *deviceCase) takeSome() {
 	others := numa.Pod{UID: "others", Containers: []numa.Container{{Name: "c"}}}
 	holding := numa.Holding{Container: "c"}
@@ -203,7 +203,7 @@ func (c *deviceCase) takeSome() {
 	}
 }
 
-// compare holds one container's devices to upstream's.
+// compare compares one container's devices with upstream's.
 func (c *deviceCase) compare(pod *corev1.Pod, h numa.Holding, p numa.Pod) (same int) {
 	affinity := c.k.topology.GetAffinity(string(pod.UID), h.Container)
 	var nodes []machine.NUMAID
@@ -228,7 +228,7 @@ func (c *deviceCase) compare(pod *corev1.Pod, h numa.Holding, p numa.Pod) (same 
 	}
 	for _, plugin := range c.plugins {
 		a, b := ours[plugin.Resource], theirs[plugin.Resource]
-		reuses := len(p.Init) > 0 // upstream takes what an init container leaves in the order of a map
+		reuses := len(p.Init) > 0 // upstream reuses what an init container leaves in the order of a map
 		if len(a) != len(b) || !reuses && !slices.Equal(a, b) {
 			c.fail(pod, "%s: %s: upstream gives %v, ours %v", h.Container, plugin.Resource, b, a)
 		}
@@ -276,8 +276,8 @@ func (c *deviceCase) randomPod() numa.Pod {
 		init.Sidecar = c.rng.IntN(2) == 0
 		p.Init = append(p.Init, init)
 	}
-	// After an init container only one: which devices it takes of those left is upstream's chance, and what a second
-	// one could then be given would be, too.
+	// After an init container there is only one main container: upstream chooses at random which devices it reuses, and
+	// what a second one gets would depend on that.
 	mains := 1
 	if p.Init == nil {
 		mains += c.rng.IntN(2)
@@ -300,7 +300,7 @@ func (p *fakePlugin) prefer(available, included []string, size int) []string {
 	return out
 }
 
-// endpoint is a fakePlugin as upstream meets it.
+// endpoint is a fakePlugin as upstream uses it.
 type endpoint struct{ p *fakePlugin }
 
 func (e endpoint) API() pluginapi.DevicePluginClient { return pluginClient{p: e.p} }

@@ -25,8 +25,8 @@ var (
 	devicePods = flag.Int("numa.devices", 6_000, "how many pods with devices to admit on both sides")
 )
 
-// TestMerge holds the merge of hints to upstream's: random supplies on 1 to 8 NUMA nodes, written out as upstream's hint
-// providers do, mask by mask.
+// TestMerge compares the merge of hints with upstream's: random supplies on 1 to 8 NUMA nodes, expanded as upstream's
+// hint providers do, mask by mask.
 func TestMerge(t *testing.T) {
 	seed := uint64(20261120)
 	t.Logf("seed %d, %d merges", seed, *merges)
@@ -52,7 +52,7 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// inParallel runs n pieces of work on all CPUs, each part with its number.
+// inParallel runs n units of work on all CPUs, in numbered parts.
 func inParallel(n int, work func(part, n int)) {
 	parts := runtime.GOMAXPROCS(0)
 	var wg sync.WaitGroup
@@ -62,7 +62,7 @@ func inParallel(n int, work func(part, n int)) {
 	wg.Wait()
 }
 
-// distances returns those that count: none unless the closest nodes are preferred.
+// distances returns the distances that matter: none unless the closest nodes are preferred.
 func (c *mergeCase) distances() [][]int {
 	if !c.topology.PreferClosest {
 		return nil
@@ -78,7 +78,7 @@ type mergeCase struct {
 	hints    []map[string][]topologymanager.TopologyHint
 }
 
-// permutationsMax bounds the product of the lengths of upstream's lists: it looks at each combination.
+// permutationsMax limits the product of the lengths of upstream's lists, because it evaluates each combination.
 const permutationsMax = 400
 
 func randomMerge(rng *rand.Rand, masks map[int][]bitmask.BitMask) mergeCase {
@@ -123,7 +123,7 @@ func randomDistances(rng *rand.Rand, nodes int) [][]int {
 		for j := range i {
 			d[i][j] = 11 + rng.IntN(4)*5
 			if rng.IntN(8) == 0 {
-				d[j][i] = 11 + rng.IntN(4)*5 // firmware tables need not be symmetrical
+				d[j][i] = 11 + rng.IntN(4)*5 // firmware tables need not be symmetric
 			} else {
 				d[j][i] = d[i][j]
 			}
@@ -166,7 +166,7 @@ func randomSupply(rng *rand.Rand, nodes int) hints.Supply {
 	return s
 }
 
-// hintsOf writes a supply out as upstream's providers do: every mask that has enough, preferred if no narrower mask could
+// hintsOf expands a supply as upstream's providers do: every mask that has enough, preferred if no smaller mask could
 // ever have enough.
 func hintsOf(s hints.Supply, nodes int, masks []bitmask.BitMask) []topologymanager.TopologyHint {
 	within, must := uint(1)<<nodes-1, uint(0)

@@ -35,8 +35,8 @@ func init() {
 	}
 }
 
-// randomMachine draws a machine: sockets of nodes or nodes of sockets, caches within nodes, one or two threads per core,
-// CPUs numbered the way firmware does. An uneven one has CPUs switched off here and there.
+// randomMachine generates a machine: sockets of nodes or nodes of sockets, caches within nodes, one or two threads per
+// core, CPUs numbered as firmware does. An uneven one has some CPUs offline.
 func randomMachine(rng *rand.Rand, uneven bool) machine.Machine {
 	sockets, nodesPerSocket := 1+rng.IntN(2), 1+rng.IntN(3)
 	if rng.IntN(8) == 0 {
@@ -54,7 +54,7 @@ func randomMachine(rng *rand.Rand, uneven bool) machine.Machine {
 	siblingsLast, interleaved := rng.IntN(2) == 0, rng.IntN(3) == 0
 	cpusOf := func(core int) []int {
 		place := core
-		if interleaved { // cores numbered across nodes in turn
+		if interleaved { // cores numbered across nodes in rotation
 			place = core%perNode*nodes + core/perNode
 		}
 		var out []int
@@ -114,7 +114,7 @@ func randomMachine(rng *rand.Rand, uneven bool) machine.Machine {
 	return m
 }
 
-// isEven reports whether all cores and all sockets are alike: upstream tells whether one is free by the average.
+// isEven reports whether all cores and all sockets are equal: upstream decides by the average whether one is free.
 func isEven(m machine.Machine) bool {
 	for _, c := range m.Cores {
 		if c.Len()*len(m.Cores) != m.CPUs.Len() {
@@ -129,7 +129,7 @@ func isEven(m machine.Machine) bool {
 	return true
 }
 
-// cadvisorMachine is m as upstream is told of it.
+// cadvisorMachine returns m as upstream's type.
 func cadvisorMachine(m machine.Machine) *cadvisorapi.MachineInfo {
 	info := &cadvisorapi.MachineInfo{NumCores: m.CPUs.Len(), NumPhysicalCores: len(m.Cores), NumSockets: len(m.Sockets)}
 	for _, n := range m.NUMANodes {
@@ -162,10 +162,11 @@ func cadvisorMachine(m machine.Machine) *cadvisorapi.MachineInfo {
 	return info
 }
 
-// randomCPUConfig draws options that go together.
+// randomCPUConfig generates options that are valid together.
 func randomCPUConfig(rng *rand.Rand, m machine.Machine) numa.CPUConfig {
 	c := numa.CPUConfig{Static: true, StrictReservation: rng.IntN(4) == 0, ReservedCount: 1 + rng.IntN(min(3, m.CPUs.Len()))}
-	if rng.IntN(2) == 0 || !isEven(m) { // which CPUs upstream reserves on an uneven machine, its rule does not determine
+	// upstream's rule does not determine which CPUs are reserved on an uneven machine
+	if rng.IntN(2) == 0 || !isEven(m) {
 		all := slices.Collect(m.CPUs.All())
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		c.Reserved = idset.Of(all[:c.ReservedCount]...)
@@ -200,7 +201,7 @@ func cpuOptions(c numa.CPUConfig) map[string]string {
 	return out
 }
 
-// kubelet is upstream's managers, put together as the kubelet does.
+// kubelet is upstream's managers, combined as in the kubelet.
 type kubelet struct {
 	topology    topologymanager.Manager
 	cpu         cpumanager.Policy
@@ -209,7 +210,8 @@ type kubelet struct {
 	memoryState memorystate.State
 }
 
-// newKubelet makes upstream's managers; first, if any, is asked for hints before the others, as the device manager is.
+// newKubelet creates upstream's managers. first, if any, is asked for hints before the others, as the device manager
+// is.
 func newKubelet(m machine.Machine, c numa.Config, first ...func(topologymanager.Manager) (topologymanager.HintProvider, error)) (*kubelet, error) {
 	info := cadvisorMachine(m)
 	k := &kubelet{cpuState: cpustate.NewMemoryState(logr.Discard()), memoryState: memorystate.NewMemoryState(logr.Discard())}
@@ -295,7 +297,7 @@ func (k *kubelet) admit(pod *corev1.Pod) lifecycle.PodAdmitResult {
 	return result
 }
 
-// remove takes back what a pod has, as upstream's managers do once it is not active any more.
+// remove releases a pod's resources, as upstream's managers do once it is not active any more.
 func (k *kubelet) remove(pod *corev1.Pod) {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		k.removeContainer(pod, c.Name)
@@ -311,7 +313,7 @@ func (k *kubelet) removeContainer(pod *corev1.Pod, container string) {
 	}
 }
 
-// describe writes down what upstream gave a container: nodes of the hint, CPUs, memory.
+// describe returns what upstream assigned to a container: nodes of the hint, CPUs, memory.
 func (k *kubelet) describe(pod *corev1.Pod, container string) string {
 	var b strings.Builder
 	if cpus, ok := k.cpuState.GetCPUSet(string(pod.UID), container); ok {
@@ -326,7 +328,7 @@ func (k *kubelet) describe(pod *corev1.Pod, container string) string {
 	return b.String() + strings.Join(lines, "; ")
 }
 
-// describe writes down what we gave a container, likewise.
+// describe returns what we assigned to a container, in the same form.
 func describe(h numa.Holding) string {
 	var b strings.Builder
 	if !h.CPUs.IsEmpty() {
@@ -340,7 +342,7 @@ func describe(h numa.Holding) string {
 	return b.String() + strings.Join(lines, "; ")
 }
 
-// bothPods returns a pod for upstream and the same for us.
+// bothPods returns a pod as upstream's type, for the one of ours.
 func bothPods(uid string, p numa.Pod) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)

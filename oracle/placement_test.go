@@ -19,10 +19,10 @@ import (
 
 var clustersFlag = flag.Int("placement.clusters", 4000, "how many random clusters TestPlacement draws")
 
-// TestPlacement draws random clusters and pods. Every node must be feasible for us exactly when it is for upstream, with
-// the same reasons and the same word on whether eviction could help; every plugin must have the same raw and normalized
-// score for it; our choice must be among upstream's best, with upstream's total; and where a pod fits nowhere, every node
-// must have the same victims, and our choice among them rank as high as upstream's.
+// TestPlacement compares random clusters and pods. Every node must be feasible for us exactly if it is for upstream,
+// with the same reasons, and the same answer to whether eviction could help. Every plugin must have the same raw and
+// normalized scores. Our choice must be among upstream's best, with upstream's total. If a pod fits nowhere, every node
+// must have the same victims, and our choice must rank as high as upstream's.
 func TestPlacement(t *testing.T) {
 	compareUnder(t, "", *clustersFlag, false)
 }
@@ -34,7 +34,7 @@ func TestVolumes(t *testing.T) {
 
 const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
-// compareUnder draws clusters and compares under a configuration file that both sides read.
+// compareUnder generates clusters and compares with a configuration file that both sides read.
 func compareUnder(t *testing.T, file string, clusters int, volumes bool) {
 	t.Helper()
 	file = configHead + file
@@ -50,7 +50,7 @@ func compareUnder(t *testing.T, file string, clusters int, volumes bool) {
 	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no difference", clusters, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
 }
 
-// TestProfiles compares under configurations that change what plugins do.
+// TestProfiles compares with configurations that change what plugins do.
 func TestProfiles(t *testing.T) {
 	for name, file := range map[string]string{
 		"most allocated": `
@@ -130,7 +130,8 @@ func comparePlacement(t *testing.T, j *judge, profile scheduler.Profile, seed ui
 		theirs, ours := j.judge(t, pod), translate.PlacementPod(pod)
 		for _, v := range placer.Verdicts(ours) {
 			n.pairs++
-			want, got := slices.Sorted(slices.Values(theirs.reasons[v.Node])), slices.Sorted(slices.Values(v.Reasons)) // upstream walks a map of extended resources
+			// upstream iterates over a map of extended resources
+			want, got := slices.Sorted(slices.Values(theirs.reasons[v.Node])), slices.Sorted(slices.Values(v.Reasons))
 			if !slices.Equal(got, want) || v.Final != theirs.final[v.Node] {
 				t.Fatalf("seed %d: pod %s on %s: ours %q final %v, upstream %q final %v\npod %+v", seed, pod.Name, v.Node, got, v.Final, want, theirs.final[v.Node], pod.Spec)
 			}
@@ -150,13 +151,13 @@ func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours sc
 	for _, s := range j.scores {
 		n.scores++
 		got, want := ours.Plugins[s.plugin.Name()], theirs[s.plugin.Name()]
-		if got.Normalized != want.normalized || got.Raw != want.raw && got.Raw != -1 { // -1: left out of the comparison
+		if got.Normalized != want.normalized || got.Raw != want.raw && got.Raw != -1 { // -1: not scored
 			t.Fatalf("seed %d: pod %s on %s: %s: ours %+v, upstream %+v\npod %+v", seed, pod.Name, ours.Node, s.plugin.Name(), got, want, pod.Spec)
 		}
 	}
 }
 
-// compareChoice asks twice: the second answer comes from tables where the cluster is large enough.
+// compareChoice asks twice: the second answer comes from tables if the cluster is large enough.
 func compareChoice(t *testing.T, placer *scheduler.Placer, seed uint64, ours scheduler.Pod, theirs verdict, n *counts) {
 	id := ours.ID
 	defer func() { placer.PodGone(3, id) }()
@@ -177,7 +178,7 @@ func compareChoice(t *testing.T, placer *scheduler.Placer, seed uint64, ours sch
 	}
 }
 
-// plain takes most other demands off a pod, so that those about volumes decide.
+// plain removes most other requirements from a pod, so that those about volumes decide.
 func plain(r random, pod *corev1.Pod) {
 	if r.chance(4) {
 		return
@@ -185,7 +186,7 @@ func plain(r random, pod *corev1.Pod) {
 	pod.Spec = corev1.PodSpec{Priority: pod.Spec.Priority, Containers: []corev1.Container{{Name: "c", Image: "a"}}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
 }
 
-// narrow replaces empty selectors of spread constraints: upstream counts only nominated pods for them (README.md).
+// narrow replaces empty selectors of spread constraints: for them, upstream counts only nominated pods (README.md).
 func narrow(pod *corev1.Pod) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		if s := pod.Spec.TopologySpreadConstraints[i].LabelSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
@@ -194,8 +195,8 @@ func narrow(pod *corev1.Pod) {
 	}
 }
 
-// miscounts reports whether upstream would take a terminating pod off the count of a spread constraint, in which it never
-// was (README.md).
+// miscounts reports whether upstream would subtract a terminating pod from the count of a spread constraint, in which
+// the pod was never counted (README.md).
 func miscounts(c *cluster, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(s corev1.TopologySpreadConstraint) bool { return s.WhenUnsatisfiable == corev1.DoNotSchedule }) &&
 		slices.ContainsFunc(c.bound, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
@@ -288,7 +289,7 @@ func tell(placer *scheduler.Placer, c *cluster) {
 	nominate(placer, c)
 }
 
-// nominate tells of the nominated pods, again: a preemption on their node lets them go.
+// nominate passes the nominated pods to the Placer again, because preemption on their node ends their nomination.
 func nominate(placer *scheduler.Placer, c *cluster) {
 	for _, p := range c.nominated {
 		gated := p.DeepCopy()

@@ -24,7 +24,7 @@ var (
 	qosSeed = flag.Uint64("qos.seed", 1, "seed of the random pods")
 )
 
-// TestQoS holds class, OOM scores and the values of a pod's cgroup against the kubelet's own functions.
+// TestQoS compares class, OOM scores and the values of a pod's cgroup with the kubelet's own functions.
 func TestQoS(t *testing.T) {
 	random := rand.New(rand.NewPCG(*qosSeed, 0))
 	classes := map[qos.Class]int{}
@@ -54,8 +54,8 @@ func judgeScores(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.
 	judge := func(c *corev1.Container, ours qos.Container) {
 		want := kubeletqos.GetContainerOOMScoreAdjust(pod, c, memory)
 		if class == qos.Burstable {
-			// Where containers request more than their pod, which the API refuses, the kubelet's number goes above what
-			// the kernel takes; ours stops at 999.
+			// If containers request more than their pod, which the API server refuses, the kubelet's number exceeds
+			// what the kernel accepts; ours stops at 999.
 			want = min(want, 999)
 		}
 		if got := qos.OOMScoreAdj(p, ours, unit.Bytes(memory)); got != want {
@@ -70,8 +70,8 @@ func judgeScores(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.
 	}
 }
 
-// judgeValues compares what the kernel would be told. Where the kubelet writes nothing, or what means no limit, we say
-// unlimited.
+// judgeValues compares the values for the kernel. Where the kubelet writes nothing, or a value that means no limit,
+// ours is unlimited.
 func judgeValues(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.Pod) {
 	t.Helper()
 	enforce := random.IntN(5) > 0
@@ -120,14 +120,14 @@ func positive(v *int64) int64 {
 	return max(0, *v)
 }
 
-// qosPod draws a pod: containers, init containers and sidecars, pod-level resources, overhead, criticality.
+// qosPod generates a pod: containers, init containers and sidecars, pod-level resources, overhead, priority.
 func qosPod(random *rand.Rand) *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	pod := &corev1.Pod{}
 	for i := range 1 + random.IntN(3) {
 		c := corev1.Container{Name: fmt.Sprint("c", i), Resources: qosRequirements(random)}
 		if random.IntN(20) == 0 {
-			c.RestartPolicy = &always // restarts always, and is no sidecar
+			c.RestartPolicy = &always // always restarts, but is no sidecar
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
@@ -140,7 +140,7 @@ func qosPod(random *rand.Rand) *corev1.Pod {
 	}
 	if random.IntN(4) == 0 {
 		level := qosRequirements(random)
-		delete(level.Limits, "example.com/gpu") // the API refuses it at pod level
+		delete(level.Limits, "example.com/gpu") // the API server refuses it at pod level
 		delete(level.Requests, "example.com/gpu")
 		pod.Spec.Resources = &level
 	}
@@ -164,7 +164,7 @@ func qosRequirements(random *rand.Rand) corev1.ResourceRequirements {
 
 func qosList(random *rand.Rand) corev1.ResourceList {
 	list := corev1.ResourceList{}
-	// Round amounts often enough that containers agree, others for the arithmetic.
+	// Round amounts are frequent enough that containers agree; other amounts test the arithmetic.
 	if random.IntN(3) > 0 {
 		cpu := pick(random, 0, 1, 5, 100, 250, 500, 1000, 3000, 300_000, random.Int64N(1<<random.IntN(20)))
 		list[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// random draws from small alphabets, so that things meet.
+// random generates values from small sets, so that they match each other often.
 type random struct{ *rand.Rand }
 
 func (r random) of(s ...string) string { return s[r.IntN(len(s))] }
@@ -57,7 +57,7 @@ func (r random) node(i int) *corev1.Node {
 	return n
 }
 
-// sizes of images: every node says the same. Upstream takes the size that it heard first.
+// sizes of images: every node reports the same size, because upstream uses the first one that it gets.
 var sizes = map[string]int64{"a": 10 << 20, "b": 700 << 20, "c": 3 << 30}
 
 func (r random) requests() corev1.ResourceList {
@@ -153,7 +153,8 @@ func (r random) affinity() *corev1.NodeAffinity {
 	return a
 }
 
-// term may be broken in ways that the API lets through only in required terms of old objects.
+// term returns a random term. A broken one has errors that the API server accepts only in required terms of old
+// objects.
 func (r random) term(broken bool) corev1.NodeSelectorTerm {
 	var t corev1.NodeSelectorTerm
 	for range r.IntN(3) {
@@ -252,6 +253,7 @@ func (r random) podTerm() corev1.PodAffinityTerm {
 }
 
 // around draws terms between pods.
+// around generates terms of inter-pod affinity.
 func (r random) around(p *corev1.Pod) {
 	if p.Spec.Affinity == nil {
 		p.Spec.Affinity = &corev1.Affinity{}
@@ -313,7 +315,7 @@ func (r random) budgets() []*policyv1.PodDisruptionBudget {
 	return out
 }
 
-// cluster draws nodes with pods on them. One in a hundred is large enough for tables.
+// cluster generates nodes with pods on them. One in a hundred is large enough for tables.
 func (r random) cluster(seed uint64) *cluster {
 	c := &cluster{namespaces: r.namespaces(), services: r.services(), budgets: r.budgets()}
 	nodes := 1 + r.IntN(8)
@@ -343,8 +345,8 @@ func (r random) cluster(seed uint64) *cluster {
 	return c
 }
 
-// dropPorts takes away host ports that are taken: two pods on a node cannot hold the same, and upstream, which keeps them as
-// a set, would free both with either.
+// dropPorts removes host ports that are in use: two pods on a node cannot have the same port, and upstream, which has a
+// set of ports, would free the port with either pod.
 func dropPorts(pod *corev1.Pod, taken map[int32]bool) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {

@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// stores is what a cluster has of storage.
+// stores is the storage objects of a cluster.
 type stores struct {
 	claims      []*corev1.PersistentVolumeClaim
 	volumes     []*corev1.PersistentVolume
@@ -27,8 +27,9 @@ type stores struct {
 
 const ebs = "kubernetes.io/aws-ebs"
 
-// stores draws claims, whose names differ from namespace to namespace (README.md); classes that bind at once and that wait, with and without provisioner; claims in every state; volumes with
-// and without node affinity, zones, claims.
+// stores generates claims, whose names differ between namespaces (README.md); classes with immediate binding and with
+// WaitForFirstConsumer, with and without provisioner; claims in every state; volumes with and without node affinity,
+// zones and claims.
 func (r random) stores(c *cluster) *stores {
 	s := &stores{}
 	mode := func(m storagev1.VolumeBindingMode) *storagev1.VolumeBindingMode { return &m }
@@ -123,7 +124,7 @@ func (r random) selectNodes() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{r.of("zone", "disk"): r.of("a", "b")}}
 }
 
-// volume is i Gi and a bit large: no two are the same size, so that which is the smallest is no matter of chance.
+// volume has i GiB and a bit more: all sizes are different, so that the smallest is unique.
 func (r random) volume(i int, c *cluster) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pv", i), Labels: map[string]string{}}}
 	v.Spec.Capacity = corev1.ResourceList{"storage": resource.MustParse(fmt.Sprint(i*500, "Mi"))}
@@ -217,7 +218,7 @@ func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolum
 		if v.Spec.ClaimRef == nil {
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: c.UID}
 		}
-	case 5: // kept for it
+	case 5: // reserved for it
 		v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: types.UID(r.of("", string(c.UID), "another"))}
 	case 6:
 		c.Annotations["volume.kubernetes.io/selected-node"] = r.of("n0", "n1", "n2")
@@ -232,13 +233,13 @@ func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolum
 		now := metav1.Now()
 		c.DeletionTimestamp = &now
 	case 3:
-		c.Spec.VolumeName = v.Name // wants it, is not bound
+		c.Spec.VolumeName = v.Name // requested, but not bound
 		delete(c.Annotations, "pv.kubernetes.io/bind-completed")
 	}
 	return c
 }
 
-// mount gives a pod volumes: claims, some of which are not there; generic ephemeral volumes; disks.
+// mount gives a pod volumes: claims, some of which do not exist; generic ephemeral volumes; disks.
 func (r random) mount(pod *corev1.Pod, s *stores) {
 	add := func(source corev1.VolumeSource) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", len(pod.Spec.Volumes)), VolumeSource: source})
@@ -273,7 +274,7 @@ func (r random) mount(pod *corev1.Pod, s *stores) {
 	}
 }
 
-// own makes the claim of the last volume of pod; sometimes somebody else has made it, or nobody.
+// own creates the claim of the last volume of pod; sometimes with another owner, or not at all.
 func (r random) own(pod *corev1.Pod, s *stores) {
 	if pod.Spec.NodeName == "" && r.chance(5) {
 		return
@@ -288,7 +289,7 @@ func (r random) own(pod *corev1.Pod, s *stores) {
 	s.claims = append(s.claims, c)
 }
 
-// tellStores tells a Placer what seeStores lets upstream see.
+// tellStores passes to a Placer what seeStores passes to upstream.
 func tellStores(p *scheduler.Placer, s *stores) {
 	for _, x := range s.classes {
 		p.StorageClassSeen(1, translate.PlacementStorageClass(x))

@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
 )
 
-// TestSchedulerFlags: each flag of kube-scheduler is one of `plimsoll scheduler`; those with an effect have upstream's
-// default.
+// TestSchedulerFlags checks that each flag of kube-scheduler is one of `plimsoll scheduler`, and that those with an
+// effect have upstream's default.
 func TestSchedulerFlags(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "plimsoll")
 	build := exec.Command("go", "build", "-o", program, "./cmd/plimsoll")
@@ -28,7 +28,7 @@ func TestSchedulerFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := map[string]string{} // the line of each
+	ours := map[string]string{} // the line of each flag
 	flag := regexp.MustCompile(`^ +(?:-., )?--([a-z0-9-]+)`)
 	for line := range strings.Lines(string(help)) {
 		if m := flag.FindStringSubmatch(line); m != nil {
@@ -40,7 +40,7 @@ func TestSchedulerFlags(t *testing.T) {
 		"feature-gates":        "text",
 		"v":                    "0 is upstream's, too",
 	}
-	others := []string{"", "false", "0", "[]", "0s"} // what a help text leaves out
+	others := []string{"", "false", "0", "[]", "0s"} // values that a help text leaves out
 	for _, set := range options.NewOptions().Flags.FlagSets {
 		set.VisitAll(func(f *pflag.Flag) {
 			line, ok := ours[f.Name]
@@ -58,7 +58,7 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 }
 
-// TestFeatureGates: our table of feature gates is upstream's.
+// TestFeatureGates checks that our table of feature gates is upstream's.
 func TestFeatureGates(t *testing.T) {
 	options.NewOptions() // registers them
 	ours := featuregate.All()

@@ -26,11 +26,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// metric is one of upstream's: its name and labels, as its source has them.
+// metric is a metric of upstream: its name and labels in its source.
 type metric struct{ name, labels string }
 
-// upstreamMetrics reads what kube-scheduler measures in the source of the published module: its registry shows only
-// what was counted.
+// upstreamMetrics reads kube-scheduler's metrics from the source of the published module, because its registry has only
+// metrics that were used.
 func upstreamMetrics(t *testing.T) (all []metric) {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
@@ -50,8 +50,8 @@ func upstreamMetrics(t *testing.T) (all []metric) {
 	return all
 }
 
-// TestSchedulerMetrics: each of upstream's measurements is ours under its name, with its labels, or docs/scheduler.md
-// says why not; nothing of ours has a name that upstream would have to have.
+// TestSchedulerMetrics checks that each metric of upstream is ours, with the same name and labels, or that
+// docs/scheduler.md says why not, and that no other metric of ours has a name that belongs to upstream.
 func TestSchedulerMetrics(t *testing.T) {
 	doc, err := os.ReadFile("../docs/scheduler.md")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestSchedulerMetrics(t *testing.T) {
 			ours[m[1]] = m[2]
 		}
 	}
-	var missing strings.Builder // the first column of the table of those that are missing
+	var missing strings.Builder // the first column of the table of missing metrics
 	for line := range strings.Lines(string(doc)) {
 		if names, _, row := strings.Cut(strings.TrimPrefix(line, "| "), " |"); row && strings.HasPrefix(line, "| `") {
 			missing.WriteString(names)
@@ -94,7 +94,7 @@ func TestSchedulerMetrics(t *testing.T) {
 	}
 }
 
-// TestPodResourceMetrics: of random pods /metrics/resources says line by line what upstream's says.
+// TestPodResourceMetrics compares /metrics/resources for random pods line by line with upstream's.
 func TestPodResourceMetrics(t *testing.T) {
 	var list corev1.PodList
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})

@@ -46,10 +46,10 @@ var upstreamUnified bool
 //go:linkname upstreamResources k8s.io/kubernetes/pkg/kubelet/kuberuntime.(*kubeGenericRuntimeManager).generateLinuxContainerResources
 func upstreamResources(manager unsafe.Pointer, ctx context.Context, pod *corev1.Pod, c *corev1.Container, memoryQoS bool) *runtimeapi.LinuxContainerResources
 
-// believeUnified has upstream believe that cgroups are v2's, or v1's, until the test ends.
+// believeUnified makes upstream use cgroup v2, or v1, until the test ends.
 func believeUnified(t *testing.T, unified bool) {
 	t.Helper()
-	found := libcontainercgroups.IsCgroup2UnifiedMode() // it looks once
+	found := libcontainercgroups.IsCgroup2UnifiedMode() // it detects the version only once
 	t.Cleanup(func() { upstreamUnified = found })
 	upstreamUnified = unified
 	if libcontainercgroups.IsCgroup2UnifiedMode() != unified {
@@ -57,7 +57,7 @@ func believeUnified(t *testing.T, unified bool) {
 	}
 }
 
-// valuesCase is a drawn node, as far as values of containers and tiers depend on it.
+// valuesCase is a random node, with what matters to the values of containers and QoS cgroups.
 type valuesCase struct {
 	memory, swap, allocatable int64
 	factor                    float64
@@ -94,7 +94,7 @@ func (c valuesCase) reservation() kubeletconfig.MemoryReservationPolicy {
 	return kubeletconfig.NoneMemoryReservationPolicy
 }
 
-// runtimeManager is upstream's, of which nothing but the values of containers is asked.
+// runtimeManager is upstream's, used only for the values of containers.
 func runtimeManager(t *testing.T) kuberuntime.KubeGenericRuntime {
 	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.KubeletEnsureSecretPulledImages, false)
@@ -108,8 +108,8 @@ func runtimeManager(t *testing.T) kuberuntime.KubeGenericRuntime {
 	return m
 }
 
-// TestContainerValues holds what the runtime is asked to set for a container against what the kubelet asks of it, on cgroup v1
-// and v2: shares, quota, memory, swap, huge pages, protection and throttling of memory.
+// TestContainerValues compares the resources that the runtime must set for a container with the kubelet's, on cgroup v1
+// and v2: shares, quota, memory, swap, huge pages, memory protection and throttling.
 func TestContainerValues(t *testing.T) {
 	for name, unified := range map[string]bool{"v1": false, "v2": true} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestContainerValues(t *testing.T) {
 			for n := range *valuesCases {
 				c, pod := drawValues(random), qosPod(random)
 				if random.IntN(10) == 0 {
-					pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"} // static
+					pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"} // a static pod
 				}
 				memoryQoS := unified && random.IntN(2) == 0
 				setField(manager, "machineInfo", &cadvisorapi.MachineInfo{MemoryCapacity: uint64(c.memory), SwapCapacity: uint64(c.swap)})
@@ -157,7 +157,7 @@ func TestContainerValues(t *testing.T) {
 	}
 }
 
-// differ says in what ours are other than what the kubelet asks of the runtime, where 0 says nothing.
+// differ returns how ours differs from what the kubelet requests of the runtime, where 0 means nothing.
 func differ(ours qos.Values, want *runtimeapi.LinuxContainerResources) string {
 	quota, _ := ours.CPUQuota.Get()
 	memory, _ := ours.Memory.Get()
@@ -177,7 +177,7 @@ func differ(ours qos.Values, want *runtimeapi.LinuxContainerResources) string {
 		swap = 0
 	}
 	wantUnified := maps.Clone(want.Unified)
-	delete(wantUnified, "memory.oom.group") // the agent's, whatever the pod
+	delete(wantUnified, "memory.oom.group") // always the agent's
 	switch {
 	case int64(ours.CPUShares.OrZero()) != want.CpuShares:
 		return fmt.Sprintf("shares %v, want %d", ours.CPUShares, want.CpuShares)
@@ -191,7 +191,7 @@ func differ(ours qos.Values, want *runtimeapi.LinuxContainerResources) string {
 	return ""
 }
 
-// tierWrites is upstream's driver of cgroups; it keeps what it is told.
+// tierWrites is upstream's cgroup manager; it records what it is given.
 type tierWrites struct {
 	cm.CgroupManager
 	told map[string]*cm.ResourceConfig
@@ -202,8 +202,8 @@ func (w tierWrites) Update(_ logr.Logger, c *cm.CgroupConfig) error {
 	return nil
 }
 
-// TestTierValues holds the groups of QoS classes, and what of the node's group is protected, against the kubelet's manager of
-// these groups: weights, qosReserved, protection of memory.
+// TestTierValues compares the cgroups of QoS classes, and the memory protection of the node's cgroup, with the
+// kubelet's manager of these cgroups: weights, qosReserved, memory protection.
 func TestTierValues(t *testing.T) {
 	believeUnified(t, true)
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{features.MemoryQoS: true, features.QOSReserved: true})
@@ -265,7 +265,7 @@ func tierDiffers(ours qos.Values, want *cm.ResourceConfig) string {
 		return fmt.Sprintf("shares %v, want %v", ours.CPUShares, want.CPUShares)
 	}
 	memory, bound := ours.Memory.Get()
-	// Requests above what is allocatable leave less than nothing, which upstream writes.
+	// If requests exceed allocatable, less than nothing remains, which upstream writes.
 	if bound != (want.Memory != nil) || bound && int64(memory) != max(0, *want.Memory) {
 		return fmt.Sprintf("memory %v, want %v", ours.Memory, want.Memory)
 	}
