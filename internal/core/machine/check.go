@@ -13,13 +13,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Bounds on a distance in ACPI's System Locality Information Table: below 10 is reserved, 255 means unreachable.
+// Limits of a distance in ACPI's System Locality Information Table: values below 10 are reserved, and 255 means
+// unreachable.
 const (
 	distanceMin = 10
 	distanceMax = 255
 )
 
-// Check returns everything that cannot be true of a complete machine, in one error.
+// Check returns everything that is impossible in a complete machine, in one error.
 func (m Machine) Check() error {
 	var p problems
 	m.checkCPUs(&p)
@@ -34,7 +35,7 @@ func (m Machine) Check() error {
 	return Impossible(p)
 }
 
-// Impossible is what cannot be true of a machine, problem by problem.
+// Impossible is the list of problems of a machine.
 type Impossible []string
 
 // Error returns all problems in one line.
@@ -126,7 +127,7 @@ func (m Machine) checkNUMANodes(p *problems) {
 	}
 	checkPartition("numa node", sorted(parts), m.CPUs, p)
 	for size := range m.HugePages {
-		pages[size] += 0 // so that a size that no node has is compared too
+		pages[size] += 0 // so that page sizes that no node has are compared too
 	}
 	for size, count := range sorted(pages) {
 		if total := m.HugePages[size]; total != count {
@@ -180,11 +181,11 @@ func (m Machine) checkTopology(p *problems) {
 	}
 }
 
-// noSocket is where a CPU is that is in none: after all that there are.
+// noSocket stands for CPUs that are in no socket. It is larger than every socket id.
 const noSocket = SocketID(math.MaxInt)
 
-// splitSocket returns the lowest socket that has some of cpus, but not all. It takes one step for each CPU: a machine
-// can have as many cores as it has sockets.
+// splitSocket returns the lowest socket that has some of cpus, but not all. It takes one step for each CPU, because a
+// machine can have as many cores as sockets.
 func splitSocket(cpus idset.Set, socketOf []SocketID) (lowest SocketID, split bool) {
 	lowest = noSocket
 	highest := SocketID(math.MinInt)
@@ -194,7 +195,7 @@ func splitSocket(cpus idset.Set, socketOf []SocketID) (lowest SocketID, split bo
 	return lowest, lowest < highest
 }
 
-// checkPartition finds CPUs that are in no group or in two, and groups of nothing.
+// checkPartition reports CPUs that are in no group or in two, and empty groups.
 func checkPartition[ID ~int](what string, groups iter.Seq2[ID, idset.Set], all idset.Set, p *problems) {
 	var seen idset.Set
 	for id, cpus := range groups {
@@ -239,7 +240,7 @@ func (m Machine) checkDevices(p *problems) {
 	}
 }
 
-// checkNear finds nodes that do not exist or stand twice.
+// checkNear reports nodes that do not exist, are listed twice, or are not in order.
 func (m Machine) checkNear(field string, nodes []NUMAID, p *problems) {
 	for i, id := range nodes {
 		if _, ok := m.NUMANode(id); !ok {
@@ -251,7 +252,7 @@ func (m Machine) checkNear(field string, nodes []NUMAID, p *problems) {
 	}
 }
 
-// sorted yields the entries of m in the order of their keys, so that two checks of one machine read the same.
+// sorted yields the entries of m in the order of their keys, so that two checks of one machine give the same text.
 func sorted[K cmp.Ordered, V any](m map[K]V) iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {

@@ -8,16 +8,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Distances between nodes of a machine that states none: the kernel's LOCAL_DISTANCE and REMOTE_DISTANCE
-// (include/linux/topology.h), which are ACPI's.
+// Distances between the nodes of a machine that states none: the kernel's LOCAL_DISTANCE and REMOTE_DISTANCE
+// (include/linux/topology.h), which are ACPI's defaults.
 const (
 	DistanceLocal  = 10
 	DistanceRemote = 20
 )
 
-// Complete returns m with everything filled in that a description may leave out: one node when it has none, usual
-// distances when no node has any, a core for each CPU that is in none, a socket for each node with CPUs, a die and an L3
-// group for each socket, totals from the nodes. What m states stays as it is, right or wrong; Check judges.
+// Complete returns m with everything that a description may leave out: one node if there is none, default distances if
+// no node has any, a core for each CPU that is in none, a socket for each node with CPUs, a die and an L3 group for
+// each socket, and totals computed from the nodes. Complete changes nothing that m states, whether it is possible or
+// not. Check decides that.
 func (m Machine) Complete() Machine {
 	m.NUMANodes = slices.Clone(m.NUMANodes)
 	if len(m.NUMANodes) == 0 {
@@ -100,12 +101,12 @@ func (m *Machine) completeTopology() {
 	m.Cores, m.Dies = byLowest(cores), byLowest(m.Dies)
 }
 
-// byLowest returns the sets in the order of their lowest ids.
+// byLowest returns the sets sorted by their lowest ids.
 func byLowest(sets []idset.Set) []idset.Set {
 	return slices.SortedStableFunc(slices.Values(sets), func(a, b idset.Set) int { return a.Lowest() - b.Lowest() })
 }
 
-// withPages returns the sizes of which there are pages; nil when there are none.
+// withPages returns the page sizes with at least one page; nil when there are none.
 func withPages(pages map[unit.Bytes]int64) map[unit.Bytes]int64 {
 	var out map[unit.Bytes]int64
 	for size, count := range pages {

@@ -1,26 +1,29 @@
-// Package oom says what a kill by the kernel's out-of-memory killer means: whose process it was, whose limit was reached,
-// and whether it was the end of a container.
+// Package oom interprets kills by the kernel's out-of-memory killer: to which container the process belonged, which
+// limit was reached, and whether the kill was the end of the container.
 //
 // # Model
 //
-// A Kill is what the kernel said of one killed process (internal/host/kmsg reads it). A Book knows the containers of the
-// node as the shell tells it, finds the one that a kill belongs to, and remembers recent kills, so that the end of a
-// container, which is heard of later and elsewhere, can be asked about: was that this kill?
+// A Kill is what the kernel logged about one killed process (internal/host/kmsg reads it). A Book knows the containers
+// of the node from the shell, finds the container that a kill belongs to, and remembers recent kills. The end of a
+// container is observed later and from another source. Ended answers whether a kill caused it.
 //
-// A kill belongs to the container that the victim's cgroup names. The kernel rations its long reports (ten in five
-// seconds, oom_kill_process in mm/oom_kill.c); of a kill without one, only the process id is known, and the container is
-// the one whose first process that was, or the one whose counter of kills (memory.oom_control, memory.events) is ahead of
-// the kills that are known of it.
+// A kill belongs to the container that the victim's cgroup names. The kernel limits the rate of its long reports (ten
+// in five seconds, oom_kill_process in mm/oom_kill.c). Without a report only the process id is known. Then the kill
+// belongs to the container whose first process had that id, or otherwise to the container whose counter of kills
+// (memory.oom_control, memory.events) is higher than the number of kills known for it.
 //
 // # Invariants
 //
 //   - The same facts in the same order give the same answers.
-//   - A container's end is called OOMKilled only if it was killed by SIGKILL and the kernel said that one of its processes was
-//     taken for memory then: its first process, or another whose death it did not survive for a second.
-//   - Memory is bounded: kills are forgotten with their container, and beyond killsMax the oldest.
+//   - The end of a container is called OOMKilled only if it was killed by SIGKILL and the kernel logged a kill of one
+//     of its processes at that time: of its first process, or of another one less than a second before the container's
+//     end.
+//   - Memory is limited: kills are dropped together with their container, and beyond killsMax the oldest are dropped.
 //
-// It reads nothing and decides nothing about who should be killed: that is the kernel's choice, by the OOM scores that
-// internal/core/qos gives.
+// # What it does not do
+//
+// It reads nothing, and does not decide which process is killed: the kernel does, by the OOM scores from
+// internal/core/qos.
 package oom
 
 import (
@@ -37,64 +40,65 @@ import (
 
 // Kill is one process that the kernel killed because memory ran out.
 type Kill struct {
-	Sequence uint64    // of the kernel's log, since boot
+	Sequence uint64    // number in the kernel's log, since boot
 	At       unit.Wall // when it was logged
-	PID      int       // as the machine counts
-	Command  string    // at most 15 bytes of it
-	UID      int       // of its user; negative: not said
+	PID      int       // in the machine's PID namespace
+	Command  string    // at most the first 15 bytes
+	UID      int       // of the process's user; negative: not known
 
-	// What it held.
+	// Memory that the process had.
 	Anon, File, Shmem unit.Bytes
 	PageTables        unit.Amount[unit.Bytes] // absent before Linux 5.4
-	Mapped            unit.Bytes              // address space
+	Mapped            unit.Bytes              // size of its address space
 
-	Whole bool // killed because its group was, after the process that the kernel chose
+	Whole bool // killed because its whole cgroup was killed, after the process that the kernel chose
 
-	// The rest is only known if there was a report.
+	// The fields below are only known if there was a report.
 	Group      string                  // cgroup of the victim; empty: not known
-	LimitGroup string                  // cgroup whose limit was reached; "/" if it was the whole machine's memory
-	Used       unit.Amount[unit.Bytes] // of LimitGroup, at that moment
+	LimitGroup string                  // cgroup whose limit was reached; "/" if the machine was out of memory
+	Used       unit.Amount[unit.Bytes] // memory in use in LimitGroup at that moment
 	Limit      unit.Amount[unit.Bytes]
 }
 
-// RSS is all that the process held resident.
+// RSS is all resident memory of the process.
 func (k Kill) RSS() unit.Bytes { return k.Anon + k.File + k.Shmem }
 
-// System reports whether the machine as a whole was out of memory.
+// System reports whether the machine was out of memory, and not only a cgroup.
 func (k Kill) System() bool { return k.LimitGroup == "/" }
 
-// Container is one that runs, or ran a moment ago.
+// Container is a container that runs, or ran a moment ago.
 type Container struct {
 	ID, Name string
-	Pod      string // uid
+	Pod      string // UID of its pod
 	PID      int    // of its first process; zero: not known
 }
 
-// Verdict is what a kill means.
+// Verdict is the interpretation of a kill.
 type Verdict struct {
 	Kill
-	Container Container // zero: of none that is known
-	First     bool      // it was the container's first process: the container is over
-	Again     bool      // the kernel said so before, as it does where a whole group is killed
+	Container Container // zero: the kill belongs to no known container
+	First     bool      // the process was the container's first: the container has ended
+	Again     bool      // the kernel logged this process before, as it does when a whole group is killed
 }
 
-// killsMax is how many kills are remembered (chosen: a kill matters until its container's end is read, some milliseconds;
-// the kernel reports ten in five seconds). More cost 200 bytes each.
+// killsMax is how many kills are remembered. Chosen: a kill is needed until its container's end is observed, some
+// milliseconds later, and the kernel reports ten in five seconds. Each costs 200 bytes.
 const killsMax = 256
 
-// lastingMax is how long after a kill in it a container may end by SIGKILL and still be called OOMKilled, if it was not its
-// first process that was killed: a supervisor that dies with its worker does so at once (chosen; the two clocks are compared
-// to the millisecond). A container that lives longer ended of something else.
+// lastingMax is how long after a kill a container may end by SIGKILL and still be called OOMKilled, if the killed
+// process was not its first. Chosen: a supervisor that dies with its worker does so at once, and the two clocks agree
+// to the millisecond. A container that lives longer ended for another reason.
 const lastingMax = time.Second
 
-// Book remembers containers and kills. The zero Book is empty. It is not safe for concurrent use.
+// Book remembers containers and kills. The zero Book is empty. It is not safe for concurrent use. Only Know, Forget and
+// Note change it.
 type Book struct {
-	containers map[string]Container
-	kills      []Verdict // oldest first
-	counted    map[string]int64
+	containers map[string]Container // by id
+	kills      []Verdict            // oldest first
+	counted    map[string]int64     // by container id: number of kills known
 }
 
-// Know tells b of a container, or of its process id.
+// Know adds a container, or updates its process id.
 func (b *Book) Know(c Container) {
 	if b.containers == nil {
 		b.containers, b.counted = map[string]Container{}, map[string]int64{}
@@ -105,10 +109,10 @@ func (b *Book) Know(c Container) {
 	b.containers[c.ID] = c
 }
 
-// Knows reports whether b was told of a container.
+// Knows reports whether a container was added.
 func (b *Book) Knows(id string) bool { _, known := b.containers[id]; return known }
 
-// Kills returns the kills in a container that b knows, oldest first.
+// Kills returns the kills in a known container, oldest first.
 func (b *Book) Kills(id string) []Verdict {
 	var kills []Verdict
 	for _, v := range b.kills {
@@ -120,7 +124,7 @@ func (b *Book) Kills(id string) []Verdict {
 	return kills
 }
 
-// Containers returns those that b knows, by id.
+// Containers returns the known containers, sorted by id.
 func (b *Book) Containers() []Container {
 	return slices.SortedFunc(maps.Values(b.containers), func(a, c Container) int { return cmp.Compare(a.ID, c.ID) })
 }
@@ -132,13 +136,13 @@ func (b *Book) Forget(id string) {
 	b.kills = slices.DeleteFunc(b.kills, func(v Verdict) bool { return v.of(id) })
 }
 
-// of reports whether a process of that container was killed, whether or not the container was known then.
+// of reports whether the killed process belonged to that container, also if the container was not known at that time.
 func (v Verdict) of(id string) bool {
 	return v.Container.ID == id || slices.ContainsFunc(strings.Split(v.Group, "/"), func(part string) bool { return idIn(part) == id })
 }
 
-// Note finds out what a kill means and remembers it. counter reads how many processes of a container the kernel has killed
-// so far; it is asked only about kills without a report, and may say that it does not know.
+// Note interprets a kill and remembers it. counter returns how many processes of a container the kernel has killed so
+// far, or false if that is not known. It is called only for kills without a report.
 func (b *Book) Note(k Kill, counter func(Container) (int64, bool)) Verdict {
 	v := Verdict{Kill: k}
 	v.Container, v.First = b.owner(k, counter)
@@ -156,9 +160,10 @@ func (b *Book) Note(k Kill, counter func(Container) (int64, bool)) Verdict {
 	return v
 }
 
-// repeats reports whether v is about a process that the kernel told of before. It walks a group that is killed as a whole in two
-// lists, those who live and those who are dying, and names a process whose first thread has gone by another of its threads: such
-// a one is known by its address space. Processes that cannot be told apart by that, like a server's workers, pass for one.
+// repeats reports whether v is about a process that the kernel logged before. When the kernel kills a whole group it
+// goes through two lists, of living and of dying processes. It may name a process whose first thread has ended by
+// another of its threads. Such a process is recognized by the size of its address space. Processes that do not differ
+// in that, such as a server's workers, count as one.
 func (v Verdict) repeats(old Verdict) bool {
 	if v.Command != old.Command || v.At.Sub(old.At) >= lastingMax {
 		return false
@@ -188,7 +193,7 @@ func (b *Book) owner(k Kill, counter func(Container) (int64, bool)) (c Container
 	return Container{}, false
 }
 
-// idIn is the container id in the name of a cgroup: 0123abcd (driver cgroupfs), cri-containerd-0123abcd.scope or
+// idIn returns the container id in the name of a cgroup: 0123abcd (driver cgroupfs), cri-containerd-0123abcd.scope or
 // crio-0123abcd.scope (driver systemd).
 func idIn(name string) string {
 	name, scope := strings.CutSuffix(name, ".scope")
@@ -198,15 +203,15 @@ func idIn(name string) string {
 	return name
 }
 
-// End is the end of a container.
+// End is the observed end of a container.
 type End struct {
 	ID       string
 	Code     int32
 	Finished unit.Wall
 }
 
-// Ended returns the kill that ended a container, and false if none did. Of several, as where a container is killed as a whole,
-// it is that of the process that held most, which is the one that the kernel chose.
+// Ended returns the kill that ended a container, and false if there is none. If there are several, as when a whole
+// container is killed, it returns the kill of the process with the most memory, which is the one that the kernel chose.
 func (b *Book) Ended(e End) (end Verdict, killed bool) {
 	const sigkill = 128 + 9
 	if e.Code != sigkill {
@@ -235,7 +240,7 @@ func (b *Book) Ended(e End) (end Verdict, killed bool) {
 	return end, killed
 }
 
-// Whose limit was reached.
+// reached describes the limit that was reached.
 func (v Verdict) reached() string {
 	id, pod := v.Container.ID, v.Container.Pod
 	base := path.Base(v.LimitGroup)
@@ -252,7 +257,7 @@ func (v Verdict) reached() string {
 	return "a limit that the kernel did not name"
 }
 
-// Text says what happened, with the numbers of that moment.
+// Text describes the kill, with the numbers of that moment.
 func (v Verdict) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Process %d (%s)", v.PID, cmp.Or(v.Command, "?"))

@@ -1,19 +1,25 @@
-// Package probe decides when to probe a container and what the answers mean: whether it has started, is ready, or must
+// Package probe decides when to probe a container, and what the answers mean: whether it has started, is ready, or must
 // be restarted.
 //
-// Model. One Run per run of a container. Step takes what probes have answered since the last step and says which to run
-// now; the shell runs them and reports each once. Every probe has a period, counted from when it was last begun, and
-// thresholds of answers in a row that change the verdict. A startup probe comes first: until it has succeeded nothing
-// else is probed, and when it fails for good the container is as dead as by its liveness probe.
+// # Model
 //
-// Invariants:
-//   - A probe is not begun while the last of its kind has not answered.
-//   - The verdict changes only by answers: time alone makes nobody dead or ready.
-//   - An answer that is none (the runtime failed, not the container) changes nothing, not even a run of failures.
-//   - Once dead, a run stays dead and is probed for death no more; only a new run helps.
-//   - A stopping container is not judged dead; whether it is ready is still asked, because it may still be serving.
+// There is one Run per run of a container. Step takes the answers of probes since the last step, and says which probes
+// to run now. The shell runs them and reports each answer once. Every probe has a period, which counts from when it
+// last began, and thresholds of consecutive answers that change the verdict. The startup probe comes first: until it
+// has succeeded, no other probe runs. If it fails, the container is dead, as if its liveness probe had failed.
 //
-// It sends nothing and knows no protocols. Do not use it for health of nodes: that is core/lifecycle.
+// # Invariants
+//
+//   - A probe does not begin while the last one of its kind has not been answered.
+//   - The verdict changes only by answers, never because time passes.
+//   - An unknown answer (the runtime failed, not the container) changes nothing, and does not interrupt a row of
+//     failures.
+//   - Once dead, a run stays dead and is not probed for liveness any more. Only a new run changes that.
+//   - A container that is being stopped is never found dead. Its readiness is still probed, because it may still serve.
+//
+// # What it does not do
+//
+// It sends nothing and knows no protocols. It is not for the health of nodes: that is core/lifecycle.
 package probe
 
 import (
@@ -22,10 +28,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Kind is what a probe asks.
+// Kind is the kind of a probe.
 type Kind int
 
-// The kinds, in the order in which due ones are begun.
+// The kinds, in the order in which due probes begin.
 const (
 	Startup   Kind = iota // has it started?
 	Readiness             // should it get traffic?
@@ -35,34 +41,36 @@ const (
 
 var kindNames = [kinds]string{"Startup", "Readiness", "Liveness"}
 
-// String spells the kind as upstream's events do.
+// String returns the kind as upstream's Events spell it.
 func (k Kind) String() string { return kindNames[k] }
 
-// Spec is one probe of a container. Zero values are upstream's defaults where the API fills none in (static pods).
+// Spec is one probe of a container. Zero values are replaced by upstream's defaults, because the API server sets none
+// for static pods.
 type Spec struct {
 	InitialDelay time.Duration // from the container's start to the first probe
-	Period       time.Duration // from one begin to the next; zero: 10 s
-	Timeout      time.Duration // of one probe; zero: 1 s. The shell's to keep
-	Failures     int           // in a row that make it fail; zero: 3
-	Successes    int           // in a row that make it succeed after a failure; zero: 1
+	Period       time.Duration // from one beginning to the next; zero: 10 s
+	Timeout      time.Duration // of one probe; zero: 1 s; the shell enforces it
+	Failures     int           // consecutive failures that make it fail; zero: 3
+	Successes    int           // consecutive successes that make it succeed after a failure; zero: 1
 
-	// Eager says that a probe costs next to nothing. A startup or readiness probe is then asked more often within its
-	// first period, until it first succeeds: a container that is up after 0.4 s is not kept waiting for 10 s because it
-	// was not up at once. Such early failures are nobody's fault and do not count.
+	// Eager: a probe costs next to nothing. A startup or readiness probe then runs more often within its first period,
+	// until it first succeeds. So a container that is up after 0.4 s does not wait for 10 s because its first probe
+	// came too soon. Failures of such early probes do not count.
 	Eager bool
 }
 
 const (
-	// eagerMin is the first wait between early probes; each next one is twice as long. Chosen: a program in a container
-	// listens 50 ms to a few seconds after its start.
+	// eagerMin is the time between the first two early probes; each next one is twice as long. Chosen: a program in a
+	// container listens 50 ms to a few seconds after its start.
 	eagerMin = 100 * time.Millisecond
 
-	// settle is the least time from a container's start to a probe that is not eager. Chosen: upstream's first probe
-	// comes with its relist of containers, up to a second after the start; sooner, it would only fail and wait a period.
+	// settle is the shortest time from a container's start to a probe that is not eager. Chosen: upstream's first probe
+	// follows its relist of containers, up to a second after the start. A probe before that would only fail, and the
+	// next would come a period later.
 	settle = time.Second
 )
 
-// WithDefaults returns s with zero values replaced.
+// WithDefaults returns s with zero values replaced by the defaults.
 func (s Spec) WithDefaults() Spec {
 	if s.Period <= 0 {
 		s.Period = 10 * time.Second
@@ -79,65 +87,65 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// Specs are the probes of a container by kind; nil: none of that kind.
+// Specs are the probes of a container, by kind; nil: no probe of that kind.
 type Specs [kinds]*Spec
 
-// Any reports whether there is any probe at all.
+// Any reports whether there is any probe.
 func (s Specs) Any() bool { return s != Specs{} }
 
-// Outcome is what one probe answered.
+// Outcome is the result of one probe.
 type Outcome int
 
 // The outcomes.
 const (
 	Success Outcome = iota
 	Failure
-	Unknown // no answer about the container
+	Unknown // the probe says nothing about the container
 )
 
-// Answer is the end of one probe that a Decision asked for.
+// Answer is the result of one probe that a Decision asked for.
 type Answer struct {
 	Kind    Kind
 	Outcome Outcome
 }
 
-// Verdict is what is known of a run. A container without a probe of a kind passes it.
+// Verdict is what the probes say about a run. A container passes probes that it does not have.
 type Verdict struct {
 	Starting bool // its startup probe has not succeeded yet
 	Unready  bool // its readiness probe does not succeed now
 	Dead     bool // it must be restarted
-	By       Kind // the probe that found it dead
+	By       Kind // the probe that failed
 }
 
-// Adopted is what an earlier agent had found of a container that it started and that still runs.
+// Adopted is what a previous agent process had found about a container that still runs.
 type Adopted struct {
 	Started, Ready bool
-	// Phase in [0, 1) puts the first probes off by that part of their period, so that an agent that starts among a
-	// hundred containers does not probe them all at once.
+	// Phase, in [0, 1), delays the first probes by that part of their period, so that an agent that starts with a
+	// hundred running containers does not probe them all at once.
 	Phase float64
 }
 
-// Run is the probes of one run of a container. It is used by one goroutine at a time.
+// Run is the probes of one run of a container. It is used by one goroutine at a time. Only Step and Stop change it.
 type Run struct {
-	specs    Specs
+	specs    Specs        // with defaults
 	started  unit.Instant // when the container started
 	verdict  Verdict
-	stopping bool
+	stopping bool // the container is being stopped on purpose
 	tracks   [kinds]track
 }
 
-// track is one probe's course.
+// track is the state of one probe.
 type track struct {
-	due   unit.Instant
-	busy  bool          // begun and not answered
-	early bool          // the one that is busy is early
-	until unit.Instant  // probes before this are early; zero: none
-	wait  time.Duration // before the next early one
-	last  Outcome       // of the current row
-	row   int           // answers in a row that were last
+	due   unit.Instant  // when it begins next
+	busy  bool          // it began and was not answered yet
+	early bool          // the one that is busy is an early probe
+	until unit.Instant  // probes that begin before this are early; zero: none
+	wait  time.Duration // time before the next early probe
+	last  Outcome       // outcome of the current row of answers
+	row   int           // number of consecutive answers with outcome last
 }
 
-// NewRun begins to probe a run of a container that started at started. adopted is nil for one that this agent started.
+// NewRun returns the Run of a container that started at started. adopted is nil if this agent started the container.
 func NewRun(specs Specs, now, started unit.Instant, adopted *Adopted) *Run {
 	r := &Run{started: started}
 	for k, s := range specs {
@@ -157,7 +165,7 @@ func NewRun(specs Specs, now, started unit.Instant, adopted *Adopted) *Run {
 	return r
 }
 
-// first sets when kind k is first probed, now or later.
+// first sets when kind k is first probed: now or later.
 func (r *Run) first(k Kind, now unit.Instant) {
 	spec := r.specs[k]
 	t := track{due: max(now, r.started.Add(max(spec.InitialDelay, settle)))}
@@ -168,32 +176,32 @@ func (r *Run) first(k Kind, now unit.Instant) {
 	r.tracks[k] = t
 }
 
-// Verdict returns what is known now.
+// Verdict returns the current verdict.
 func (r *Run) Verdict() Verdict { return r.verdict }
 
 // Timeout returns how long a probe of kind k may take.
 func (r *Run) Timeout(k Kind) time.Duration { return r.specs[k].Timeout }
 
-// Stop says that the container is being stopped on purpose.
+// Stop records that the container is being stopped on purpose.
 func (r *Run) Stop() {
 	r.stopping = true
 	r.verdict.Dead = false
 }
 
-// Begin is a probe to run now. The failure of an early one is not worth telling.
+// Begin is a probe to run now. The failure of an early probe should not be reported.
 type Begin struct {
 	Kind  Kind
 	Early bool
 }
 
-// Decision is the outcome of a step.
+// Decision is the result of a step.
 type Decision struct {
 	Begin   []Begin      // probes to run now, each to be answered once
-	Changed bool         // the verdict is another than before the step
-	Wake    unit.Instant // when the next probe is due; zero: not before an answer
+	Changed bool         // the verdict differs from that before the step
+	Wake    unit.Instant // when the next probe is due; zero: nothing is due before an answer
 }
 
-// Step folds answers into the run and says what to do next.
+// Step takes answers and returns what to do next.
 func (r *Run) Step(now unit.Instant, answers ...Answer) Decision {
 	before := r.verdict
 	for _, a := range answers {
@@ -216,8 +224,8 @@ func (r *Run) Step(now unit.Instant, answers ...Answer) Decision {
 	return d
 }
 
-// begin notes that the probe begins and sets when it is next due: in step with the period, unless that moment is past
-// too: a machine that slept does not catch up.
+// begin records that the probe begins, and sets when it is due next: one period later, or, if that moment has passed
+// (the machine slept), one period from now. It does not catch up on missed probes.
 func (t *track) begin(now unit.Instant, period time.Duration) {
 	t.busy, t.early = true, now < t.until
 	if t.early {
@@ -233,7 +241,7 @@ func (t *track) begin(now unit.Instant, period time.Duration) {
 	}
 }
 
-// asks reports whether probes of kind k are run at this stage.
+// asks reports whether probes of kind k run at this stage.
 func (r *Run) asks(k Kind) bool {
 	switch {
 	case r.specs[k] == nil:
@@ -248,7 +256,7 @@ func (r *Run) asks(k Kind) bool {
 	return !r.verdict.Starting
 }
 
-// take folds one answer in.
+// take processes one answer.
 func (r *Run) take(now unit.Instant, a Answer) {
 	t := &r.tracks[a.Kind]
 	t.busy = false
@@ -273,7 +281,7 @@ func (r *Run) take(now unit.Instant, a Answer) {
 		r.verdict.Dead, r.verdict.By = true, a.Kind
 	case a.Kind == Startup:
 		r.verdict.Starting = false
-		for _, k := range []Kind{Readiness, Liveness} { // from now on, not before their own delays
+		for _, k := range []Kind{Readiness, Liveness} { // they begin now, or later if their initial delay is not over
 			if r.specs[k] != nil {
 				r.first(k, now)
 			}

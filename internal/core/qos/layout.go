@@ -6,42 +6,42 @@ import (
 	"strings"
 )
 
-// Driver is who makes a node's cgroups, spelled as in a KubeletConfiguration. The container runtime must use the same
-// one.
+// Driver is the program that makes a node's cgroups, spelled as in a KubeletConfiguration. The container runtime must
+// use the same one.
 type Driver string
 
-// Drivers.
+// The drivers.
 const (
-	Cgroupfs Driver = "cgroupfs" // directories made by us
-	Systemd  Driver = "systemd"  // slices that systemd makes for us
+	Cgroupfs Driver = "cgroupfs" // the agent makes directories
+	Systemd  Driver = "systemd"  // systemd makes slices on the agent's request
 )
 
-// Layout names the cgroups of a node. Under systemd a group is a slice, whose name repeats the names above it, joined
-// by "-" (systemd.slice(5)): the pod group /kubepods/burstable/pod7-8 is
+// Layout names the cgroups of a node. With systemd a group is a slice, whose name repeats the names above it, joined by
+// "-" (systemd.slice(5)). The group /kubepods/burstable/pod7-8 of a pod is
 //
 //	/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7_8.slice
 //
-// where "-" within a name has become "_", as the kubelet does it.
+// where "-" within a name is replaced by "_", as in the kubelet.
 type Layout struct {
 	driver Driver
-	node   []string // names from the root to the node's group
+	node   []string // names from the root to the group of all pods
 }
 
-// sliceSuffix ends the name of a slice unit.
+// sliceSuffix is the suffix of the name of a slice unit.
 const sliceSuffix = ".slice"
 
-// Longest names of groups in bytes. cgroup v2 itself takes longer names of groups (seen on Linux 6.18); systemd makes
-// none.
+// Longest names of groups in bytes. cgroup v2 itself accepts longer names (seen on Linux 6.18), but systemd does not
+// make such groups.
 const (
-	nameMax = 255  // NAME_MAX of Linux (limits.h); UNIT_NAME_MAX of systemd (unit-name.h) is this and the final NUL
+	nameMax = 255  // NAME_MAX of Linux (limits.h); UNIT_NAME_MAX of systemd (unit-name.h) is this plus the final NUL
 	pathMax = 4095 // PATH_MAX of Linux (limits.h) without the final NUL
 )
 
-// longestUID is a pod's uid as the API server makes it (RFC 9562).
+// longestUID is a pod's UID as the API server makes it (RFC 9562).
 const longestUID = "00000000-0000-0000-0000-000000000000"
 
-// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root). A root that is so long or so deep
-// that Linux or systemd would not take a pod's group below it is an error.
+// NewLayout returns the Layout below cgroupRoot ("" and "/" are the machine's root). It returns an error for a root
+// that is so long or so deep that Linux or systemd would not accept the group of a pod below it.
 func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 	if driver != Cgroupfs && driver != Systemd {
 		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want %s or %s", driver, Cgroupfs, Systemd)
@@ -74,7 +74,7 @@ func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 	return l, nil
 }
 
-// checkLength returns an error that names what of a group's path is too long, and how long it may be.
+// checkLength returns an error if the path of a group, or a name in it, is too long. The error says how long it may be.
 func checkLength(group string) error {
 	if len(group) > pathMax {
 		return fmt.Errorf("%.40q...: a path of %d bytes: at most %d (PATH_MAX): shorten it", group, len(group), pathMax)
@@ -87,33 +87,34 @@ func checkLength(group string) error {
 	return nil
 }
 
-// unitCharacters are those of a unit's name (systemd.unit(5)), but for "\" and "@", which mean something there.
+// unitCharacters are the characters of a unit's name (systemd.unit(5)), except "\" and "@", which have a special
+// meaning.
 const unitCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:_.-"
 
-// Driver returns who makes the groups.
+// Driver returns the driver.
 func (l Layout) Driver() Driver { return l.driver }
 
-// Above returns the group that the node's group is in.
+// Above returns the parent of the node's group.
 func (l Layout) Above() string { return l.path(l.node[:len(l.node)-1]...) }
 
 // Node returns the group of all pods.
 func (l Layout) Node() string { return l.path(l.node...) }
 
-// Tier returns the group of the pods of a class.
+// Tier returns the group of the pods of a QoS class.
 func (l Layout) Tier(c Class) string { return l.path(l.tier(c)...) }
 
-// IsPods reports whether group is the node's or a tier's.
+// IsPods reports whether group is the node's group or that of a QoS class.
 func (l Layout) IsPods(group string) bool {
 	return group == l.Node() || group == l.Tier(Burstable) || group == l.Tier(BestEffort)
 }
 
-// Pod returns the group of one pod. It is the cgroup_parent that the runtime is given.
+// Pod returns the group of one pod. It is the cgroup_parent that is passed to the runtime.
 func (l Layout) Pod(c Class, uid string) string {
 	return l.path(append(l.tier(c), podPrefix+uid)...)
 }
 
-// Container returns the group of a container in its pod's group. Under systemd the runtime makes a scope for it, with a
-// prefix of its own; runtime is its name in container ids of the API: containerd, cri-o.
+// Container returns the group of a container in its pod's group. With systemd the runtime makes a scope for it, with a
+// prefix that depends on the runtime. runtime is its name in the container ids of the API: containerd, cri-o.
 func (l Layout) Container(pod, runtime, id string) string {
 	if l.driver != Systemd {
 		return path.Join(pod, id)
@@ -135,7 +136,7 @@ func (l Layout) tier(c Class) []string {
 
 const podPrefix = "pod"
 
-// UID returns the uid of the pod whose group has the given last path element, and whether it is a pod's at all.
+// UID returns the UID of the pod whose group has the given last path element, and whether it is the group of a pod.
 func (l Layout) UID(group string) (string, bool) {
 	if l.driver == Systemd {
 		slice, ok := strings.CutSuffix(group, sliceSuffix)
@@ -158,7 +159,7 @@ func (l Layout) path(names ...string) string {
 	return slicePath(slice)
 }
 
-// slicePath returns the path of the slice a-b-c, given its parts: /a.slice/a-b.slice/a-b-c.slice.
+// slicePath returns the path of the slice with the given parts, for a-b-c /a.slice/a-b.slice/a-b-c.slice.
 func slicePath(parts []string) string {
 	if len(parts) == 0 {
 		return "/"
@@ -170,10 +171,10 @@ func slicePath(parts []string) string {
 	return out.String()
 }
 
-// Reserved returns the path of a group that the configuration names for the system or for Kubernetes' own daemons.
-// Under cgroupfs it is a path. Under systemd it is a unit, and only its last element counts: a slice, with or without
-// its suffix, stands where its name says; any other unit where the configuration says. A name or a path that is longer
-// than Linux or systemd takes is an error.
+// Reserved returns the path of a group that the configuration names for the system's or for Kubernetes' daemons. With
+// cgroupfs the name is a path. With systemd it is a unit, and only its last element counts: the path of a slice, with
+// or without its suffix, follows from its name; any other unit is at the path given. It returns an error for a name or
+// a path that is longer than Linux or systemd accepts.
 func (l Layout) Reserved(name string) (string, error) {
 	if err := checkLength(name); err != nil {
 		return "", fmt.Errorf("name cgroups: reserved group %w", err)

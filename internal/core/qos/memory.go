@@ -6,17 +6,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// MemoryPolicy is what a node's configuration says about memory.min, memory.low and memory.high (KEP-2570, behind the gate
-// MemoryQoS, cgroup v2 only). The zero MemoryPolicy sets none of them.
+// MemoryPolicy is the configuration of memory.min, memory.low and memory.high (KEP-2570, behind the gate MemoryQoS,
+// cgroup v2 only). The zero MemoryPolicy sets none of them.
 type MemoryPolicy struct {
-	On       bool
-	Tiered   bool       // memoryReservationPolicy TieredReservation: requests are protected from reclaim
-	Factor   float64    // memoryThrottlingFactor: where between request and limit throttling begins; above 0, at most 1
-	NoLimit  unit.Bytes // stands for the limit of a container without one: what the node can give to pods; 0: not known
-	PageSize unit.Bytes // of the kernel, to which memory.high is rounded down
+	// On: the gate MemoryQoS is on.
+	On     bool
+	Tiered bool // memoryReservationPolicy TieredReservation: memory requests are protected from reclaim
+	// Factor is memoryThrottlingFactor: at which part of the way from request to limit throttling begins; above 0, at most 1.
+	Factor   float64
+	NoLimit  unit.Bytes // used as the limit of a container without one: allocatable memory of the node; 0: not known
+	PageSize unit.Bytes // of the kernel; memory.high is rounded down to a multiple of it
 }
 
-// protected is what is kept from reclaim for a request.
+// protected returns how much of a request is protected from reclaim.
 func (m MemoryPolicy) protected(request unit.Bytes) unit.Bytes {
 	if !m.Tiered {
 		return 0
@@ -24,7 +26,8 @@ func (m MemoryPolicy) protected(request unit.Bytes) unit.Bytes {
 	return request
 }
 
-// protectPod sets a pod's protection: of a Guaranteed pod for good, of a Burstable one as long as others have some to give.
+// protectPod sets a pod's protection: memory.min for a Guaranteed pod; for a Burstable one memory.low, which yields if
+// no other memory can be reclaimed.
 func (m MemoryPolicy) protectPod(v *Values, class Class, request unit.Bytes) {
 	switch {
 	case !m.On || !m.Tiered || request <= 0:
@@ -35,8 +38,8 @@ func (m MemoryPolicy) protectPod(v *Values, class Class, request unit.Bytes) {
 	}
 }
 
-// protectContainer sets a container's protection and the mark where it is throttled. Where nothing is protected it says so,
-// to undo what another policy set.
+// protectContainer sets a container's protection and the usage at which it is throttled. If nothing is protected it
+// writes zeros, to undo what another policy has set.
 func (m MemoryPolicy) protectContainer(v *Values, class Class, c Container) {
 	if !m.On {
 		return
@@ -50,7 +53,7 @@ func (m MemoryPolicy) protectContainer(v *Values, class Class, c Container) {
 	default:
 		v.MemoryLow = unit.Of(request)
 	}
-	if request == limit { // there is nothing between the two, or nothing was asked for
+	if request == limit { // nothing is between the two, or nothing was requested
 		return
 	}
 	if limit == 0 {
@@ -65,19 +68,20 @@ func (m MemoryPolicy) protectContainer(v *Values, class Class, c Container) {
 	}
 }
 
-// SwapPolicy is what a node's configuration says about swap (memorySwap). The zero SwapPolicy says nothing, which is right
-// where the kernel does not account for swap.
+// SwapPolicy is the configuration of swap (memorySwap). The zero SwapPolicy sets nothing, which is right if the kernel
+// does not account for swap.
 type SwapPolicy struct {
-	Accounted bool // the kernel has a swap controller
-	Unified   bool // cgroup v2
-	Limited   bool // swapBehavior LimitedSwap, else NoSwap
-	Machine   unit.Bytes
+	Accounted bool       // the kernel has a swap controller
+	Unified   bool       // cgroup v2
+	Limited   bool       // swapBehavior LimitedSwap; otherwise NoSwap
+	Machine   unit.Bytes // memory of the machine
 	Total     unit.Bytes // swap space of the machine
 }
 
-// limit returns how much swap container c of p may use, on v1 how much memory and swap together: as much as its memory
-// limit, which leaves none for swap alone. With LimitedSwap on v2, a Burstable container that requests some of its memory
-// and not all gets that share of the machine's swap that its request is of the machine's memory (KEP-2400).
+// limit returns how much swap container c of p may use. On v1 that is memory and swap together: as much as its memory
+// limit, which leaves nothing for swap. With LimitedSwap on v2, a Burstable container that requests some memory, but
+// less than its limit, gets a share of the machine's swap: its memory request divided by the machine's memory
+// (KEP-2400).
 func (s SwapPolicy) limit(p Pod, c Container, memory unit.Limit[unit.Bytes]) unit.Limit[unit.Bytes] {
 	if !s.Accounted {
 		return unit.Limit[unit.Bytes]{}

@@ -2,20 +2,21 @@ package qos
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
 
-// OOM score adjustments, in thousandths of the machine's memory as the kernel counts them (proc_pid_oom_score_adj(5)):
-// -1000 is never killed, 1000 always first.
+// OOM score adjustments, in thousandths of the machine's memory as the kernel counts it (proc_pid_oom_score_adj(5)):
+// -1000 is never killed, 1000 is always killed first.
 const (
-	OOMScoreAgent      = -999 // this agent and the runtime: only init is safer
+	OOMScoreAgent      = -999 // for this agent and the runtime: only init is safer
 	oomScoreGuaranteed = -997
 	oomScoreBestEffort = 1000
-	// Burstable containers stay above Guaranteed ones that use all of the memory (score 3) and below BestEffort ones.
+	// Burstable containers stay above Guaranteed ones that use all memory (score 3), and below BestEffort ones.
 	oomScoreBurstableMin = 1000 + oomScoreGuaranteed
 	oomScoreBurstableMax = oomScoreBestEffort - 1
 )
 
-// OOMScoreAdj returns the adjustment of the processes of container c of p on a machine with the given memory. A
-// Burstable container's falls with the share of memory that it requested, so that whoever uses more than that is taken
-// first. A sidecar is never taken before the container with the least request that it serves.
+// OOMScoreAdj returns the adjustment for the processes of container c of p on a machine with the given memory. For a
+// Burstable container it falls with the share of the machine's memory that the container requests, so that containers
+// that use more than their request are killed first. A sidecar is not killed before the main container with the
+// smallest request.
 func OOMScoreAdj(p Pod, c Container, memory unit.Bytes) int {
 	if p.NodeCritical {
 		return oomScoreGuaranteed
@@ -27,7 +28,7 @@ func OOMScoreAdj(p Pod, c Container, memory unit.Bytes) int {
 		return oomScoreBestEffort
 	}
 	if memory <= 0 {
-		return oomScoreBurstableMax // the size of the machine is not known: as if the container had requested nothing
+		return oomScoreBurstableMax // the machine's memory is not known: as if the container had requested nothing
 	}
 	share := unrequested(p)
 	score := func(request unit.Bytes) int { return int(1000 - 1000*(request+share)/memory) }
@@ -42,7 +43,8 @@ func OOMScoreAdj(p Pod, c Container, memory unit.Bytes) int {
 	return min(max(adj, oomScoreBurstableMin), oomScoreBurstableMax)
 }
 
-// unrequested returns each container's equal part of the pod-level memory request that no container took.
+// unrequested returns each container's equal part of the pod-level memory request that no container requests for
+// itself.
 func unrequested(p Pod) unit.Bytes {
 	if p.Level == nil || p.Level.Requests.Memory.OrZero() == 0 {
 		return 0

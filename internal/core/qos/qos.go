@@ -1,31 +1,33 @@
-// Package qos turns a pod's requests and limits into what the kernel is told: the pod's quality-of-service class, the
-// values of the cgroups of its containers, itself and its tier, and the OOM score of its processes.
+// Package qos computes kernel settings from a pod's requests and limits: the pod's QoS class, the values of the cgroups
+// of its containers, of the pod and of its QoS class, and the OOM score adjustment of its processes.
 //
 // # Model
 //
-// A Pod is its containers' requests and limits, its pod-level ones and its overhead. A class is a function of them. The
-// cgroups form a tree: the node's group (kubepods), under it one tier per class (Guaranteed pods live directly in the
-// node's group), under a tier one group per pod, under a pod its containers. Values are what one group is set to.
+// A Pod holds its containers' requests and limits, its pod-level ones and its overhead. The QoS class is a function of
+// them. The cgroups form a tree: the node's group (kubepods); in it one group per QoS class, called a tier (Guaranteed
+// pods are directly in the node's group); in a tier one group per pod; in a pod's group its containers. Values are the
+// settings of one group.
 //
 // # Invariants
 //
-//   - Same pod, same answer: no clock, no machine, no order of maps.
-//   - Absent, zero and unlimited are different: see unit.Amount and unit.Limit.
-//   - Every number equals what Kubernetes 1.36 would write with its default feature gates, except that fractions of a
-//     byte are rounded up per container and not once per pod (the API accepts "1500m" of memory; nobody means it).
+//   - The same pod gives the same result: no clock, no machine and no map order matters.
+//   - Absent, zero and unlimited are different; see unit.Amount and unit.Limit.
+//   - Every number equals what Kubernetes 1.36 writes with its default feature gates, with one exception: fractions of
+//     a byte are rounded up per container and not once per pod. (The API accepts "1500m" of memory, but it is not
+//     useful.)
 //
 // # What it does not do
 //
-// It touches no cgroup (internal/host/cgroup does), chooses no CPUs (internal/core/numa) and knows nothing of what the node
-// can carry (internal/core/allocatable).
+// It touches no cgroup (internal/host/cgroup does), chooses no CPUs (internal/core/numa) and does not know what fits on
+// the node (internal/core/allocatable).
 package qos
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
 
-// Class is a pod's quality-of-service class, spelled as in pod.status.qosClass.
+// Class is a QoS class, spelled as in pod.status.qosClass.
 type Class string
 
-// The classes, from the last to be sacrificed to the first.
+// The classes. When memory runs out, pods of the last one are killed first.
 const (
 	Guaranteed Class = "Guaranteed"
 	Burstable  Class = "Burstable"
@@ -36,7 +38,7 @@ const (
 type Amounts struct {
 	CPU       unit.Amount[unit.MilliCPU]
 	Memory    unit.Amount[unit.Bytes]
-	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; a missing size is absent; nil is none
+	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; a missing size is absent
 }
 
 // Resources are the requests and limits of one container or of the pod as a whole.
@@ -48,24 +50,25 @@ type Resources struct {
 type Container struct {
 	Name string
 	Resources
-	Sidecar bool // an init container that restarts always and runs beside the others
+	Sidecar bool // an init container with restartPolicy Always, which runs at the same time as the main containers
 }
 
-// Pod is what this package needs to know of a pod.
+// Pod is what this package needs to know about a pod.
 type Pod struct {
 	Containers []Container // at least one
-	Init       []Container // in order, sidecars among them
-	Level      *Resources  // pod-level resources; nil: the pod has none. Present but empty is a statement too
-	Overhead   Amounts     // what running the pod costs beside its containers
-	Recorded   Class       // class the API server recorded, which rules; empty: compute it
+	Init       []Container // in order, including sidecars
+	// Pod-level resources; nil: the pod has none; empty pod-level resources are different from none.
+	Level    *Resources
+	Overhead Amounts // what running the pod costs in addition to its containers
+	Recorded Class   // class in the pod's status, which takes precedence; empty: compute it
 
-	NodeCritical bool // priority class system-node-critical, or its static equivalent
-	Critical     bool // static, or of a priority of system components: gets no swap
+	NodeCritical bool // priority class system-node-critical, or a static pod of the same importance
+	Critical     bool // static, or with the priority of a system component: it gets no swap
 }
 
-// ClassOf returns p's class: BestEffort when no CPU or memory is requested or limited anywhere, Guaranteed when CPU and
-// memory are limited everywhere and requests equal limits, else Burstable. Zero counts as absent. Pod-level resources,
-// when present, rule alone.
+// ClassOf returns p's QoS class. It is BestEffort when no CPU or memory is requested or limited anywhere, Guaranteed
+// when CPU and memory are limited everywhere and requests equal limits, and otherwise Burstable. Zero counts as absent.
+// If the pod has pod-level resources, only they count.
 func ClassOf(p Pod) Class {
 	if p.Recorded != "" {
 		return p.Recorded
@@ -91,7 +94,7 @@ func ClassOf(p Pod) Class {
 		request.memory += max(0, r.Requests.Memory.OrZero())
 		limit.cpu += max(0, r.Limits.CPU.OrZero())
 		limit.memory += max(0, r.Limits.Memory.OrZero())
-		// Pod-level resources that state no limit at all are Burstable or BestEffort by the sums below.
+		// Pod-level resources without limits are Burstable or BestEffort by the sums below.
 		limited = limited && r.Limits.CPU.OrZero() > 0 && r.Limits.Memory.OrZero() > 0
 	}
 	switch {
@@ -103,7 +106,7 @@ func ClassOf(p Pod) Class {
 	return Burstable
 }
 
-// plus returns the sum of two lists; what either states, the sum states.
+// plus returns the sums. A sum is stated if one of its parts is.
 func (a Amounts) plus(b Amounts) Amounts {
 	sum := Amounts{CPU: a.CPU.Plus(b.CPU), Memory: a.Memory.Plus(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
 	for size := range sum.HugePages {
@@ -112,7 +115,7 @@ func (a Amounts) plus(b Amounts) Amounts {
 	return sum
 }
 
-// max returns the larger of two lists, resource by resource.
+// max returns the larger amount of each resource.
 func (a Amounts) max(b Amounts) Amounts {
 	larger := Amounts{CPU: a.CPU.Max(b.CPU), Memory: a.Memory.Max(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
 	for size := range larger.HugePages {
@@ -121,7 +124,7 @@ func (a Amounts) max(b Amounts) Amounts {
 	return larger
 }
 
-// over returns a with b's stated amounts in the place of a's.
+// over returns a, with the amounts that b states instead of a's.
 func (a Amounts) over(b Amounts) Amounts {
 	out := Amounts{CPU: a.CPU, Memory: a.Memory, HugePages: merge(a.HugePages, b.HugePages)}
 	if b.CPU.IsSet() {
@@ -133,7 +136,7 @@ func (a Amounts) over(b Amounts) Amounts {
 	return out
 }
 
-// stated reports whether any amount is.
+// stated reports whether any amount is stated.
 func (a Amounts) stated() bool { return a.CPU.IsSet() || a.Memory.IsSet() || len(a.HugePages) > 0 }
 
 // merge returns a copy of a with b's entries; nil when both are empty.
@@ -151,8 +154,8 @@ func merge(a, b map[unit.Bytes]unit.Bytes) map[unit.Bytes]unit.Bytes {
 	return out
 }
 
-// Requests returns what p as a whole requests: the larger of (all containers and sidecars together) and (the dearest
-// moment of its start), overridden by pod-level requests, plus overhead.
+// Requests returns what p as a whole requests: the larger of the sum over all containers and sidecars, and the most
+// that is requested at one time during the start. Pod-level requests replace that. Overhead is added.
 func Requests(p Pod) Amounts {
 	sum := aggregate(p, func(r Resources) Amounts { return r.Requests }, nil)
 	if p.Level != nil && p.Level.Requests.stated() {
@@ -161,9 +164,9 @@ func Requests(p Pod) Amounts {
 	return sum.plus(p.Overhead)
 }
 
-// limits returns what p as a whole is limited to, by the same rule; overhead is added only where there is a limit.
-// A limit that not every container states does not limit the pod: see PodValues. seen, if not nil, is shown each
-// container's.
+// limits returns the limits of p as a whole by the same rule. Overhead is added only where there is a limit. A limit
+// that not every container states does not limit the pod; see PodValues. If seen is not nil, it is called with the
+// limits of each container.
 func limits(p Pod, seen func(Amounts)) Amounts {
 	sum := aggregate(p, func(r Resources) Amounts { return r.Limits }, seen)
 	if p.Level != nil {
@@ -183,9 +186,9 @@ func limits(p Pod, seen func(Amounts)) Amounts {
 	return sum
 }
 
-// aggregate folds the containers' amounts. The i-th init container runs beside the sidecars before it, so a moment of
-// the start costs its own amount and theirs; a sidecar's own moment is the sidecars so far. seen, when given, is told
-// every container's amount and every such moment's.
+// aggregate combines the containers' amounts. The i-th init container runs at the same time as the sidecars before it,
+// so at that time their amounts are added to its own. If seen is not nil, it is called with the amounts of each
+// container, for an init container with the sum at its time.
 func aggregate(p Pod, of func(Resources) Amounts, seen func(Amounts)) Amounts {
 	tell := func(a Amounts) {
 		if seen != nil {

@@ -5,14 +5,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Requested is what the pods on a node request together, by class: what their tiers follow.
+// Requested is what all pods on a node request, by QoS class. The values of the tiers follow from it.
 type Requested struct {
 	BurstableCPU     unit.MilliCPU
 	BurstableMemory  unit.Bytes
 	GuaranteedMemory unit.Bytes
 }
 
-// Add counts p.
+// Add adds the requests of p.
 func (r *Requested) Add(p Pod) {
 	requests := Requests(p)
 	switch ClassOf(p) {
@@ -24,20 +24,21 @@ func (r *Requested) Add(p Pod) {
 	}
 }
 
-// TierPolicy is what a node's configuration says about tiers.
+// TierPolicy is the configuration of the tiers.
 type TierPolicy struct {
 	Memory MemoryPolicy
 
-	// ReservedPercent (qosReserved, behind the gate QOSReserved) is how much of what a class requests is kept from the
-	// classes below it, so that they cannot take memory that was promised. ReservesMemory tells 0 percent, which bounds
-	// each tier by what is allocatable, from no such setting.
+	// ReservedPercent (qosReserved, behind the gate QOSReserved) is which part of the requests of a QoS class is
+	// withheld from the classes below it, so that they cannot use that memory. If ReservesMemory is set, 0 percent
+	// limits each tier to allocatable memory. If it is not set, tiers have no such limit.
 	ReservesMemory  bool
 	ReservedPercent int64 // 0 to 100
-	Allocatable     unit.Bytes
+	// Allocatable is the node's allocatable memory.
+	Allocatable unit.Bytes
 }
 
-// TierValues returns the values of the group of Burstable or BestEffort pods. Guaranteed pods have no tier of their own:
-// they weigh directly against the other two in the node's group.
+// TierValues returns the values of the group of all Burstable or all BestEffort pods. Guaranteed pods have no tier: in
+// the node's group they compete directly with the two tiers.
 func TierValues(class Class, requested Requested, policy TierPolicy) Values {
 	v := Values{CPUShares: unit.Of(SharesMin)}
 	bound := policy.Allocatable - requested.GuaranteedMemory*unit.Bytes(policy.ReservedPercent)/100
@@ -55,8 +56,8 @@ func TierValues(class Class, requested Requested, policy TierPolicy) Values {
 	return v
 }
 
-// NodeProtection returns what of the node's group the kernel must not reclaim: what protects the pods in it counts only as
-// far as the group above is protected too (memory.min in cgroup-v2.rst).
+// NodeProtection returns the memory of the node's group that the kernel must not reclaim. The protection of the pods in
+// it is effective only up to the protection of the group above (memory.min in cgroup-v2.rst).
 func NodeProtection(requested Requested, policy MemoryPolicy) Values {
 	if !policy.On {
 		return Values{}
@@ -65,7 +66,7 @@ func NodeProtection(requested Requested, policy MemoryPolicy) Values {
 }
 
 // NodeValues returns the values of the node's group (kubepods). The hard eviction threshold is not subtracted: pods may
-// reach into it and are then evicted, not OOM-killed at its edge.
+// use that memory and are then evicted, and not OOM-killed at its edge.
 func NodeValues(cpu unit.MilliCPU, memory unit.Bytes, pids unit.Limit[int64], hugePages map[unit.Bytes]unit.Bytes, cpus idset.Set) Values {
 	return Values{CPUShares: unit.Of(SharesOf(cpu)), Memory: unit.LimitTo(memory), PIDs: pids, HugePages: hugePages, CPUs: cpus}
 }

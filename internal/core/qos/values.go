@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Shares is the relative CPU weight of a cgroup in v1's scale, where 1024 is one CPU. v2's scale is Weight.
+// Shares is the relative CPU weight of a cgroup on v1's scale, where 1024 is one CPU. Weight converts it to v2's scale.
 type Shares int64
 
 // Origin: SCHED_FIXEDPOINT limits of the kernel's fair scheduler (MIN_SHARES, MAX_SHARES in kernel/sched/sched.h).
@@ -17,8 +17,8 @@ const (
 	sharesPerCPU        = 1024
 )
 
-// Weight returns s in cgroup v2's scale [1, 10000]. It is the linear map of the kubelet, by which pods and tiers are
-// weighed; runtimes have their own map for containers. Pods are compared only with pods, so both may stand.
+// Weight returns s on cgroup v2's scale [1, 10000]. It is the linear map that the kubelet uses for pods and tiers.
+// Runtimes use another map for containers. That does no harm, because pods are only compared with pods.
 func (s Shares) Weight() int64 {
 	switch {
 	case s >= SharesMax:
@@ -29,58 +29,63 @@ func (s Shares) Weight() int64 {
 	return 1 + int64(s-SharesMin)*9999/int64(SharesMax-SharesMin)
 }
 
-// SharesOf returns the shares of a CPU request. No request means the least weight the kernel has, not its default.
+// SharesOf returns the shares of a CPU request. Without a request it is the smallest weight of the kernel, not its
+// default.
 func SharesOf(cpu unit.MilliCPU) Shares {
 	return min(max(Shares(int64(cpu)*sharesPerCPU/int64(unit.CPU)), SharesMin), SharesMax)
 }
 
-// Values are what one cgroup is set to. The zero Values say nothing.
+// Values are the settings of one cgroup. The zero Values change nothing.
 type Values struct {
 	CPUShares unit.Amount[Shares]
 	CPUQuota  unit.Limit[time.Duration] // CPU time per CPUPeriod; written in microseconds
-	CPUPeriod time.Duration             // goes with CPUQuota; 0: keep
+	CPUPeriod time.Duration             // belongs to CPUQuota; 0: keep
 	Memory    unit.Limit[unit.Bytes]
 	PIDs      unit.Limit[int64]
-	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; nil: keep all; a size missing from a non-nil map is limited to 0
-	CPUs      idset.Set                 // the group may run on; empty: keep
+	// Page size to bytes; nil: keep all; a size missing from a non-nil map is limited to 0.
+	HugePages map[unit.Bytes]unit.Bytes
+	CPUs      idset.Set // CPUs that the group may run on; empty: keep
 
-	// The rest is cgroup v2's; v1 has nothing like it, and does not get it.
-	MemoryMin  unit.Amount[unit.Bytes] // never reclaimed
-	MemoryLow  unit.Amount[unit.Bytes] // reclaimed last
-	MemoryHigh unit.Limit[unit.Bytes]  // above it the group is throttled and reclaimed from, not killed
-	Swap       unit.Limit[unit.Bytes]  // beside Memory, not together with it as on v1
+	// The fields below are only for cgroup v2; v1 has nothing like them.
+	MemoryMin unit.Amount[unit.Bytes] // never reclaimed
+	MemoryLow unit.Amount[unit.Bytes] // reclaimed last
+	// Above it the group is throttled and its memory reclaimed, but nothing is killed.
+	MemoryHigh unit.Limit[unit.Bytes]
+	Swap       unit.Limit[unit.Bytes] // in addition to Memory, not the sum of both as on v1
 }
 
-// Policy is what a node's configuration says about the values.
+// Policy is the configuration that values depend on.
 type Policy struct {
-	CFSQuota  bool          // enforce CPU limits at all (cpuCFSQuota); default true
-	CFSPeriod time.Duration // over which CPU limits are enforced (cpuCFSQuotaPeriod); default 100 ms, kernel allows 1 ms to 1 s
-	PodPIDs   int64         // most processes and threads per pod (podPidsLimit); 0 or less: no limit
+	CFSQuota bool // enforce CPU limits at all (cpuCFSQuota); default true
+	// Period over which CPU limits are enforced (cpuCFSQuotaPeriod); default 100 ms, the kernel allows 1 ms to 1 s.
+	CFSPeriod time.Duration
+	PodPIDs   int64 // limit of processes and threads per pod (podPidsLimit); 0 or less: none
 	Memory    MemoryPolicy
 	Swap      SwapPolicy
 }
 
-// DefaultPolicy is the kubelet's.
+// DefaultPolicy is the kubelet's default.
 func DefaultPolicy() Policy {
 	return Policy{CFSQuota: true, CFSPeriod: CFSPeriodDefault, PodPIDs: -1}
 }
 
 const (
-	// CFSPeriodDefault is the kernel's own default (kernel/sched/fair.c). Longer periods mean rarer but longer stalls.
+	// CFSPeriodDefault is the kernel's default (kernel/sched/fair.c). With longer periods containers stall less often
+	// and longer.
 	CFSPeriodDefault = 100 * time.Millisecond
 
-	// cfsQuotaMin is the least quota the kernel accepts (min_cfs_quota_period in kernel/sched/core.c).
+	// cfsQuotaMin is the smallest quota that the kernel accepts (min_cfs_quota_period in kernel/sched/core.c).
 	cfsQuotaMin = time.Millisecond
 )
 
-// quotaOf returns the CPU time per period that a CPU limit allows. 500m of 100 ms is 50 ms.
+// quotaOf returns the CPU time per period that a CPU limit allows: 500m with a period of 100 ms is 50 ms.
 func quotaOf(cpu unit.MilliCPU, period time.Duration) time.Duration {
 	micros := int64(cpu) * period.Microseconds() / int64(unit.CPU)
 	return max(time.Duration(micros)*time.Microsecond, cfsQuotaMin)
 }
 
-// PodValues returns the values of p's own group. A pod that is not Guaranteed is bound only by limits that each of its
-// containers states (or the pod as a whole): otherwise one container's limit would bind its neighbours.
+// PodValues returns the values of p's own group. A pod that is not Guaranteed is limited only by limits that each of
+// its containers states (or the pod as a whole). Otherwise one container's limit would limit the other containers.
 func PodValues(p Pod, policy Policy) Values {
 	requests := Requests(p)
 	cpuLimited, memoryLimited := true, true
@@ -121,7 +126,8 @@ func PodValues(p Pod, policy Policy) Values {
 	return v
 }
 
-// ContainerValues returns what the runtime is asked to set for container c of p. What has no limit is kept (0 in CRI).
+// ContainerValues returns the values that the runtime should set for container c of p. A resource without a limit is
+// kept (0 in CRI).
 func ContainerValues(p Pod, c Container, policy Policy) Values {
 	limit := c.Limits
 	if p.Level != nil {

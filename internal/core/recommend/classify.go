@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// Names of programs, as the kernel cuts them: to 15 characters.
+// Names of programs, as the kernel shortens them, to 15 characters.
 var (
 	runtimePrograms = []string{"containerd", "dockerd", "cri-dockerd", "crio", "runc", "crun"}
-	perPodPrograms  = []string{"containerd-shim", "conmon", "conmonrs"} // the shim of containerd is cut to this name
-	agentPrograms   = []string{"kubelet", "kube-proxy"}
+	// The shim of containerd is shortened to this name.
+	perPodPrograms = []string{"containerd-shim", "conmon", "conmonrs"}
+	agentPrograms  = []string{"kubelet", "kube-proxy"}
 )
 
-// Classify says whose a process outside the pods is, from its name and its command line, and whether there is one of it for
-// each pod.
+// Classify returns which Part a process outside the pods belongs to, from its name and its command line, and whether
+// there is one such process for each pod.
 func Classify(name string, args []string) (part Part, perPod bool) {
 	program := ""
 	if len(args) > 0 {
@@ -34,11 +35,11 @@ func Classify(name string, args []string) (part Part, perPod bool) {
 	return System, false
 }
 
-// podElement is the name of a pod's group: pod<uid>, or with systemd's driver kubepods-burstable-pod<uid>.slice.
+// podElement matches the name of a pod's group: pod<uid>, or with the systemd driver kubepods-burstable-pod<uid>.slice.
 var podElement = regexp.MustCompile(`^(?:kubepods(?:-[a-z]+)?-)?pod([0-9a-fA-F_-]{8,})(?:\.slice)?$`)
 
-// PodsGroup finds the group of all pods in the path of a process's control group, and the pod: "" when the process is in
-// no pod's.
+// PodsGroup returns the group of all pods in the path of a process's cgroup, and the UID of the pod. pods is "" when
+// the process is not below the group of all pods, and pod is "" when it is in no pod's group.
 func PodsGroup(group string) (pods, pod string) {
 	elements := strings.Split(group, "/")
 	at := slices.IndexFunc(elements, func(e string) bool { return e == "kubepods" || e == "kubepods.slice" })

@@ -2,16 +2,16 @@ package recommend
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
 
-// Formula is what somebody reserves for the system and Kubernetes together, without looking at the node.
+// Formula is what a vendor reserves for system and Kubernetes together, without measuring the node.
 type Formula struct {
 	Vendor   string
 	CPU      unit.MilliCPU
 	Memory   unit.Bytes
-	Eviction unit.Bytes // hard threshold beside it
-	Source   string     // where it is written, and when it was read
+	Eviction unit.Bytes // hard memory eviction threshold, in addition
+	Source   string     // where the formula is published, and when it was read
 }
 
-// Formulas returns what others would reserve on a machine.
+// Formulas returns what the vendors' formulas reserve on a machine.
 func Formulas(cpus int64, memory unit.Bytes, maxPods int64) []Formula {
 	return []Formula{
 		{"GKE", stepsCPU(cpus), gkeMemory(memory), evictionUsual,
@@ -25,11 +25,11 @@ func Formulas(cpus int64, memory unit.Bytes, maxPods int64) []Formula {
 	}
 }
 
-// evictionUsual is the memory that all of them keep from pods besides: memory.available<100Mi, the kubelet's default.
+// evictionUsual is the eviction threshold that all of them use: memory.available<100Mi, the kubelet's default.
 const evictionUsual = 100 * unit.MiB
 
-// stepsCPU is GKE's curve, which EKS uses too, in thousandths of a CPU: 6% of the first, 1% of the second, 0.5% of the next
-// two, 0.25% of all others.
+// stepsCPU is GKE's formula, which EKS uses too: 6% of the first CPU, 1% of the second, 0.5% of the next two, 0.25% of
+// all others.
 func stepsCPU(cpus int64) unit.MilliCPU {
 	total := int64(0) // in ten-thousandths of a CPU, so that 0.25% is whole
 	for i := range cpus {
@@ -47,7 +47,7 @@ func stepsCPU(cpus int64) unit.MilliCPU {
 	return unit.MilliCPU(total / 10)
 }
 
-// band is a share, in percent, of a stretch of memory; size 0 means all that is left.
+// band is a percentage of a part of the memory; size 0 means all that is left.
 type band struct {
 	size    unit.Bytes
 	percent int64
@@ -66,8 +66,8 @@ func bands(memory unit.Bytes, all ...band) unit.Bytes {
 	return total
 }
 
-// gkeMemory: 255 MiB below 1 GiB, else 25% of the first 4 GiB, 20% of the next 4, 10% of the next 8, 6% of the next 112, 2%
-// of the rest.
+// gkeMemory: 255 MiB below 1 GiB; otherwise 25% of the first 4 GiB, 20% of the next 4, 10% of the next 8, 6% of the
+// next 112, 2% of the rest.
 func gkeMemory(memory unit.Bytes) unit.Bytes {
 	if memory < unit.GiB {
 		return 255 * unit.MiB
@@ -75,12 +75,12 @@ func gkeMemory(memory unit.Bytes) unit.Bytes {
 	return bands(memory, band{4 * unit.GiB, 25}, band{4 * unit.GiB, 20}, band{8 * unit.GiB, 10}, band{112 * unit.GiB, 6}, band{0, 2})
 }
 
-// eksMemory: 11 MiB for each pod there may be, and 255 MiB.
+// eksMemory: 11 MiB for each possible pod, plus 255 MiB.
 func eksMemory(maxPods int64) unit.Bytes {
 	return 11*unit.MiB*unit.Bytes(maxPods) + 255*unit.MiB
 }
 
-// aksCPU is a table of CPUs and thousandths; between its entries, and after the last as before it, a straight line.
+// aksCPU interpolates linearly in a table of CPUs and thousandths, and continues the last segment beyond the table.
 func aksCPU(cpus int64) unit.MilliCPU {
 	table := [][2]int64{{0, 60}, {1, 60}, {2, 100}, {4, 140}, {8, 180}, {16, 260}, {32, 420}, {64, 740}}
 	for i := 1; i < len(table); i++ {
@@ -88,23 +88,24 @@ func aksCPU(cpus int64) unit.MilliCPU {
 			return unit.MilliCPU(below[1] + (cpus-below[0])*(above[1]-below[1])/(above[0]-below[0]))
 		}
 	}
-	return 0 // not reached: the last entry has no bound
+	return 0 // not reached: the last segment has no end
 }
 
-// aksMemory: the lesser of 20 MB for each pod there may be and 50 MB, and a quarter of the memory. Decimal megabytes, as
-// its page spells them.
+// aksMemory: 20 MB for each possible pod plus 50 MB, or a quarter of the memory if that is less. Megabytes are decimal,
+// as in the source.
 func aksMemory(memory unit.Bytes, maxPods int64) unit.Bytes {
 	const megabyte = 1_000_000
 	return min(20*megabyte*unit.Bytes(maxPods)+50*megabyte, memory/4)
 }
 
-// openShiftCPU: 60 thousandths and 12 for each CPU after the first, and at least 500.
+// openShiftCPU: 60 thousandths, plus 12 for each CPU after the first, and at least 500.
 func openShiftCPU(cpus int64) unit.MilliCPU {
 	return max(500, unit.MilliCPU(60+12*max(0, cpus-1)))
 }
 
-// openShiftMemory works in whole GiB, as the script it is from: 1 for the first 8, 6% of the next 120, 2% of the rest, to
-// the nearest. Above 128 the script subtracts 112 where it reserved 6.72 for, 6% of 112: repeated here.
+// openShiftMemory computes in whole GiB, as the original script: 1 for the first 8, 6% of the next 120, 2% of the rest,
+// rounded to the nearest. Above 128 GiB the script reserves 6.72 GiB (6% of 112, not of 120) and subtracts 112 from the
+// rest. That is repeated here.
 func openShiftMemory(memory unit.Bytes) unit.Bytes {
 	hundredths, left := int64(100), max(0, int64(memory/unit.GiB)-8)
 	if left <= 120 {

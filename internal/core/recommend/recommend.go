@@ -9,46 +9,48 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// How measured use becomes a reservation. Chosen, all of them:
+// Constants that turn measured use into a reservation. All are chosen.
 const (
-	// memoryHeadroomPercent is added to the most memory that was seen. More wastes memory on every node; less lets the first
-	// day that is busier than the watch run into the reservation.
+	// memoryHeadroomPercent is added to the measured peak of memory. More wastes memory on every node. With less, the
+	// first day that is busier than the measurement exceeds the reservation.
 	memoryHeadroomPercent = 10
 
-	// memoryStep and cpuStep are what amounts are rounded up to, so that two watches of a quiet node agree.
+	// memoryStep and cpuStep are the steps that amounts are rounded up to, so that two measurements of a quiet node
+	// give the same.
 	memoryStep = 16 * unit.MiB
 	cpuStep    = unit.MilliCPU(10)
 
-	// watchShort is the watch below which a recommendation carries a warning: log rotation, package updates and the
-	// restarts of a deployment do not fall into less.
+	// watchShort is the shortest measurement without a warning: log rotation, package updates and the restarts of a
+	// deployment may not happen in less time.
 	watchShort = 5 * time.Minute
 
-	// samplesFew is the number of samples below which a 99th percentile is the peak, or no percentile at all.
+	// samplesFew is the smallest number of samples without a warning: with fewer, the 99th percentile is the peak.
 	samplesFew = 100
 
-	// largePercent of a machine is more than a node's own programs should need: above it something else runs there.
+	// largePercent of a machine is more than a node's own programs should need. Above it, something else probably runs
+	// outside the pods.
 	largePercent = 50
 )
 
-// Node is what the recommendation is for.
+// Node is the node that the recommendation is for.
 type Node struct {
 	CPUs    int64
 	Memory  unit.Bytes
-	MaxPods int64 // that it may have
+	MaxPods int64 // maximum number of pods
 }
 
-// Recommendation is what to reserve, and why.
+// Recommendation is how much to reserve, and why.
 type Recommendation struct {
 	System, Kube allocatable.Reserved
 	Why          Reasons
 	Warnings     []string
 }
 
-// Reasons say how each amount came about.
+// Reasons say how each amount was computed.
 type Reasons struct{ SystemCPU, SystemMemory, KubeCPU, KubeMemory string }
 
-// Recommend turns a report into amounts for a node. Memory follows the peak, because what is missing
-// of it kills; CPU the 99th percentile, because what is missing of it delays.
+// Recommend computes amounts for a node from a Report. Memory follows the peak, because too little memory kills
+// processes. CPU follows the 99th percentile, because too little CPU only delays them.
 func Recommend(r Report, n Node) Recommendation {
 	var out Recommendation
 	system, runtime, agent := r.Parts[System], r.Parts[Runtime], r.Parts[Agent]
@@ -74,7 +76,7 @@ func Recommend(r Report, n Node) Recommendation {
 	return out
 }
 
-// large warns of amounts that no node can spare.
+// large returns warnings about amounts that no node can spare.
 func (r Recommendation) large(n Node) []string {
 	var out []string
 	if cpu := r.System.CPU + r.Kube.CPU; int64(cpu)*100 > largePercent*n.CPUs*int64(unit.CPU) {
@@ -114,7 +116,7 @@ func withHeadroom(b unit.Bytes) unit.Bytes {
 
 func roundUp[T ~int64](v, step T) T { return (v + step - 1) / step * step }
 
-// mebibytes prints memory as people compare it.
+// mebibytes formats memory in MiB, so that amounts are easy to compare.
 func mebibytes(b unit.Bytes) string {
 	return fmt.Sprintf("%.1fMi", float64(b)/float64(unit.MiB))
 }

@@ -1,31 +1,30 @@
-// Package recommend turns what a node's own programs were seen to use into what to keep back for them: systemReserved and
-// kubeReserved, measured instead of guessed.
+// Package recommend computes systemReserved and kubeReserved from measurements of what a node's own programs use.
 //
 // # Model
 //
-// A Sample is one moment: counters of CPU time, memory in use, and the processes outside the pods. Who uses something is a
-// Part: the runtime and the agent, which kubeReserved is for, and the system, which is all the rest outside the pods: daemons,
-// logins, short-lived programs, and the kernel. A Watch folds samples into a series of points per part:
+// A Sample is one moment: counters of CPU time, memory in use, and the processes outside the pods. A Part is a group of
+// programs. Runtime and Agent are what kubeReserved is for. System is everything else outside the pods: daemons,
+// logins, short-lived programs, and the kernel. A Watch turns samples into one series of points per part:
 //
-//	CPU of all that is not a pod = what the machine was busy - what the pods' groups used
-//	memory of all that is not a pod = what is in use and not reclaimable - what of that the pods hold
+//	CPU outside the pods    = busy time of the machine - CPU time of the pods' groups
+//	memory outside the pods = memory in use and not reclaimable - the part of it that the pods use
 //
-// The runtime's and the agent's own are summed over their processes, the system has the remainder. So nothing is lost
-// between them: what cannot be attributed, like a program that came and went between two samples, is the system's.
+// For runtime and agent, the use of their processes is added up. The system gets the rest. So nothing is lost: use that
+// cannot be attributed counts as the system's, for example that of a program that ran only between two samples.
 //
-// A Report has the percentiles of the series. Recommend turns it into amounts with reasons. Formulas are what others would
-// reserve without looking.
+// A Report has the percentiles of the series. Recommend turns it into amounts with reasons. Formulas are what vendors
+// reserve without measuring.
 //
 // # Invariants
 //
-//   - Rates are over the time that really passed between samples, never the nominal period.
-//   - Counters that went backwards (a process that was replaced, a group that was made anew) count as nothing, not as less.
-//   - Same samples, same report.
+//   - Rates are computed over the time that really passed between samples, not over the nominal period.
+//   - A counter that decreased (a process was replaced, a group was made again) counts as no use, not as negative use.
+//   - The same samples give the same report.
 //
 // # What it does not do
 //
-// It reads nothing (internal/recommend does) and applies nothing: a person decides. It does not foresee: what did not happen
-// while it watched is not in it.
+// It reads nothing (internal/recommend does) and applies nothing: a person decides. It makes no forecast: what did not
+// happen during the measurement is not included.
 package recommend
 
 import (
@@ -36,24 +35,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Part is somebody whom a node keeps resources back for.
+// Part is a group of programs that a node reserves resources for.
 type Part int
 
-// Parts.
+// The parts.
 const (
-	System Part = iota // all that is not a pod and none of the others
+	System Part = iota // everything outside the pods that belongs to no other part
 	Runtime
 	Agent
 	parts
 )
 
-// String names a part as reports do.
+// String returns the name of a part in reports.
 func (p Part) String() string { return [...]string{"system", "runtime", "agent"}[p] }
 
-// ProcessID tells a process from a later one with its number.
+// ProcessID identifies a process, also after its PID is used again.
 type ProcessID struct {
 	PID   int
-	Start int64 // when it started, in whatever unit the shell has
+	Start int64 // start time, in any unit, as long as the shell always uses the same
 }
 
 // Process is a process outside the pods.
@@ -61,56 +60,60 @@ type Process struct {
 	ID       ProcessID
 	Name     string
 	Part     Part
-	PerPod   bool          // there is one for each pod, as shims are
-	CPU      time.Duration // of its own, since its start
-	Resident unit.Bytes    // its share of what is in memory for it, program text included
-	Private  unit.Bytes    // of that, what no reclaim can free
+	PerPod   bool          // there is one for each pod, as for shims
+	CPU      time.Duration // CPU time since its start, without its children
+	Resident unit.Bytes    // its share of the memory that is resident for it, including program text
+	Private  unit.Bytes    // the part of Resident that cannot be reclaimed
 }
 
-// Sample is one moment.
+// Sample is what was measured at one moment.
 type Sample struct {
 	At   unit.Instant
 	CPUs int64         // online
-	Busy time.Duration // CPU time of the whole machine that was not idle, since boot
+	Busy time.Duration // CPU time since boot in which CPUs of the machine were not idle
 
-	InUse     unit.Bytes // memory that no reclaim can free, of the whole machine
+	InUse unit.Bytes // memory of the whole machine that cannot be reclaimed
+	// PodGroups are the groups of all pods, by path.
 	PodGroups map[string]Group
-	Slice     *Group // system.slice; nil: this machine has none
-	Pods      int    // with at least one process
+	Slice     *Group // system.slice; nil: the machine has none
+	Pods      int    // number of pods with at least one process
+	// Processes are those outside the pods.
 	Processes []Process
 }
 
-// Group is what a control group uses, all below it included.
+// Group is what a cgroup uses, with all groups below it.
 type Group struct {
 	CPU    time.Duration // since it was made
-	Memory unit.Bytes    // that no reclaim can free
+	Memory unit.Bytes    // memory that cannot be reclaimed
 }
 
-// Watch folds samples. The zero Watch has seen none.
+// Watch collects samples. The zero Watch has none. Only Observe changes it. It is for one goroutine at a time.
 type Watch struct {
-	last   *Sample
-	first  unit.Instant
-	used   map[ProcessID]time.Duration // CPU time that processes of the last sample had used
+	// The last sample, nil: none yet; and when the first was taken.
+	last  *Sample
+	first unit.Instant
+	used  map[ProcessID]time.Duration // CPU time of the processes of the last sample
+	// One point per sample and part; for CPU none for the first sample.
 	cpu    [parts]series[unit.MilliCPU]
 	memory [parts]series[unit.Bytes]
 	slice  struct {
 		cpu    series[unit.MilliCPU]
 		memory series[unit.Bytes]
 	}
-	perPod    series[unit.Bytes] // resident memory of processes that there is one of for each pod, per pod
+	perPod    series[unit.Bytes] // per sample: resident memory of PerPod processes, divided by the number of pods
 	kubeSpent time.Duration      // CPU time of runtime and agent
-	podTime   time.Duration      // time that pods were there, of all pods together
+	podTime   time.Duration      // sum over all pods of the time in which they existed
 	pods      series[int]
-	consumers map[string]*Consumer // of the system, by name
+	consumers map[string]*Consumer // programs of the system, by name
 }
 
-// series are the points of one quantity, in the order they were seen.
+// series is the points of one quantity, in the order of samples.
 type series[T ~int | ~int64] []T
 
-// Quantiles are what was seen of one quantity.
+// Quantiles summarize one quantity.
 type Quantiles[T ~int | ~int64] struct{ P50, P99, Peak T }
 
-// quantiles are of nearest rank: each was really seen. Nothing seen gives zeros.
+// quantiles returns nearest-rank quantiles: each is a point of the series. An empty series gives zeros.
 func (s series[T]) quantiles() Quantiles[T] {
 	if len(s) == 0 {
 		return Quantiles[T]{}
@@ -120,7 +123,7 @@ func (s series[T]) quantiles() Quantiles[T] {
 	return Quantiles[T]{P50: at(50), P99: at(99), Peak: up[len(up)-1]}
 }
 
-// Observe takes the next sample. One that is not later than the last is dropped.
+// Observe takes the next sample. It ignores a sample that is not later than the last one.
 func (w *Watch) Observe(s Sample) {
 	if w.last == nil {
 		w.first = s.At
@@ -139,11 +142,11 @@ func (w *Watch) Observe(s Sample) {
 	w.last = &s
 }
 
-// observeCPU appends the rates over the elapsed time.
+// observeCPU adds the CPU rates over the elapsed time.
 func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 	var spent [parts]time.Duration
 	for _, p := range s.Processes {
-		// A process that was not there has used all its time since: it started in between.
+		// A process that is new has used all its CPU time since the last sample, because it started after that.
 		delta := max(0, p.CPU-w.used[p.ID])
 		if p.Part != System {
 			spent[p.Part] += delta
@@ -151,7 +154,8 @@ func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 			c.spent += delta
 		}
 	}
-	// Kernels count busy time in ticks, and idle CPUs' late: more than all CPUs have is another moment's.
+	// Kernels count busy time in ticks, and update idle CPUs late. More than the time of all CPUs belongs to an earlier
+	// moment.
 	outside := min(s.Busy-w.last.Busy, elapsed*time.Duration(s.CPUs))
 	for name, group := range s.PodGroups {
 		if before, ok := w.last.PodGroups[name]; ok {
@@ -161,7 +165,7 @@ func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 	if s.Slice != nil && w.last.Slice != nil {
 		slice := max(0, s.Slice.CPU-w.last.Slice.CPU)
 		w.slice.cpu = append(w.slice.cpu, rate(slice, elapsed))
-		outside = max(outside, slice) // ticks miss what is shorter than they are; a group's own counter does not
+		outside = max(outside, slice) // ticks miss programs that run for less than a tick; a group's counter does not
 	}
 	spent[System] = max(0, outside-spent[Runtime]-spent[Agent])
 	for part, time := range spent {
@@ -171,7 +175,7 @@ func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 	w.podTime += elapsed * time.Duration(s.Pods)
 }
 
-// rate is CPU time per time, rounded up: what was used was not nothing.
+// rate is CPU time per time, rounded up, so that no use is reported as zero.
 func rate(spent, elapsed time.Duration) unit.MilliCPU {
 	return unit.MilliCPU((int64(spent)*int64(unit.CPU) + int64(elapsed) - 1) / int64(elapsed))
 }
@@ -211,12 +215,13 @@ func (w *Watch) observeMemory(s Sample) {
 	}
 }
 
-// Consumer is a program that is part of the system, all processes of its name together.
+// Consumer is a program of the system: all processes of one name together.
 type Consumer struct {
 	Name   string
-	Memory unit.Bytes    // most at once
+	Memory unit.Bytes    // the most at one time
 	CPU    unit.MilliCPU // on average
 
+	// Spent is the CPU time so far.
 	spent time.Duration
 }
 
@@ -235,27 +240,27 @@ type Usage struct {
 	Memory Quantiles[unit.Bytes]
 }
 
-// Report is what was seen.
+// Report summarizes the samples.
 type Report struct {
 	For     time.Duration
 	Samples int
 	Pods    Quantiles[int]
 	Parts   [parts]Usage
-	Slice   *Usage // of system.slice; nil: there is none. Its processes are part of the others too
+	Slice   *Usage // of system.slice; nil: there is none; its processes are also counted in the parts
 	PerPod  PerPod
-	System  []Consumer // largest first
+	System  []Consumer // the programs that use most memory, the largest first
 }
 
-// PerPod is what each pod costs outside itself. It is zero when no pods were seen.
+// PerPod is what each pod costs outside the pod. It is zero when no pods were seen.
 type PerPod struct {
-	Memory     unit.Bytes    // resident, of processes that there is one of for each pod, at most
-	CPUPerHour time.Duration // of runtime and agent, on average; what they do without pods is in it
+	Memory     unit.Bytes    // resident memory of the processes that exist once per pod: the most that was seen
+	CPUPerHour time.Duration // of runtime and agent, on average; includes what they use without pods
 }
 
-// consumersMost is how many programs of the system a report names. Chosen: what one takes in at a glance.
+// consumersMost is how many programs of the system a report names. Chosen: as many as a reader can compare easily.
 const consumersMost = 5
 
-// Report returns what was seen so far.
+// Report returns the summary of all samples so far.
 func (w *Watch) Report() Report {
 	r := Report{Samples: len(w.pods), Pods: w.pods.quantiles(), PerPod: PerPod{Memory: w.perPod.quantiles().Peak}}
 	if w.podTime > 0 {

@@ -1,31 +1,32 @@
-// Package resize brings the cgroups of a running pod from the sizes that they have to the sizes that its allocation
-// asks for, without a restart: in which order to write what.
+// Package resize plans how to change the cgroups of a running pod from their actual sizes to the desired ones without a
+// restart: what to write, and in which order.
 //
 // # Model
 //
-// Four sizes of a container can differ. What its specification asks for; what the node has allocated to it, which is
-// the specification last granted (core/admission); what its cgroup is to be set to, which follows from the allocation
-// (core/qos); and what its cgroup has. This package compares the last two. Plan is a function of both and remembers
-// nothing: a plan that was interrupted anywhere, by a failure or by the death of the agent, is followed by another that
-// leads from wherever the kernel is to the same end.
+// A container has four sizes, which may differ: what its specification asks for; its allocated resources, which are the
+// specification that the node last accepted (core/admission); the desired size of its cgroup, which follows from the
+// allocated resources (core/qos); and the actual size of its cgroup. This package compares the last two. Plan is a
+// function of both and remembers nothing. If a plan was interrupted at any point, by a failure or by the end of the
+// agent, the next plan leads from the actual sizes to the same result.
 //
-// Vocabulary: a *size* is what the kernel is told about CPU and memory; a *request* is a CPU weight, a *limit* a CPU
-// quota or a bound of memory; a *step* writes one or both of one resource of one group; the *pod's group* is the cgroup
-// around its containers.
+// Vocabulary: a *size* is the kernel's setting for CPU and memory; a *request* is a CPU weight; a *limit* is a CPU
+// quota or a memory limit; a *step* writes request, limit or both of one resource of one group; the *pod's group* is
+// the cgroup around its containers.
 //
 // # Invariants
 //
-//   - At every moment, whatever step fails, a container's limits are within the limits of the pod's group, as far as
-//     they were before: the pod's group grows before its containers and shrinks after them. (cgroup v1 refuses anything
-//     else for the CPU quota.)
-//   - Containers that shrink go before those that grow, and memory before CPU: upstream's order.
-//   - A memory limit is not set below what is in use: Refusal says why. The kernel would kill (v2) or refuse (v1).
-//   - Equal sizes need no step; steps are the same for the same sizes.
+//   - At every moment, whichever step fails, a container's limits are within the limits of the pod's group, as far as
+//     they were before: the pod's group grows before its containers and shrinks after them. (cgroup v1 refuses
+//     everything else for the CPU quota.)
+//   - Containers that shrink come before those that grow, and memory comes before CPU: upstream's order.
+//   - A memory limit is not set below the memory in use: Refusal says why. Otherwise the kernel would kill (v2) or
+//     refuse the write (v1).
+//   - Equal sizes need no step. The same sizes give the same steps.
 //
 // # What it does not do
 //
-// It writes nothing, decides nothing about room (core/admission) or restarts (core/podlife: a container whose resize
-// policy asks for one is leaving, and is not sized while it runs).
+// It writes nothing. It does not decide whether a size fits (core/admission), or when to restart (core/podlife: a
+// container whose resize policy requires a restart is leaving, and is not resized while it runs).
 package resize
 
 import (
@@ -38,19 +39,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Size is what the kernel is told of a group. Sizes are compared with ==. The zero Size knows nothing.
+// Size is the kernel's setting of a group. Sizes are compared with ==. In the zero Size nothing is known.
 type Size struct {
 	Shares unit.Amount[qos.Shares]   // absent: not known
 	Quota  unit.Limit[time.Duration] // per Period; kept: not known
-	Period time.Duration             // goes with Quota; zero where there is no quota
+	Period time.Duration             // belongs to Quota; zero if there is no quota
 	Memory unit.Limit[unit.Bytes]    // kept: not known
-	// What else is told of memory on v2: protection of the request, throttling, swap. The kernel is not asked what it
-	// has.
+	// Soft is what else is set for memory on v2: protection of the request, throttling, swap. It is not read back from
+	// the kernel.
 	Soft Soft
 }
 
-// Soft is memory.min, memory.low, memory.high and memory.swap.max. They change with the limit, and where a policy has
-// protection follow the request, with that alone; nobody is hurt by their order.
+// Soft is memory.min, memory.low, memory.high and memory.swap.max. They change together with the limit or, where a
+// policy protects the request, with the request alone. Their order does no harm.
 type Soft struct {
 	Known     bool
 	Min, Low  unit.Amount[unit.Bytes]
@@ -58,7 +59,7 @@ type Soft struct {
 	SwapSpace unit.Limit[unit.Bytes]
 }
 
-// SizeOf is the size that values ask for. Values that state no limit for a container mean that there is none.
+// SizeOf returns the size that values set. Values without a limit mean that there is none.
 func SizeOf(v qos.Values) Size {
 	s := Size{
 		Shares: v.CPUShares, Quota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes](),
@@ -73,7 +74,7 @@ func SizeOf(v qos.Values) Size {
 	return s
 }
 
-// Or returns s with what it does not know taken from other.
+// Or returns s, with unknown parts taken from other.
 func (s Size) Or(other Size) Size {
 	if !s.Shares.IsSet() {
 		s.Shares = other.Shares
@@ -90,9 +91,10 @@ func (s Size) Or(other Size) Size {
 	return s
 }
 
-// Adopted is the size of a group that another process sized: s is what the kernel tells, and what it does not tell is
-// as was reported last. The shares, which v2 does not tell, are not known where a resize was under way, or where what
-// the kernel tells was not reported: whoever wrote that may have died before it reported anything.
+// Adopted returns the size of a group that another process has set. s is what the kernel returns. Parts that the kernel
+// does not return are as reported last. The shares, which v2 does not return, are not known if a resize was in
+// progress, or if s differs from what was reported: the process that wrote it may have ended before it reported
+// anything.
 func (s Size) Adopted(reported Size, underWay bool) Size {
 	out := s.Or(reported)
 	told := out.Quota == reported.Quota && out.Period == reported.Period && out.Memory == reported.Memory
@@ -102,13 +104,14 @@ func (s Size) Adopted(reported Size, underWay bool) Size {
 	return out
 }
 
-// CPURequest is the request that the shares were made of, to the millicore; false: not known.
+// CPURequest returns the CPU request that the shares were computed from, to the millicore; false: not known.
 func (s Size) CPURequest() (unit.MilliCPU, bool) {
 	shares, known := s.Shares.Get()
-	return unit.MilliCPU((int64(shares)*int64(unit.CPU) + sharesPerCPU - 1) / sharesPerCPU), known // shares were rounded down
+	// Round up, because shares were rounded down.
+	return unit.MilliCPU((int64(shares)*int64(unit.CPU) + sharesPerCPU - 1) / sharesPerCPU), known
 }
 
-// CPULimit is the limit that quota and period are; false: there is none, or it is not known.
+// CPULimit returns the CPU limit that quota and period express; false: there is none, or it is not known.
 func (s Size) CPULimit() (unit.MilliCPU, bool) {
 	quota, bounded := s.Quota.Get()
 	if !bounded || s.Period <= 0 {
@@ -117,10 +120,10 @@ func (s Size) CPULimit() (unit.MilliCPU, bool) {
 	return unit.MilliCPU(quota.Microseconds() * int64(unit.CPU) / s.Period.Microseconds()), true
 }
 
-// sharesPerCPU is v1's scale: the shares of one CPU (kernel, sched-design-CFS: 1024 is the default of one task group).
+// sharesPerCPU is v1's scale: the shares of one CPU (kernel, sched-design-CFS: 1024 is the default of a task group).
 const sharesPerCPU = 1024
 
-// String prints what is known of s.
+// String formats the known parts of s.
 func (s Size) String() string {
 	var parts []string
 	if shares, ok := s.Shares.Get(); ok {
@@ -154,7 +157,7 @@ func (s Size) String() string {
 // Resource is CPU or memory.
 type Resource int
 
-// The resources that can be resized, in the order in which they are.
+// The resources that can be resized, in the order in which they are resized.
 const (
 	Memory Resource = iota
 	CPU
@@ -162,26 +165,26 @@ const (
 
 func (r Resource) String() string { return [...]string{"memory", "cpu"}[r] }
 
-// Group is a cgroup that may have to change: a container's or the pod's own.
+// Group is a cgroup that may have to change: that of a container, or the pod's own.
 type Group struct {
 	Name    string // of the container; empty: the pod's group
 	ID      string // of the container
-	Has     Size
-	Want    Size
-	Leaving bool // a container that runs with Has until it is stopped, and starts again with Want
+	Has     Size   // actual size
+	Want    Size   // desired size
+	Leaving bool   // the container keeps Has until it is stopped, and starts again with Want
 }
 
-// Step is one write. Exactly the parts of To that belong to Resource, and to Request or Limit, are written.
+// Step is one write: of the parts of To that belong to Resource, and to Request or Limit.
 type Step struct {
 	Name, ID string // of the container; empty: the pod's group
 	Resource Resource
 	Request  bool // write the CPU weight
-	Limit    bool // write the quota, or the bound of memory and what goes with it
-	Lowers   bool // a limit of memory that was higher, or that was not there: see Refusal
+	Limit    bool // write the CPU quota, or the memory limit and Soft
+	Lowers   bool // it lowers a memory limit, or sets one where there was none; see Refusal
 	To       Size
 }
 
-// After is the size of a group that had size s, once the step is done.
+// After returns the size of a group that had size s, after the step succeeded.
 func (step Step) After(s Size) Size {
 	switch {
 	case step.Resource == Memory:
@@ -196,9 +199,10 @@ func (step Step) After(s Size) Size {
 	return s
 }
 
-// Torn is the size of a group that had size s, once the step has failed: it may have been taken all the same. has is
-// what the kernel tells now. Of what it does not tell, limits are taken to be as before, so that lowering one stays
-// known as that, and the rest is not known: it is written again, and for a container all that is known with it.
+// Torn returns the size of a group that had size s, after the step failed, because a part of it may have been written
+// all the same. has is what the kernel returns now. For parts that the kernel does not return, limits are assumed to be
+// as before, so that a step that lowers them is still recognized as such. The rest is not known, and so it is written
+// again; for a container everything known is written with it.
 func (step Step) Torn(s, has Size) Size {
 	now := has.Or(s)
 	switch {
@@ -223,8 +227,8 @@ func (step Step) String() string {
 	return fmt.Sprintf("%s %s", name, to)
 }
 
-// Plan returns the steps from what pod and containers have to what they are to have, in order. The shell stops at the
-// first step that fails; the next plan begins where it stopped.
+// Plan returns the steps from the actual to the desired sizes of pod and containers, in order. The shell stops at the
+// first step that fails. The next plan continues there.
 func Plan(pod Group, containers []Group) []Step {
 	var steps []Step
 	for _, r := range []Resource{Memory, CPU} {
@@ -242,7 +246,7 @@ func plan(r Resource, pod Group, containers []Group) (steps []Step) {
 			})
 		}
 	}
-	// Limits open before requests and close after them, so that no request is ever above its limit.
+	// Limits are raised before requests and lowered after them, so that no request is ever above its limit.
 	add(pod, false, limitChange(r, pod) == higher)
 	add(pod, requestChange(r, pod) == higher, false)
 	stays := slices.DeleteFunc(slices.Clone(containers), func(g Group) bool { return g.Leaving })
@@ -259,15 +263,15 @@ func plan(r Resource, pod Group, containers []Group) (steps []Step) {
 		}
 	}
 	if len(stays) < len(containers) {
-		return steps // what leaves still needs the room
+		return steps // containers that are leaving still need the resources
 	}
 	add(pod, requestChange(r, pod) == lower, false)
 	add(pod, false, limitChange(r, pod) == lower)
 	return steps
 }
 
-// change is the direction in which a value goes. What is not known counts as lower than anything: it is written early,
-// which is harmless.
+// change is the direction in which a value changes. An unknown value counts as lower than any other, so it is written
+// early, which is harmless.
 type change int
 
 const (
@@ -277,7 +281,7 @@ const (
 )
 
 func requestChange(r Resource, g Group) change {
-	if r == Memory { // requests of memory are not told to the kernel
+	if r == Memory { // memory requests are not written to the kernel
 		return same
 	}
 	want, stated := g.Want.Shares.Get()
@@ -295,14 +299,14 @@ func limitChange(r Resource, g Group) change {
 	if r == Memory {
 		c := compare(g.Has.Memory, g.Want.Memory, 1, 1)
 		if c == same && g.Has.Soft != g.Want.Soft && g.Want.Soft.Known {
-			return higher // only a word about the same limit
+			return higher // only Soft changes
 		}
 		return c
 	}
 	return compare(g.Has.Quota, g.Want.Quota, max(g.Has.Period, 1), max(g.Want.Period, 1))
 }
 
-// compare compares limits as shares of their periods.
+// compare compares limits in proportion to their periods.
 func compare[T ~int64](has, want unit.Limit[T], hasPer, wantPer time.Duration) change {
 	if want.IsKept() {
 		return same
@@ -328,9 +332,9 @@ func compare[T ~int64](has, want unit.Limit[T], hasPer, wantPer time.Duration) c
 	return same
 }
 
-// Refusal says, in upstream's words, why the step may not be taken while the group uses that much memory; empty: it
-// may. Used is what the kernel cannot drop at once (without inactive page cache). Upstream counts the page cache too,
-// so that a container that reads files can never shrink.
+// Refusal returns why the step must not be made while the group uses that much memory, in upstream's words; empty: it
+// may be made. used is the memory that the kernel cannot drop at once (without inactive page cache). Upstream includes
+// the page cache, so a container that reads files can never shrink.
 func (step Step) Refusal(used unit.Bytes) string {
 	limit, bounded := step.To.Memory.Get()
 	if !step.Lowers || !bounded || used < limit {
@@ -342,7 +346,7 @@ func (step Step) Refusal(used unit.Bytes) string {
 	return fmt.Sprintf("attempting to set container %q memory limit (%d) below current usage (%d)", step.Name, limit, used)
 }
 
-// Refused is the message of a resize some of whose steps may not be taken.
+// Refused is the message of a resize of which some steps must not be made.
 func Refused(refusals []string) string {
 	text := strings.Join(refusals, ", ")
 	if len(refusals) > 1 {
