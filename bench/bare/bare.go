@@ -1,8 +1,8 @@
-// Package bare is a loop that binds pods to nodes in turn and decides nothing: what an API server gives to a
-// scheduler at best. It writes no Events and looks at nothing.
+// Package bare is a loop that binds pods to nodes in rotation without any decision: the most binds that an API server
+// can give a scheduler. It writes no Events and checks nothing.
 //
-// A measuring program runs itself again with Command as its first argument, so that the loop is a process of its own
-// as schedulers are.
+// A measuring program runs itself again with Command as its first argument, so that the loop is a separate process, as
+// schedulers are.
 package bare
 
 import (
@@ -26,23 +26,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Command is the argument that makes a measuring program the loop.
+// Command is the first argument with which a measuring program runs the loop.
 const Command = "bare-loop"
 
-// Workers is how many bindings are in flight. Chosen: as many as plimsoll scheduler has.
+// Workers is how many bindings are in flight. Chosen: as many as in plimsoll scheduler.
 const Workers = 64
 
 // Options of the loop.
 type Options struct {
 	Kubeconfig string
-	Workers    int    // bindings in flight
+	Workers    int    // Workers    int    // how many bindings are in flight
 	Namespace  string // of the pods; empty: all
-	// Follow: pods are bound as they come, which costs the server a watch. Else those that are there at the start
-	// are, and no more.
+	// Follow: pods are bound as they arrive, for which the server has a watch. Otherwise only the pods that exist at
+	// the start are bound.
 	Follow bool
 }
 
-// Start runs this program again, as the loop.
+// Start runs this program again as the loop.
 func Start(log string, o Options) (*plane.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -52,7 +52,7 @@ func Start(log string, o Options) (*plane.Process, error) {
 		"--namespace", o.Namespace, fmt.Sprintf("--follow=%v", o.Follow))
 }
 
-// Main is the loop's process, if the program was started as that; else it returns false at once.
+// Main runs the loop if the program was started as such; else it returns false at once.
 func Main() bool {
 	if len(os.Args) < 2 || os.Args[1] != Command {
 		return false
@@ -94,11 +94,11 @@ func run(ctx context.Context, o Options) (bool, error) {
 	if err := once(ctx, client, o); err != nil {
 		return false, err
 	}
-	<-ctx.Done() // whoever measures ends us
+	<-ctx.Done() // <-ctx.Done() // the measuring program ends this process
 	return true, nil
 }
 
-// once binds the pods that wait.
+// once binds the pods that exist and have no node.
 func once(ctx context.Context, client kubernetes.Interface, o Options) error {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -134,7 +134,7 @@ func once(ctx context.Context, client kubernetes.Interface, o Options) error {
 	return errors.Join(all...)
 }
 
-// unbound selects the pods that wait for a node.
+// unbound selects pods without a node.
 var unbound = fields.OneTermEqualSelector("spec.nodeName", "")
 
 func bind(ctx context.Context, client kubernetes.Interface, namespace, name string, id types.UID, node string) error {
@@ -145,7 +145,7 @@ func bind(ctx context.Context, client kubernetes.Interface, namespace, name stri
 	return client.CoreV1().Pods(namespace).Bind(ctx, binding, metav1.CreateOptions{})
 }
 
-// waiting is the pods that are to be bound, in the order in which they came, and the nodes.
+// waiting is the pods to bind, in the order of their arrival, and the nodes. mu guards all fields.
 type waiting struct {
 	mu    sync.Mutex
 	some  *sync.Cond
@@ -156,7 +156,8 @@ type waiting struct {
 	over  bool
 }
 
-// follow binds pods as they come. What the server refuses (a pod that is being deleted, say) is not tried again.
+// follow binds pods as they arrive. A bind that the server refuses (for example because the pod is being deleted) is
+// not repeated.
 func follow(ctx context.Context, c *kube.Client, client kubernetes.Interface, o Options) error {
 	w := &waiting{seen: map[types.UID]bool{}}
 	w.some = sync.NewCond(&w.mu)
@@ -185,7 +186,7 @@ func follow(ctx context.Context, c *kube.Client, client kubernetes.Interface, o 
 				if pod == nil {
 					return
 				}
-				_ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // see above
+				_ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // _ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // not repeated, see above
 			}
 		})
 	}
@@ -193,7 +194,7 @@ func follow(ctx context.Context, c *kube.Client, client kubernetes.Interface, o 
 	return nil
 }
 
-// names is all that is kept of an object.
+// names returns the part of an object that is kept.
 func names(obj any) any {
 	o, ok := obj.(metav1.Object)
 	if !ok {
@@ -211,7 +212,7 @@ func (w *waiting) node(name string) {
 	w.some.Broadcast()
 }
 
-// pod folds in one that has no node. The API binds no gated pod.
+// pod adds a pod without a node. The API refuses to bind a gated pod.
 func (w *waiting) pod(p *corev1.Pod) {
 	if len(p.Spec.SchedulingGates) > 0 || p.DeletionTimestamp != nil {
 		return
@@ -226,7 +227,7 @@ func (w *waiting) pod(p *corev1.Pod) {
 	w.some.Signal()
 }
 
-// next waits for a pod and a node; nil when it is over.
+// next waits for a pod and a node; nil at the end.
 func (w *waiting) next() (pod *metav1.PartialObjectMetadata, node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

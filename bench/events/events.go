@@ -1,5 +1,5 @@
-// Package events waits until a scheduler has written all that it had to say: binds are the first half of its work,
-// Events the other, and a scheduler that puts them off is not cheaper for it.
+// Package events waits until a scheduler has written all its Events. Binds are the first half of its work, Events the
+// other; a scheduler that delays them is not cheaper for it.
 package events
 
 import (
@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// lookEvery is how often Events are counted. Chosen: a count costs etcd a walk over its index, some milliseconds
-	// for 50,000.
+	// lookEvery is how often Events are counted. Chosen: a count makes etcd walk its index, which takes some
+	// milliseconds for 50,000.
 	lookEvery = 500 * time.Millisecond
-	// quiet is for how long no Event may come until all are taken to be written. Chosen: kube-scheduler writes them
-	// as it goes, ours puts them behind its binds and then writes them at once; none pauses for seconds.
+	// quiet is how long no Event must arrive before all count as written. Chosen: kube-scheduler writes them
+	// continuously; ours delays them behind its binds and then writes them at once. Neither pauses for seconds.
 	quiet = 4 * time.Second
-	// limit bounds the wait; it only bounds what hangs.
+	// limit bounds the wait; it matters only if something hangs.
 	limit = 15 * time.Minute
 )
 
-// Drained is what there was when a scheduler had written its Events.
+// Drained is the state when a scheduler had written its Events.
 type Drained struct {
-	Events int64     // in the cluster
-	At     time.Time // the look that found the last of them
-	CPU    float64   // seconds that the process had used by then
+	Events int64     // Events int64     // the number in the cluster
+	At     time.Time // At     time.Time // when the last of them was counted
+	CPU    float64   // CPU    float64   // seconds of CPU that the process had used by then
 }
 
-// Count is how many Events the cluster has.
+// Count returns how many Events the cluster has.
 func Count(ctx context.Context, client kubernetes.Interface) (int64, error) {
 	list, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -44,7 +44,7 @@ func Count(ctx context.Context, client kubernetes.Interface) (int64, error) {
 	return n, nil
 }
 
-// Wait returns when no Event has come for some seconds. pid is the scheduler's process.
+// Wait returns when no Event has arrived for some seconds. pid is the scheduler's process.
 func Wait(ctx context.Context, client kubernetes.Interface, pid int) (d Drained, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

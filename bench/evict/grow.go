@@ -16,21 +16,21 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// outcome is what became of one grower.
+// outcome is the result of one growing pod.
 type outcome struct {
-	reason string        // of the pod, and of its container
-	killed time.Duration // after the threshold was crossed
-	others int           // pods that were to go on, and did not
+	reason string        // reason string        // of the pod and its container
+	killed time.Duration // killed time.Duration // since the threshold was crossed
+	others int           // others int           // how many pods ended that should have continued
 }
 
-// clean reports whether the agent, and nobody else, ended the grower alone.
+// clean reports whether the agent evicted the growing pod, and no other pod ended.
 func (o outcome) clean() bool { return o.reason == "Evicted" && o.others == 0 }
 
 func (o outcome) String() string {
 	return fmt.Sprintf("%s, %.1f ms after crossing, others lost %d", o.reason, float64(o.killed.Microseconds())/1000, o.others)
 }
 
-// grow runs one grower to its end.
+// grow runs one growing pod to its end.
 func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 	var o outcome
 	seen := make(chan time.Duration, 1)
@@ -48,7 +48,7 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		}
 		switch pod.Status.Phase {
 		case corev1.PodFailed:
-		case corev1.PodSucceeded: // it stops when asked to, and the kubelet may report no more than that
+		case corev1.PodSucceeded: // case corev1.PodSucceeded: // it ends when it is signalled, and the kubelet may report no more than that
 			o.reason, err = r.toldReason(ctx, pod)
 			return err
 		default:
@@ -81,7 +81,7 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 	return o, r.settle(ctx)
 }
 
-// toldReason is "Evicted" if an event says that the pod was evicted.
+// toldReason returns "Evicted" if an Event says that the pod was evicted.
 func (r *rig) toldReason(ctx context.Context, pod *corev1.Pod) (string, error) {
 	which := fields.Set{"involvedObject.uid": string(pod.UID), "reason": "Evicted"}
 	events, err := r.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: which.String()})
@@ -91,8 +91,9 @@ func (r *rig) toldReason(ctx context.Context, pod *corev1.Pod) (string, error) {
 	return "ended by itself", nil
 }
 
-// startAt is what the pods use together when growth begins: 5 s before the line at 5 MiB/s, 4 s at 20, 2 s at 100, and half of the
-// line from where it is reached sooner. A faster start would not show growth, a slower one takes hours for twenty runs.
+// startAt is what all pods use together when the growth begins: 5 s before the threshold at 5 MiB/s, 4 s at 20, 2 s at
+// 100; at higher rates, half of the way to the threshold. A later start would not show growth; an earlier one would
+// take hours for twenty runs.
 func startAt(rate string) int64 {
 	q := resource.MustParse(rate)
 	seconds := int64(5)
@@ -107,8 +108,8 @@ func startAt(rate string) int64 {
 	return limit - threshold - seconds*q.Value()
 }
 
-// watch returns how long after the crossing the largest process of the pods was killed; zero: that was not seen. Who is killed
-// between two looks, so that no look shows the line crossed, was killed no later than since the look before.
+// watch returns how long after the crossing the largest process of the pods was killed; zero: that was not observed. If
+// it was killed between two reads, so that no read shows the crossing, the time counts from the read before.
 func (r *rig) watch(ctx context.Context) time.Duration {
 	const line = limit - threshold
 	tick := time.NewTicker(looks)
@@ -125,7 +126,7 @@ func (r *rig) watch(ctx context.Context) time.Duration {
 		if crossed.IsZero() && used > line {
 			crossed = now
 		}
-		if victim == 0 && used > line*3/4 { // nobody else is that large
+		if victim == 0 && used > line*3/4 { // if victim == 0 && used > line*3/4 { // by then no other process is as large
 			victim = r.largest()
 		}
 		if victim != 0 && dying(victim) {
@@ -147,7 +148,7 @@ func (r *rig) usage() int64 {
 	return n
 }
 
-// largest finds the grower: no other process of the pods holds as much.
+// largest returns the growing pod's process: no other process of the pods uses as much.
 func (r *rig) largest() (pid int) {
 	var most int64
 	files, _ := filepath.Glob(r.pods() + "/besteffort/*/*/cgroup.procs")
@@ -171,7 +172,7 @@ func (r *rig) largest() (pid int) {
 	return pid
 }
 
-// sigkill is its bit in the masks of /proc/<pid>/status.
+// sigkill is the bit of SIGKILL in the masks of /proc/<pid>/status.
 const sigkill = 1 << (9 - 1)
 
 // dying reports whether a process has SIGKILL pending, or has ended.
@@ -197,7 +198,7 @@ func dying(pid int) bool {
 	return err != nil
 }
 
-// lost counts the steady pods that do not run any more, and puts new ones in their places.
+// lost counts the steady pods that do not run any more, and replaces them.
 func (r *rig) lost(ctx context.Context) (n int, err error) {
 	for i := range steadies {
 		name := fmt.Sprintf("steady-%d", i)

@@ -1,13 +1,14 @@
-// Command evict measures the node agents side by side when memory runs out: plimsoll agent and upstream's kubelet, each under
-// the same `plimsoll up` with the same KubeletConfiguration, which leaves all pods 1 GiB together and evicts below 100 MiB.
+// Command evict compares the node agents when memory runs out: plimsoll agent and upstream's kubelet, each under the
+// same `plimsoll up` with the same KubeletConfiguration. It allows all pods 1 GiB together and evicts below 100 MiB.
 //
-// A pod grows at a steady rate beside pods that do not. *Crossed* is when this program first sees the group of all pods use
-// more than the limit less the threshold; *killed* when the grower's process has SIGKILL pending or is gone, both looked for
-// every millisecond. A run is clean when the grower was evicted, the kernel killed nobody for memory, and everybody else goes
-// on. Rates and agents take turns, the order of agents turns around every round.
+// A pod grows at a steady rate next to pods that do not grow. *Crossed* is when this program first reads that the
+// cgroup of all pods uses more than the limit minus the threshold; *killed* is when the growing process has SIGKILL
+// pending or is gone. Both are checked every millisecond. A run is clean when the growing pod was evicted, the kernel
+// killed no process for memory, and all other pods continue. Rates and agents alternate; the order of agents is
+// reversed every round.
 //
-// It judges against the bars of the issue and exits 1 when one is missed. It is no test: on a busy machine numbers are worse
-// for both.
+// It compares the results with the bars of the issue and exits with 1 when one is missed. It is not a test: on a busy
+// machine the numbers of both are worse.
 package main
 
 import (
@@ -28,7 +29,7 @@ import (
 
 // config is the command line.
 type config struct {
-	runs, kubeletRuns      int // for each rate
+	runs, kubeletRuns      int // runs, kubeletRuns      int // per rate
 	rates                  []string
 	plimsoll, kubelet, out string
 	dir                    string
@@ -73,7 +74,8 @@ func parseFlags(args []string) (config, error) {
 
 func main() { record.Main("evict", parseFlags, run) }
 
-// Bars of the issue. All runs at every rate, natively; times count for those only where the agent, and not the kernel, killed.
+// Bars of the issue. Bars on shares hold for all runs at every rate; times count only for runs where the agent killed,
+// and not the kernel.
 const (
 	barP50   = 0.020 // s
 	barP99   = 0.100 // s
@@ -142,7 +144,8 @@ func run(ctx context.Context, c config) (bool, error) {
 	return ok && len(problems) == 0, errors.Join(problems...)
 }
 
-// measure is one agent, from nothing to nothing; ours twice, with upstream's settings and with those that upstream has not.
+// measure measures one agent, from `up` to `down`; ours twice, with upstream's settings and with those that upstream
+// does not have.
 func measure(ctx context.Context, c config, side string) (*record.Measurement, error) {
 	m := record.NewMeasurement(side, 1)
 	r := &rig{config: c, side: side, name: side}
@@ -164,10 +167,10 @@ func measure(ctx context.Context, c config, side string) (*record.Measurement, e
 	}))
 }
 
-// extraRuns is how often what upstream has not is measured. Chosen: a minute each.
+// extraRuns is how often settings that upstream does not have are measured. Chosen: each takes a minute.
 const extraRuns = 5
 
-// during has an instance up while do measures.
+// during starts an instance, calls do and stops the instance.
 func (r *rig) during(ctx context.Context, do func() error) (err error) {
 	defer func() { err = errors.Join(err, r.down(context.WithoutCancel(ctx))) }()
 	if err := r.up(ctx); err != nil {
@@ -176,7 +179,7 @@ func (r *rig) during(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// rates has pods grow at every rate.
+// rates measures growing pods at every rate.
 func (r *rig) rates(ctx context.Context, m *record.Measurement, runs int) error {
 	var all []float64
 	others := 0

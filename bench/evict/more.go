@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	crowdSize = 110 // pods, the default maximum of a node
-	creators  = 8   // requests at a time
-	// watching is how long CPU is measured, beginning a while after the last pod runs.
+	crowdSize = 110 // crowdSize = 110 // pods: the default maximum of a node
+	creators  = 8   // creators  = 8   // concurrent requests
+	// watching is how long CPU is measured, beginning calm after the last pod runs.
 	watching, calm = 30 * time.Second, 15 * time.Second
-	watcher        = "eviction" // name of the thread that watches
+	watcher        = "eviction" // watcher        = "eviction" // name of the agent's thread that watches memory
 )
 
-// crowd measures what it costs to watch as many pods as a node has.
+// crowd measures the CPU of watching as many pods as a node may have.
 func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 	names := make(chan string, crowdSize)
 	for i := range crowdSize - steadies {
@@ -79,7 +79,8 @@ func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 	return errors.Join(r.empty(ctx, "idle-"), r.settle(ctx))
 }
 
-// empty deletes the pods whose names begin so, and waits until they are gone: from the node too, which a grace of 0 would not wait for.
+// empty deletes the pods with a name prefix and waits until they are gone, also from the node. With a grace period of 0
+// the API would not wait for the node.
 func (r *rig) empty(ctx context.Context, prefix string) error {
 	grace := int64(1)
 	return r.until(ctx, prefix+" pods are gone", func() error {
@@ -104,7 +105,8 @@ func (r *rig) empty(ctx context.Context, prefix string) error {
 	})
 }
 
-// threadSeconds is the CPU time of a process's thread of that name (schedstat, sched-stats.rst: nanoseconds on a CPU).
+// threadSeconds returns the CPU time of a process's thread with that name (schedstat, sched-stats.rst: nanoseconds on a
+// CPU).
 func threadSeconds(pid int, name string) (float64, error) {
 	dirs, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil {
@@ -126,14 +128,14 @@ func threadSeconds(pid int, name string) (float64, error) {
 }
 
 const (
-	// cacheSize is of the file that is kept in the page cache: with the steady pods more than the pods may use together, as
-	// upstream counts, and none of it needed.
+	// cacheSize is the size of the file that is kept in the page cache. With the steady pods it is more than the pods
+	// may use together, by upstream's count, though none of it is needed.
 	cacheSize = 740 << 20
-	// cachedFor is how long it is used: several of upstream's periods of 10 s.
+	// cachedFor is how long the file is read: several of upstream's periods of 10 s.
 	cachedFor = 30 * time.Second
 )
 
-// cached counts evictions while a pod reads a large file again and again.
+// cached counts evictions while a pod reads a large file repeatedly.
 func (r *rig) cached(ctx context.Context, m *record.Measurement, runs int) error {
 	evictions, spared, most := 0, 0, int64(0)
 	for n := range runs {
@@ -171,8 +173,8 @@ func (r *rig) cached(ctx context.Context, m *record.Measurement, runs int) error
 	return nil
 }
 
-// readIn has a program read a file in a pod's memory group, as long as that pod runs, and returns the largest working set of all pods
-// meanwhile.
+// readIn runs a program in a pod's memory cgroup that reads a file repeatedly, as long as the pod runs. It returns the
+// largest working set of all pods meanwhile.
 func (r *rig) readIn(ctx context.Context, pod string) (most int64, err error) {
 	procs, err := r.procsOf(ctx, pod)
 	if err != nil {
@@ -187,7 +189,7 @@ func (r *rig) readIn(ctx context.Context, pod string) (most int64, err error) {
 	}
 	defer func() {
 		_ = reader.Process.Kill()
-		_ = reader.Wait() // killed, by us or with its pod
+		_ = reader.Wait() // _ = reader.Wait() // killed, by us or with its pod
 	}()
 	for end := time.Now().Add(cachedFor); time.Now().Before(end); {
 		most = max(most, r.workingSet())
@@ -202,7 +204,7 @@ func (r *rig) readIn(ctx context.Context, pod string) (most int64, err error) {
 	return most, nil
 }
 
-// procsOf is the file of a pod's container by which processes join its memory group.
+// procsOf returns the file of a pod's container by which processes join its memory cgroup.
 func (r *rig) procsOf(ctx context.Context, name string) (string, error) {
 	pod, err := r.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -215,7 +217,7 @@ func (r *rig) procsOf(ctx context.Context, name string) (string, error) {
 	return filepath.Join(r.pods(), "besteffort", "pod"+string(pod.UID), id, "cgroup.procs"), nil
 }
 
-// workingSet is what upstream counts as used.
+// workingSet returns the used memory as upstream counts it.
 func (r *rig) workingSet() int64 {
 	text, err := os.ReadFile(filepath.Join(r.pods(), "memory.stat"))
 	if err != nil {
@@ -231,13 +233,13 @@ func (r *rig) workingSet() int64 {
 	return used
 }
 
-// softConfig gives pods ten minutes to end where less than 450 MiB are left.
+// softConfig makes the agent evict pods with a grace period of ten minutes when less than 450 MiB are available.
 const softConfig = `evictionSoft: {allocatableMemory.available: 450Mi}
 evictionSoftGracePeriod: {allocatableMemory.available: 1s}
 evictionMaxPodGracePeriod: 600
 `
 
-// preempted measures how soon a pod that has ten minutes left is killed when another one has the hard line met.
+// preempted measures how soon a pod with ten minutes left is killed when another pod crosses the hard threshold.
 func (r *rig) preempted(ctx context.Context, m *record.Measurement, runs int) error {
 	var late []float64
 	for n := range runs {
@@ -260,7 +262,7 @@ func (r *rig) preempted(ctx context.Context, m *record.Measurement, runs int) er
 		watching, stop := context.WithTimeout(ctx, within)
 		seen := make(chan time.Duration, 1)
 		go func() { seen <- r.watch(watching) }()
-		// Under pressure a node lets no pod in that requests nothing.
+		// Under pressure a node rejects pods without a memory request.
 		other := podNamed(hasty, "memory", "--hold=16Mi", "--grow=100Mi", "--max=300Mi")
 		other.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}
 		other.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

@@ -23,20 +23,20 @@ import (
 const (
 	namespace = "default"
 	nodeName  = "bench"
-	limit     = 1 << 30   // bytes of all pods together
-	threshold = 100 << 20 // bytes below which is evicted
-	steadies  = 3         // pods that do not grow
+	limit     = 1 << 30   // limit     = 1 << 30   // of all pods together, in bytes
+	threshold = 100 << 20 // threshold = 100 << 20 // eviction below this, in bytes
+	steadies  = 3         // steadies  = 3         // number of pods that do not grow
 	within    = 5 * time.Minute
-	looks     = time.Millisecond // between two looks at the kernel
+	looks     = time.Millisecond // looks     = time.Millisecond // interval of reads from the kernel
 )
 
-// rig is one instance of `plimsoll up` with one agent, and its kernel files.
+// rig is one instance of `plimsoll up` with one agent, and the kernel's files of its pods.
 type rig struct {
 	config
 	side   string
-	name   string   // of the instance
-	flags  []string // of our agent, beside those of up
-	more   string   // lines of the agent's configuration
+	name   string   // name   string   // of the instance
+	flags  []string // flags  []string // of our agent, in addition to those of up
+	more   string   // more   string   // further lines of the agent's configuration
 	client *kubernetes.Clientset
 	agent  int // pid
 }
@@ -47,8 +47,8 @@ func (r *rig) pods() string {
 	return "/sys/fs/cgroup/memory/plimsoll-" + r.instance() + "/kubepods"
 }
 
-// agentConfig leaves the pods 1 GiB. The rest is what upstream's kubelet needs to start on any machine that ours starts on, and
-// a short transition, so that the next run's pods are let in.
+// agentConfig allows the pods 1 GiB. The rest is what upstream's kubelet needs to start on any machine on which our
+// agent starts, and a short transition period, so that the next run's pods are admitted.
 func agentConfig() (string, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *rig) up(ctx context.Context) error {
 	return nil
 }
 
-// wrap writes a program that is our agent with more flags: up passes none on.
+// wrap writes a program that runs our agent with more flags, since `up` cannot pass flags on.
 func (r *rig) wrap() (string, error) {
 	ours, err := filepath.Abs(r.plimsoll)
 	if err != nil {
@@ -184,11 +184,11 @@ func podNamed(name string, args ...string) *corev1.Pod {
 	}
 }
 
-// kubeletRest is longer than the kubelet's periods of 10 s: only then do its conditions say whether it lets pods in.
+// kubeletRest is longer than the kubelet's periods of 10 s: only then do its conditions say whether it admits pods.
 const kubeletRest = 12 * time.Second
 
-// settle waits until nothing is left of the last run: no memory of its pods, no pressure in the node's conditions, nor a taint
-// that keeps pods away.
+// settle waits until nothing is left of the last run: no memory of its pods, no pressure condition of the node, and no
+// taint that repels pods.
 func (r *rig) settle(ctx context.Context) error {
 	if r.side == kubelet {
 		if err := pause(ctx, kubeletRest); err != nil {
@@ -215,7 +215,7 @@ func (r *rig) settle(ctx context.Context) error {
 	})
 }
 
-// create makes a pod and waits until it runs. Right after the start, admission may want to find a service account first.
+// create creates a pod and waits until it runs. Right after the start, creation fails until the service account exists.
 func (r *rig) create(ctx context.Context, pod *corev1.Pod) error {
 	err := r.until(ctx, "create "+pod.Name, func() error {
 		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})

@@ -70,10 +70,10 @@ func newReport(ctx context.Context, c config) *record.Report {
 	}
 }
 
-// othersMax is how many cores others may use in a steady window before the report warns.
+// othersMax is how many cores other processes may use in a steady window before the report warns.
 const othersMax = 0.1
 
-// noise says what to doubt.
+// noise returns warnings about doubtful results.
 func noise(measurements []*record.Measurement) (warnings []string) {
 	for _, m := range measurements {
 		warn := func(format string, args ...any) {

@@ -16,10 +16,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// barOthers is how many times its value at rest another client's p99 may be while a controller writes: issue 15, part 6.
+// barOthers bounds another client's p99 while a controller writes, as a multiple of its p99 at rest: issue 15, part 6.
 const barOthers = 2.0
 
-// A span is a time in which the other client is looked at.
+// A span is a time in which the other client's requests are evaluated.
 type span struct {
 	name     string
 	from, to time.Time
@@ -40,7 +40,7 @@ var spanTitles = map[string]string{
 	spanHeal:  "they return, until all are Ready and untainted",
 }
 
-// loadLines are those of a load measurement.
+// loadLines returns the report's lines of a load measurement.
 func loadLines(c config) (out []record.Line) {
 	marks := fmt.Sprintf("%d nodes die at once", c.nodes)
 	out = append(out,
@@ -65,7 +65,7 @@ func loadLines(c config) (out []record.Line) {
 		switch name {
 		case spanMarks:
 			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Bar: record.Bar{Max: barOthers}, Group: group})
-		case spanHeal: // no bar: thousands of nodes write their own status and leases meanwhile, which no controller can slow
+		case spanHeal: // case spanHeal: // no bar: thousands of nodes write their own status and leases meanwhile, which no controller can limit
 			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Group: group})
 		}
 	}
@@ -83,7 +83,8 @@ func (p *rig) otherClient(m *record.Measurement) (process *plane.Process, out st
 	return process, name + ".txt", err
 }
 
-// measureLoad is what another client feels of one controller in one round: at rest, while all nodes are marked, and while they return.
+// measureLoad measures how one controller affects another client in one round: at rest, while all nodes are marked, and
+// while they return.
 func (p *rig) measureLoad(ctx context.Context, m *record.Measurement) (err error) {
 	c, err := p.controller(m.Side, m.Round)
 	if err != nil {
@@ -129,7 +130,7 @@ func (p *rig) measureLoad(ctx context.Context, m *record.Measurement) (err error
 	return nil
 }
 
-// quiet waits until the controller that was just started has nothing to do but to watch.
+// quiet waits until a controller that was just started only watches.
 func (p *rig) quiet(ctx context.Context) error {
 	began := time.Now()
 	for {
@@ -201,7 +202,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	m.Put("busiest", float64(p.nodes.busiestSecond()), 1)
 	record.Progress("%s: %d of %d nodes marked in %.1f s; busiest second %d", m.Side, marked, len(dead), lastMark.Sub(first).Seconds(), p.nodes.busiestSecond())
 	if marked < len(dead) {
-		return spans, nil // it would take as long again
+		return spans, nil // return spans, nil // waiting for their return would take as long again
 	}
 	if err := pause(ctx, p.settle); err != nil {
 		return nil, err
@@ -214,10 +215,10 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	return append(spans, span{name: spanHeal, from: began, to: time.Now()}), nil
 }
 
-// deadSettle is how long after the nodes' death the server is taken to be rid of what they had on the way. Chosen.
+// deadSettle is how long after the nodes' death the server may still process their last requests. Chosen.
 const deadSettle = 2 * time.Second
 
-// felt puts what the other client felt in each span.
+// felt stores the other client's latencies in each span.
 func felt(m *record.Measurement, all []asked, spans []span) {
 	for _, s := range spans {
 		by := map[string][]float64{}

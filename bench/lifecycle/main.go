@@ -1,20 +1,22 @@
-// Command lifecycle measures the controllers that watch over nodes side by side: plimsoll lifecycle and upstream's
-// node-lifecycle and taint-eviction controllers, which run in upstream's kube-controller-manager with nothing else, at its
-// default limits. Both watch the same hollow nodes (plimsoll fleet) on the same control plane (plimsoll up), one after the
-// other.
+// Command lifecycle compares the controllers that monitor nodes: plimsoll lifecycle, and upstream's node-lifecycle and
+// taint-eviction controllers, which run in upstream's kube-controller-manager without other controllers and with its
+// default limits. Both watch the same hollow nodes (plimsoll fleet) on the same control plane (plimsoll up), one after
+// the other.
 //
-// Our controller takes the first taints off while the nodes register, for both: upstream's 20 requests a second would need four
-// minutes for 5,000. A round measures both controllers once; the order turns around every round. What is done to each, in
-// order: a wait until it has announced the nodes it found, which upstream's does in Events at the same 20 requests a second; a
-// steady window; some nodes fall silent, spread over a period of their leases; a whole zone falls silent at once; all return,
-// and the controller must have taken everything back before the next one comes. The fleet and the control plane are
-// measured in the same windows. At the end the simulator plays its day, which needs no control plane.
+// Our controller removes the first taints while the nodes register, for both: upstream's 20 requests per second would
+// need four minutes for 5,000. A round measures both controllers once; the order is reversed every round. For each
+// controller a round has these steps: a wait until the controller has announced the nodes that it found (upstream's
+// does this in Events, at the same 20 requests per second); a steady window; some nodes fall silent, spread over a
+// period of their leases; a whole zone falls silent at once; all return. The controller must have removed all taints
+// before the next one is measured. The fleet and the control plane are measured in the same windows. At the end the
+// simulator runs its day, which needs no control plane.
 //
-// With --load it measures instead what another client of the API server feels: a process of its own that asks at a steady rate, at
-// rest, while every node is dead and marked, and while they return.
+// With --load it measures instead how another client of the API server is affected: a separate process that sends
+// requests at a steady rate, at rest, while every node is dead and marked, and while they return.
 //
-// Clocks are this program's own and the hollow nodes': one machine. An event happens when our watch shows it. It judges
-// against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
+// Clocks are this program's own and the hollow nodes': one machine. An event happens when our watch shows it. The
+// program compares the results with the bars of the project (bars.go) and exits with 1 when one is missed or a round
+// could not be measured.
 package main
 
 import (
@@ -41,7 +43,7 @@ type config struct {
 	sim                    bool
 	keep                   bool
 
-	load      bool // measure what another client feels, and nothing else
+	load      bool // load      bool // measure only how another client is affected
 	before    string
 	rate      int
 	markLimit time.Duration
@@ -51,7 +53,7 @@ type config struct {
 const (
 	ours     = "plimsoll"
 	upstream = "upstream"
-	earlier  = "before" // ours, as it was: --before
+	earlier  = "before" // earlier  = "before" // an earlier version of ours: --before
 )
 
 // The reports.
@@ -131,7 +133,7 @@ func main() {
 	record.Main("lifecycle", parseFlags, run)
 }
 
-// run measures all rounds, then plays the simulator's day.
+// run measures all rounds, then runs the simulator's day.
 func run(ctx context.Context, c config) (ok bool, err error) {
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "plimsoll-bench-"); err != nil {
@@ -141,19 +143,19 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	report := newReport(ctx, c)
 	p := newRig(c)
 	defer func() {
-		// Its own context: the end must be clean above all when the beginning was interrupted.
+		// The context is not cancelled with ctx: the clean-up matters most when the run was interrupted.
 		err = errors.Join(err, p.down(context.WithoutCancel(ctx), err != nil || len(report.Problems) > 0))
 	}()
 	if err := p.up(ctx); err != nil {
 		return false, err
 	}
 	all := []string{upstream, ours}
-	if c.load { // who may be cut off, and leaves the nodes as they are, comes last
+	if c.load { // if c.load { // a controller that may be cut off, and leaves the nodes as they are, is measured last
 		all = []string{ours, earlier, upstream}
 	}
 	sides := slices.DeleteFunc(all, func(side string) bool {
 		if side == earlier {
-			return c.before == "" // it was asked for by --before
+			return c.before == "" // return c.before == "" // only with --before
 		}
 		return c.only != "" && c.only != side
 	})
@@ -166,7 +168,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		return false, err
 	}
 	if c.sim {
-		if err := p.stopFleet(); err != nil { // it would take part of the machine
+		if err := p.stopFleet(); err != nil { // if err := p.stopFleet(); err != nil { // it would use part of the machine
 			return false, err
 		}
 		m := record.NewMeasurement(ours, c.rounds)

@@ -15,13 +15,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// patience bounds every wait for a controller; it only bounds what hangs. Upstream's makes 20 requests a second, and at its
-// start announces every node; all else that it has to do is less.
+// patience bounds every wait for a controller; it matters only if something hangs. Upstream's makes 20 requests per
+// second and announces every node at its start; all its other work is less.
 func (c config) patience() time.Duration {
 	return 2*time.Minute + time.Duration(2*c.nodes/20)*time.Second
 }
 
-// controller starts one side's controller. Neither elects a leader: there is one.
+// controller starts one side's controller. No leader is elected, since there is only one.
 func (p *rig) controller(side string, round int) (*plane.Process, error) {
 	log := filepath.Join(p.dir, fmt.Sprintf("%s-%d.log", side, round))
 	grace := "--node-monitor-grace-period=" + p.grace.String()
@@ -33,7 +33,7 @@ func (p *rig) controller(side string, round int) (*plane.Process, error) {
 		"--leader-elect=false", "--secure-port=0", grace)
 }
 
-// measure is one controller in one round.
+// measure measures one controller in one round.
 func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (err error) {
 	c, err := p.controller(m.Side, m.Round)
 	if err != nil {
@@ -64,12 +64,12 @@ func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (
 	return p.heal(ctx, m, append(dead, zone...))
 }
 
-// reporting is how long after their registration the hollow nodes begin to report a status that has not changed: half of
-// nodeStatusReportFrequency's five minutes (core/heartbeat, Config.ReportEvery); the last begins at one and a half. Before that only leases
-// come, and who is measured first would have less to hear.
+// reporting is how long after their registration the hollow nodes begin to report an unchanged status: half of
+// nodeStatusReportFrequency's five minutes (core/heartbeat, Config.ReportEvery); the last one begins at one and a half
+// times that. Before, only leases are renewed, and the controller that is measured first would receive less.
 const reporting = 150 * time.Second
 
-// settled waits until the controller that was just started has nothing to do but to watch, and the nodes do all that they do.
+// settled waits until a controller that was just started only watches, and all nodes report their status.
 func (p *rig) settled(ctx context.Context) error {
 	began := time.Now()
 	for limit := began.Add(p.patience()); ; {
@@ -94,7 +94,7 @@ func (p *rig) settled(ctx context.Context) error {
 	return nil
 }
 
-// window measures use while all nodes beat.
+// window measures usage while all nodes send heartbeats.
 func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Process) error {
 	before, err := p.use(c)
 	if err != nil {
@@ -135,7 +135,7 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	return c.Check()
 }
 
-// use is CPU seconds by role.
+// use returns CPU seconds by role.
 func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 	use := map[string]float64{}
 	for role, pids := range map[string][]int{"controller": {c.PID()}, "fleet": {p.fleet.PID()}, "control": p.ups, "harness": {os.Getpid()}} {
@@ -152,8 +152,8 @@ func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 	return use, err
 }
 
-// someDie silences nodes of all zones but the first, so that no zone is in disruption. Their leases end at moments that
-// are spread over ten seconds, as their renewals were.
+// someDie silences nodes of all zones except the first, so few that no zone is in disruption. Their leases expire at
+// moments that are spread over ten seconds, as their renewals were.
 func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []string, err error) {
 	for zone := 1; zone < p.zones; zone++ {
 		count := p.silent / (p.zones - 1)
@@ -196,7 +196,7 @@ func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []str
 	return victims, nil
 }
 
-// zoneDies silences the first zone at once. Times are from the moment when its last node's grace was over.
+// zoneDies silences the first zone at once. Times count from the moment when its last node's grace period was over.
 func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) (victims []string, err error) {
 	before := p.nodes.wronged(nil)
 	victims, err = p.order(ctx, "silence", "zone=zone-0")
@@ -235,14 +235,16 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A fleet that returned in one instant would beat in one instant from then on, every ten seconds, and who is measured next would
-// meet another fleet than who was measured first. So it returns in returns groups over one period of its leases.
+// If a fleet returned at one instant, all its heartbeats would be at one instant from then on, every ten seconds, and
+// the next controller would be measured with another load than the first. So it returns in a number of groups over one
+// period of its leases.
 const (
 	returns     = 20
-	leasePeriod = 10 * time.Second // nodeLeaseDurationSeconds / 4, as the fleet has it by default
+	leasePeriod = 10 * time.Second // leasePeriod = 10 * time.Second // nodeLeaseDurationSeconds / 4, the fleet's default
 )
 
-// heal lets the dead return and waits until the controller took everything back. The time is from the return of the last.
+// heal lets the dead nodes return and waits until the controller has removed everything. The time counts from the
+// return of the last.
 func (p *rig) heal(ctx context.Context, m *record.Measurement, dead []string) error {
 	for k := range returns {
 		if k > 0 {
@@ -265,7 +267,7 @@ func (p *rig) heal(ctx context.Context, m *record.Measurement, dead []string) er
 	return nil
 }
 
-// simulate plays the day of the project's bar in virtual time.
+// simulate runs the day of the project's bar in virtual time.
 func simulate(ctx context.Context, c config, m *record.Measurement) error {
 	began := time.Now()
 	out, err := exec.CommandContext(ctx, c.plimsoll, "sim", "--day").CombinedOutput()
@@ -278,7 +280,7 @@ func simulate(ctx context.Context, c config, m *record.Measurement) error {
 	return nil
 }
 
-// pause waits for d: the one place where this program sleeps, because time passing is what it measures.
+// pause waits for d. It is the only place where this program sleeps, because it measures what happens as time passes.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// nodes is what our watch shows of all nodes, and since when.
+// nodes is the state of all nodes in our watch, and since when. mu guards all fields after it.
 type nodes struct {
 	client *kubernetes.Clientset
 
@@ -21,13 +21,13 @@ type nodes struct {
 	by   map[string]*nodeSeen
 	wake chan struct{}
 
-	announced time.Time // when an Event last said that a node is there
+	announced time.Time // announced time.Time // when the last Event about a registered node arrived
 
-	second         int64 // of the calendar
-	inSecond, most int   // changes seen in it, and in the busiest since count
+	second         int64 // second         int64 // the current second of the wall clock
+	inSecond, most int   // inSecond, most int   // changes seen in it, and in the busiest second since count
 }
 
-// count begins to count changes of nodes by the second.
+// count begins to count the changes of nodes per second.
 func (n *nodes) count() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -40,7 +40,7 @@ func (n *nodes) busiestSecond() int {
 	return n.most
 }
 
-// marked says of how many of the nodes is holds, and when the last of them was tainted.
+// marked returns for how many of the nodes is holds, and when the last of them was tainted.
 func (n *nodes) marked(names []string, is func(*nodeSeen) bool) (count int, last time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,10 +55,10 @@ func (n *nodes) marked(names []string, is func(*nodeSeen) bool) (count int, last
 
 type nodeSeen struct {
 	ready   corev1.ConditionStatus
-	tainted bool // NoSchedule, because it is unreachable
-	ours    int  // taints that a lifecycle controller set
+	tainted bool // tainted bool // NoSchedule, because it is unreachable
+	ours    int  // ours    int  // number of taints of a lifecycle controller
 
-	unknownAt, taintedAt time.Time // when that began
+	unknownAt, taintedAt time.Time // unknownAt, taintedAt time.Time // since when
 }
 
 func watchNodes(ctx context.Context, client *kubernetes.Clientset) *nodes {
@@ -134,7 +134,7 @@ func (n *nodes) see(node *corev1.Node) {
 	}
 }
 
-// await waits until is holds.
+// await waits until is returns true.
 func (n *nodes) await(ctx context.Context, limit time.Duration, what string, is func(*nodes) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -183,7 +183,7 @@ func (n *nodes) all(names []string, is func(*nodeSeen) bool) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !is(n.by[name]) })
 }
 
-// wronged counts nodes outside names that are not Ready: somebody took them for silent.
+// wronged counts nodes outside names that are not Ready: a controller marked them as silent.
 func (n *nodes) wronged(names []string) (wronged int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -199,7 +199,7 @@ func (n *nodes) wronged(names []string) (wronged int) {
 	return wronged
 }
 
-// renewed is when each of the nodes last renewed its lease.
+// renewed returns when each of the nodes last renewed its lease.
 func (n *nodes) renewed(ctx context.Context) (map[string]time.Time, error) {
 	list, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
 	if err != nil {

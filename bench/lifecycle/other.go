@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// otherCommand makes this program another client of the API server: a process of its own, so that what the harness does is not taken for
-// the server's.
+// otherCommand makes this program another client of the API server: a separate process, so that the harness's own load
+// does not slow it.
 const otherCommand = "other-client"
 
-// otherFlags are the other client's.
+// otherFlags are the flags of the other client.
 type otherFlags struct {
 	kubeconfig, out string
 	rate            int
@@ -43,15 +43,15 @@ func parseOther(args []string) (o otherFlags, err error) {
 const (
 	otherRateMax   = 200
 	otherNamespace = "other"
-	otherObjects   = 50               // config maps of a KiB, all in one list
-	otherTimeout   = 30 * time.Second // of a request; one that took that long is told as that
-	// otherInFlight bounds requests that wait for their answer. Beyond it the client falls behind, which shows: time counts from when a
-	// request was due.
+	otherObjects   = 50               // otherObjects   = 50               // config maps of one KiB, all in one list
+	otherTimeout   = 30 * time.Second // otherTimeout   = 30 * time.Second // of a request; one that times out counts with this duration
+	// otherInFlight bounds the requests in flight. Beyond it the client falls behind, which the result shows, since
+	// durations count from when a request was due.
 	otherInFlight = 200
 )
 
-// runOther asks at a steady rate, whatever the answers take, until it is ended: of four requests two are GETs, one a LIST and one a PATCH.
-// How long one took is counted from when it was due.
+// runOther sends requests at a steady rate, however long the answers take, until it is ended. Of four requests two are
+// GETs, one is a LIST and one a PATCH. The duration of a request counts from when it was due.
 func runOther(ctx context.Context, o otherFlags) (bool, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
@@ -133,7 +133,7 @@ type asked struct {
 	ok   bool
 }
 
-// readAsked reads what the other client wrote; it has ended.
+// readAsked reads the file of the other client, which has ended.
 func readAsked(path string) (all []asked, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// rig is a control plane with hollow nodes and no controller that watches over them.
+// rig is a control plane with hollow nodes and without a lifecycle controller.
 type rig struct {
 	config
 	plane *plane.Plane
 	fleet *plane.Process
 	nodes *nodes
-	ups   []int // pids of the control plane
+	ups   []int // ups   []int // pids of the control plane
 
-	registered time.Time // when all nodes were
+	registered time.Time // registered time.Time // when all nodes had registered
 }
 
 const prefix = "bench-" // of the names of nodes
@@ -39,7 +39,7 @@ func newRig(c config) *rig {
 
 func (p *rig) socket() string { return filepath.Join(p.dir, "fleet.sock") }
 
-// up starts the control plane and the fleet, and returns when all nodes are Ready and open.
+// up starts the control plane and the fleet, and returns when all nodes are Ready and without taints.
 func (p *rig) up(ctx context.Context) (err error) {
 	if err := p.plane.Up(ctx); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *rig) up(ctx context.Context) (err error) {
 	return nil
 }
 
-// order makes hollow nodes fail or return, and returns which.
+// order makes hollow nodes fail or return, and returns their names.
 func (p *rig) order(ctx context.Context, words ...string) ([]string, error) {
 	out, err := p.plane.Call(ctx, append(append([]string{"fleet", "fault"}, words...), "--control", p.socket(), "-o", "json")...)
 	if err != nil {
@@ -84,7 +84,7 @@ func (p *rig) order(ctx context.Context, words ...string) ([]string, error) {
 	return obeyed.Nodes, json.Unmarshal(out, &obeyed)
 }
 
-// beats is how many leases the fleet has renewed, and the 99th percentile of how long the last ones took.
+// beats returns how many leases the fleet has renewed, and the 99th percentile of the newest durations.
 func (p *rig) beats(ctx context.Context) (renewed float64, p99 float64, err error) {
 	out, err := p.plane.Call(ctx, "fleet", "status", "--control", p.socket())
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *rig) stopFleet() error {
 	return err
 }
 
-// down removes everything. The logs of a failed run stay, and their place is told.
+// down removes everything. The logs of a failed run are kept, and their directory is printed.
 func (p *rig) down(ctx context.Context, failed bool) error {
 	keep := failed || p.keep
 	err := errors.Join(p.stopFleet(), p.plane.Down(ctx, keep))

@@ -1,15 +1,16 @@
-// Command node measures the node agents side by side: plimsoll agent and upstream's kubelet, each under the same
-// `plimsoll up` with the same control plane, scheduler, lifecycle controller, containerd configuration and
-// KubeletConfiguration, one after the other on one machine in one run.
+// Command node compares the node agents: plimsoll agent and upstream's kubelet, each under the same `plimsoll up` with
+// the same control plane, scheduler, lifecycle controller, containerd configuration and KubeletConfiguration, one after
+// the other on one machine in one run.
 //
-// A round measures both agents once; the order turns around every round, so that a machine that gets slower does not
-// favour one. Each measurement starts from nothing (`up`) and ends with nothing (`down --purge`). What a round does, in
-// order: up, idle window, pods one by one, batches of pods at once, steady window under the largest batch, deletion.
+// A round measures both agents once; the order is reversed every round, so that a machine that becomes slower favours
+// neither. Each measurement begins with `up` and ends with `down --purge`. A round has these steps: up, idle window,
+// pods one by one, batches of pods at once, steady window with the largest batch, deletion.
 //
-// Clocks are this program's own: an event happens when our watch shows it. Both agents pay the same for that.
+// Clocks are this program's own: an event happens when our watch shows it, which delays both agents alike.
 //
-// It judges against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
-// It is no test: on a busy machine it says so (warnings in the report), and nobody's build should fail for it.
+// It compares the results with the bars of the project (bars.go) and exits with 1 when one is missed or a round could
+// not be measured. It is not a test: on a busy machine the report contains warnings, and a build should not fail
+// because of it.
 package main
 
 import (
@@ -31,11 +32,11 @@ import (
 // config is the command line.
 type config struct {
 	rounds       int
-	steadyRounds int           // rounds, from the first on, that have idle and steady windows: they take most of the time
+	steadyRounds int           // steadyRounds int           // how many rounds, from the first, have idle and steady windows, which take most of the time
 	idle, steady time.Duration // lengths of the windows
 	settle       time.Duration // between the last change and a window
 	batches      []int
-	singles      int // pods started one by one
+	singles      int // singles      int // number of pods that are started one by one
 	sides        []side
 	plimsoll     string
 	dir          string
@@ -48,7 +49,7 @@ type config struct {
 // side is one of the two agents.
 type side struct {
 	name   string
-	binary string // for --agent-binary; empty: plimsoll agent
+	binary string // binary string // for --agent-binary; empty: plimsoll agent
 }
 
 const (
@@ -99,7 +100,7 @@ func parseFlags(args []string) (config, error) {
 
 func main() { record.Main("node", parseFlags, run) }
 
-// run measures all rounds and writes the report after each, so that an interrupted run still has one.
+// run measures all rounds and writes the report after each, so that an interrupted run has one too.
 func run(ctx context.Context, c config) (bool, error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("run containers: not root")
@@ -109,7 +110,7 @@ func run(ctx context.Context, c config) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		defer os.Remove(dir) // only if empty: kept state and logs of failures stay
+		defer os.Remove(dir) // defer os.Remove(dir) // only if empty: kept state and logs of failures stay
 		c.dir = dir
 	}
 	restore, err := keepSysctls()
@@ -132,7 +133,7 @@ func run(ctx context.Context, c config) (bool, error) {
 	return r.Finish(c.out)
 }
 
-// measure is one agent in one round, from nothing to nothing.
+// measure measures one agent in one round, from `up` to `down`.
 func measure(ctx context.Context, c config, s side, m *record.Measurement) (err error) {
 	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, m.Round))
 	r := &rig{config: c, side: s, plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-" + s.name, Dir: dir}}
@@ -140,7 +141,7 @@ func measure(ctx context.Context, c config, s side, m *record.Measurement) (err 
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, r.agentLogTail())
 		}
-		// Its own context: the end must be clean above all when the beginning was interrupted.
+		// The context is not cancelled with ctx: the clean-up matters most when the run was interrupted.
 		err = errors.Join(err, r.down(context.WithoutCancel(ctx), err != nil))
 	}()
 	took, err := r.up(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// measureAll is a round between up and down, with or without idle and steady windows.
+// measureAll measures a round between up and down, with or without idle and steady windows.
 func (r *rig) measureAll(ctx context.Context, m *record.Measurement, windows bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,12 +45,13 @@ func (r *rig) measureAll(ctx context.Context, m *record.Measurement, windows boo
 	return r.checkSameAgent(ctx)
 }
 
-// singlePause lets the container's program get as far as catching SIGTERM before its pod is deleted. The kernel drops
-// signals that the first process of a pid namespace does not catch (pid_namespaces(7)), and the pod would use up its grace
-// period. Busy machines need a part of this second.
+// singlePause gives the container's program time to install its SIGTERM handler before its pod is deleted. The kernel
+// drops signals that the first process of a pid namespace does not handle (pid_namespaces(7)), and the pod would use up
+// its grace period. Busy machines need a part of this second.
 const singlePause = time.Second
 
-// measureSingles starts pods one by one, each when the one before is gone. The node's very first counts apart.
+// measureSingles starts pods one by one, each when the previous one is gone. The node's very first pod counts
+// separately.
 func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *tracker) error {
 	var total, start, end []float64
 	for i := range r.singles + 1 {
@@ -69,7 +70,7 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 			return err
 		}
 		l := t.get(names[0])
-		if i == 0 { // it makes the bridge, and reads programs from disk that the others find in memory
+		if i == 0 { // if i == 0 { // it creates the bridge, and reads programs from disk that later ones find in memory
 			m.Put("first_1", l.running.Sub(l.bound).Seconds(), 1)
 			continue
 		}
@@ -87,7 +88,7 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 	return nil
 }
 
-// measureBatch starts n pods at once and, when they have served the steady window, deletes them at once.
+// measureBatch starts n pods at once, measures the steady window if requested, and deletes them at once.
 func (r *rig) measureBatch(ctx context.Context, m *record.Measurement, t *tracker, n int, steady bool) error {
 	names := make([]string, n)
 	for i := range names {
@@ -141,7 +142,7 @@ func (r *rig) measureRemoval(ctx context.Context, m *record.Measurement, t *trac
 	return r.tellProfile(ctx, profile)
 }
 
-// noteStarts turns what the watch saw of a batch into its numbers.
+// noteStarts computes the numbers of a batch from what the watch saw.
 func (r *rig) noteStarts(m *record.Measurement, t *tracker, names []string, began time.Time) {
 	var start []float64
 	var first, last time.Time

@@ -16,27 +16,27 @@ import (
 
 const (
 	namespace = "bench"
-	// creators is how many requests create or delete pods at a time: enough to keep the API server busy, few enough not
-	// to measure its queues.
+	// creators is how many requests create or delete pods concurrently: enough to keep the API server busy, few enough
+	// not to measure its queues.
 	creators = 8
-	// phaseTimeout bounds a phase of a batch: thirty times what the kubelet needs for 110 pods is a failure.
+	// phaseTimeout bounds a phase of a batch: it is thirty times what the kubelet needs for 110 pods.
 	phaseTimeout = 8 * time.Minute
 	pollPeriod   = 50 * time.Millisecond
 )
 
-// life is what our watch saw of one pod. Zero: not yet.
+// life is when our watch saw the stages of one pod. Zero: not yet.
 type life struct{ created, bound, running, gone time.Time }
 
-// tracker watches all pods of the namespace and notes when each thing was seen.
+// tracker watches all pods of the namespace and records when each stage was seen. mu guards lives, resumed and failed.
 type tracker struct {
 	mu      sync.Mutex
 	lives   map[string]*life
-	changed chan struct{} // one token: something was seen
-	resumed int           // how often the API server ended the watch and it was taken up again
+	changed chan struct{} // changed chan struct{} // has one token after a change
+	resumed int           // resumed int           // how often the API server ended the watch and it was resumed
 	failed  error
 }
 
-// track follows pods until ctx ends.
+// track watches pods until ctx ends.
 func track(ctx context.Context, r *rig) (*tracker, error) {
 	t := &tracker{lives: map[string]*life{}, changed: make(chan struct{}, 1)}
 	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
@@ -56,8 +56,8 @@ func track(ctx context.Context, r *rig) (*tracker, error) {
 	return t, nil
 }
 
-// follow watches from version on until the API server ends it, as it does with a watch that a busy machine makes slow
-// (it gives one a tenth of a second). It returns where to go on; nothing is missed, it is only seen later.
+// follow watches from version on until the API server ends the watch, as it does when a busy machine reads too slowly
+// (the limit is a tenth of a second). It returns the version to continue from; nothing is missed, only seen later.
 func (t *tracker) follow(ctx context.Context, r *rig, version string) (string, error) {
 	w, err := r.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 	if err != nil {
@@ -108,7 +108,7 @@ func (t *tracker) note(now time.Time, what watch.EventType, pod *corev1.Pod) {
 	t.wake()
 }
 
-// of needs the lock.
+// of returns the life of a pod. t.mu is locked.
 func (t *tracker) of(name string) *life {
 	if t.lives[name] == nil {
 		t.lives[name] = &life{}
@@ -150,7 +150,7 @@ func (t *tracker) get(name string) life {
 	return *t.of(name)
 }
 
-// podNamed is an ordinary small pod: Burstable, with a service account token as every pod of an ordinary cluster.
+// podNamed returns an ordinary small pod: Burstable, with a service account token as every pod of an ordinary cluster.
 func podNamed(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": "bench"}},
@@ -206,7 +206,7 @@ func each(names []string, f func(string) error) error {
 	return errors.Join(errs...)
 }
 
-// prepareNamespace waits for what admission wants to find: the service account and the CA that its token volume holds.
+// prepareNamespace waits for what the creation of pods needs: the service account, and the CA in its token volume.
 func (r *rig) prepareNamespace(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, phaseTimeout)
 	defer cancel()
@@ -235,7 +235,7 @@ func (r *rig) prepareNamespace(ctx context.Context) error {
 	}
 }
 
-// awaitSchedulable waits until the lifecycle controller has taken the taint of a new node away.
+// awaitSchedulable waits until the lifecycle controller has removed the taint of a new node.
 func (r *rig) awaitSchedulable(ctx context.Context) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()

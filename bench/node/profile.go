@@ -16,13 +16,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// profile is what the agent and the API server have counted so far.
+// profile is the counters of the agent and the API server at one time.
 type profile struct {
 	runtime map[string]calls   // by operation
 	api     map[string]float64 // by verb and resource
 }
 
-// calls is how often an operation of the runtime was called and how long that took in all.
+// calls is how often an operation of the runtime was called, and the total duration.
 type calls struct {
 	count   float64
 	seconds float64
@@ -46,7 +46,7 @@ func (r *rig) takeProfile(ctx context.Context) (p profile, err error) {
 	return p, nil
 }
 
-// tellProfile prints what has been counted since before.
+// tellProfile prints the difference of the counters since before.
 func (r *rig) tellProfile(ctx context.Context, before profile) error {
 	if !r.profile {
 		return nil
@@ -71,11 +71,11 @@ func (r *rig) tellProfile(ctx context.Context, before profile) error {
 	return nil
 }
 
-// apiRequestsTold hides the control plane's own housekeeping: a batch makes at least one request per pod.
+// apiRequestsTold hides the control plane's periodic requests: a batch makes at least one request per pod.
 const apiRequestsTold = 10
 
 // agentMetrics asks the agent itself: the kubelet publishes the machine's address and listens on loopback, so the API
-// server's proxy does not reach it.
+// server's proxy cannot reach it.
 func (r *rig) agentMetrics(ctx context.Context) ([]byte, error) {
 	client, err := rest.HTTPClientFor(r.api)
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *rig) agentMetrics(ctx context.Context) ([]byte, error) {
 const (
 	// runtimeMetric is the kubelet's histogram of its CRI calls; ours has the same name.
 	runtimeMetric = "kubelet_runtime_operations_duration_seconds_"
-	// requestMetric is the API server's counter of requests; its labels are more than we tell.
+	// requestMetric is the API server's counter of requests; only some of its labels are used.
 	requestMetric = "apiserver_request_total"
 )
 
@@ -125,7 +125,7 @@ func parseCalls(text string) map[string]calls {
 			c.seconds = value
 		case "count":
 			c.count = value
-		default: // a bucket
+		default: // default: // a bucket
 			continue
 		}
 		out[operation] = c
@@ -133,7 +133,7 @@ func parseCalls(text string) map[string]calls {
 	return out
 }
 
-// parseRequests sums the API server's counter over all labels but verb, resource and subresource.
+// parseRequests sums the API server's counter over all labels except verb, resource and subresource.
 func parseRequests(text string) map[string]float64 {
 	out := map[string]float64{}
 	for line := range strings.Lines(text) {
@@ -155,7 +155,7 @@ func parseRequests(text string) map[string]float64 {
 	return out
 }
 
-// label finds the value of name among labels like a="b",c="d".
+// label returns the value of name among labels like a="b",c="d".
 func label(labels, name string) string {
 	for part := range strings.SplitSeq(labels, ",") {
 		if value, ok := strings.CutPrefix(part, name+"="); ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// newReport describes a run before it began.
+// newReport describes a run before it begins.
 func newReport(ctx context.Context, c config, args []string) *record.Report {
 	facts := record.Machine(ctx)
 	for _, f := range []record.Fact{
@@ -30,15 +30,15 @@ func newReport(ctx context.Context, c config, args []string) *record.Report {
 	}
 }
 
-// What others may use of the machine before the report warns: of a core in a window, where all that is measured is a few
-// hundredths; of all CPU time while a batch starts, where the kernel's own threads have up to a fifth (network and mount
-// namespaces).
+// How much other processes may use of the machine before the report warns: of a core in a window, where everything that
+// is measured is a few hundredths; of all CPU time while a batch starts, where the kernel's own threads use up to a
+// fifth (network and mount namespaces).
 const (
 	othersCoresMax = 0.1
 	othersShareMax = 0.3
 )
 
-// noise says where somebody else used the machine.
+// noise returns warnings about windows in which other processes used the machine.
 func noise(measurements []*record.Measurement, batches []int) (warnings []string) {
 	warn := func(m *record.Measurement, format string, args ...any) {
 		warnings = append(warnings, fmt.Sprintf("%s, round %d: ", m.Side, m.Round)+fmt.Sprintf(format, args...))

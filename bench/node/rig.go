@@ -26,14 +26,14 @@ type rig struct {
 	plane  *plane.Plane
 	api    *rest.Config
 	client *kubernetes.Clientset
-	pids   map[string]int // of the instance's children, by name
+	pids   map[string]int // pids   map[string]int // of the instance's children, by name
 
 	ownsKubeletDir bool // kubeletDir did not exist before this instance
 }
 
-// agentConfig is what both agents are given; addresses, certificates and directories are up's. failCgroupV1 and
-// failSwapOn let upstream's kubelet start on any machine that ours starts on. Without iptables chains the kubelet leaves
-// nothing behind; with clusterDNS it has no reason to send an event about its lack for each pod.
+// agentConfig is the configuration of both agents; `up` sets addresses, certificates and directories. failCgroupV1 and
+// failSwapOn allow upstream's kubelet to start on any machine on which our agent starts. Without iptables chains the
+// kubelet leaves nothing behind; with clusterDNS it need not record an Event about its absence for each pod.
 const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
@@ -48,17 +48,17 @@ const (
 	nodeName = "bench"
 	podCIDR  = "10.86.0.0/16"
 	svcCIDR  = "10.97.0.0/16"
-	// upTimeout only bounds what hangs.
+	// upTimeout matters only if something hangs.
 	upTimeout = 2 * time.Minute
 )
 
-// portFlags get successive ports from --port-base on.
+// portFlags get successive ports, starting with --port-base.
 var portFlags = []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"}
 
-// agentPortOffset is the place of agent-port in portFlags.
+// agentPortOffset is the index of agent-port in portFlags.
 const agentPortOffset = 2
 
-// up starts the instance and returns how long that took until the node was Ready, as its user would see it.
+// up starts the instance and returns the time until the node was Ready, as a user would measure it.
 func (r *rig) up(ctx context.Context) (time.Duration, error) {
 	if err := os.MkdirAll(r.plane.Dir, 0o700); err != nil {
 		return 0, err
@@ -99,7 +99,7 @@ func (r *rig) readPIDs(ctx context.Context) (err error) {
 	return nil
 }
 
-// checkSameAgent makes sure that numbers of a window are those of one process: a restarted one starts small.
+// checkSameAgent checks that the numbers of a window belong to one process: a restarted one begins small.
 func (r *rig) checkSameAgent(ctx context.Context) error {
 	before := r.pids[roleAgent]
 	if err := r.readPIDs(ctx); err != nil {
@@ -119,7 +119,7 @@ func (r *rig) connect() (err error) {
 	return err
 }
 
-// down removes the instance and everything of it. The logs of a failed round stay, and their place is told.
+// down removes the instance with all its files. The logs of a failed round are kept, and their directory is printed.
 func (r *rig) down(ctx context.Context, failed bool) error {
 	keep := failed || r.keep
 	err := errors.Join(r.plane.Down(ctx, keep), removeLogLinks(r.plane.State()), r.restoreKubeletDir())
@@ -132,7 +132,7 @@ func (r *rig) down(ctx context.Context, failed bool) error {
 // legacyLogs is where the kubelet puts a symbolic link to each container's log.
 const legacyLogs = "/var/log/containers"
 
-// removeLogLinks removes the kubelet's links into our directories, which it would remove itself if it lived longer.
+// removeLogLinks removes the kubelet's links into our directories, which the kubelet would remove later.
 func removeLogLinks(below string) error {
 	entries, err := os.ReadDir(legacyLogs)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func removeLogLinks(below string) error {
 			}
 		}
 	}
-	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // others' links may be there
+	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // it may contain links of others
 		return err
 	}
 	return nil
@@ -158,13 +158,13 @@ func removeLogLinks(below string) error {
 // kubeletDir is where the kubelet serves device plugins, whatever its --root-dir.
 const kubeletDir = "/var/lib/kubelet"
 
-// noteKubeletDir finds out whether it is somebody else's.
+// noteKubeletDir records whether kubeletDir existed before.
 func (r *rig) noteKubeletDir() {
 	_, err := os.Stat(kubeletDir)
 	r.ownsKubeletDir = errors.Is(err, fs.ErrNotExist)
 }
 
-// restoreKubeletDir removes what the kubelet made there: a socket in two directories that hold nothing else.
+// restoreKubeletDir removes what the kubelet created there: a socket in two otherwise empty directories.
 func (r *rig) restoreKubeletDir() error {
 	if !r.ownsKubeletDir {
 		return nil
@@ -178,7 +178,7 @@ func (r *rig) restoreKubeletDir() error {
 	return nil
 }
 
-// logTailBytes of the agent's log are shown with an error.
+// logTailBytes is how much of the agent's log an error contains.
 const logTailBytes = 4 << 10
 
 func (r *rig) agentLogTail() string {
@@ -192,10 +192,10 @@ func (r *rig) agentLogTail() string {
 	return "end of the agent's log:\n" + string(text)
 }
 
-// sysctls are what the kubelet sets on the machine it runs on (protectKernelDefaults: false).
+// sysctls are what the kubelet sets on its machine (protectKernelDefaults: false).
 var sysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 
-// keepSysctls reads them and returns what puts them back.
+// keepSysctls reads them and returns a function that restores them.
 func keepSysctls() (restore func(), err error) {
 	kept := map[string][]byte{}
 	for _, name := range sysctls {

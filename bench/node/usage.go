@@ -16,14 +16,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// Roles are whose CPU time is counted: children of `up` by their names there, or groups of processes.
+// Roles are the processes whose CPU time is counted: children of `up` by their names there, or groups of processes.
 const (
 	roleAgent      = "agent"
 	roleContainerd = "containerd"
-	roleShims      = "shims"   // containerd's shims, with the runc processes they waited for
+	roleShims      = "shims"   // roleShims      = "shims"   // containerd's shims, with the runc processes for which they waited
 	roleControl    = "control" // the control plane, our scheduler and our lifecycle controller
 	roleHarness    = "harness" // this program
-	roleOthers     = "others"  // the rest: the kernel's own threads, and whoever else uses this machine
+	roleOthers     = "others"  // roleOthers     = "others"  // the rest: the kernel's own threads, and other users of this machine
 	roleMachine    = "machine" // everything that ran on this machine
 )
 
@@ -32,7 +32,7 @@ var roles = []string{roleAgent, roleContainerd, roleShims, roleControl, roleHarn
 // usage is CPU seconds by role since each process began.
 type usage map[string]float64
 
-// cpu reads what every role has used. Processes that ended meanwhile and were waited for count with who waited.
+// cpu reads what every role has used. Processes that ended meanwhile count for the process that waited for them.
 func (r *rig) cpu() (usage, error) {
 	u := usage{}
 	for name, pid := range r.pids {
@@ -85,7 +85,7 @@ func (r *rig) shims() (pids []int, err error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended
+			continue // continue // the process has ended
 		}
 		program, args, _ := bytes.Cut(text, []byte{0})
 		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && bytes.Contains(args, []byte(r.plane.State()+"/")) {
@@ -102,7 +102,7 @@ func (r *rig) shims() (pids []int, err error) {
 // samplePeriod is how often resident memory is read in a window.
 const samplePeriod = time.Second
 
-// window measures use over d while nothing is asked of the node, under names that end in suffix.
+// window measures usage over d while nothing is requested of the node, under names that end in suffix.
 func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, d time.Duration) error {
 	if err := pause(ctx, r.settle); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, 
 	return r.checkSameAgent(ctx)
 }
 
-// pause waits for d: the one place where this program sleeps, because time passing is what it measures.
+// pause waits for d. It is the only place where this program sleeps, because it measures what happens as time passes.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,9 +1,10 @@
-// Command numa measures decisions on CPUs and NUMA nodes beside the kubelet's: the merge of hints, the choice of CPUs, and
-// the admission of a pod from hints to CPUs and memory. Same machines, same free CPUs, in turn, in one process.
+// Command numa compares decisions on CPUs and NUMA nodes with the kubelet's: the merge of hints, the choice of CPUs,
+// and the admission of a pod from hints to CPUs and memory. Both sides run in one process, alternately, with the same
+// machines and the same free CPUs.
 //
-// Upstream's side is its own policies, unmodified, reached through their exported interfaces, with logging off. The merge
-// gets hints that are written out already; ours derives them from amounts, within the measurement. Both decide the same
-// (oracle holds that); each case checks it once more before it is measured.
+// Upstream's side is its own policies, unmodified, called through their exported interfaces, with logging off. Its
+// merge gets hints that are already written out; ours derives them from amounts within the measurement. Both make the
+// same decisions (oracle checks that); each case checks it once more before it is measured.
 package main
 
 import (
@@ -22,17 +23,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// sampleMin is how long one sample takes at least: long beside the clock's steps and a garbage collection. Raising it
-// steadies the numbers and lengthens the run.
+// sampleMin is how long one sample takes at least: long compared with the clock's resolution and a garbage collection.
+// Raising it makes the numbers steadier and the run longer.
 const sampleMin = 100 * time.Millisecond
 
-// pair is one thing measured on both sides; upstream is nil where it would never end.
+// pair is one thing that is measured on both sides; upstream is nil where it would never end.
 type pair struct {
 	name           string
-	bar            string // what the issue asks, in words
+	bar            string // bar            string // what the issue requires, in words
 	met            func(ours, upstream sample) bool
 	ours, upstream func()
-	without        string // why there is no upstream
+	without        string // without        string // why upstream is nil
 }
 
 // sample is the cost of doing something once.
@@ -103,7 +104,7 @@ func measure(p pair, rounds int) (string, bool) {
 	return fmt.Sprintf("| %s | %v | %s | %s | %s | %s | %v |\n", p.name, a, theirs, times, spread, p.bar, met), met
 }
 
-// take does something as often as sampleMin needs, and returns what once costs.
+// take runs do as often as sampleMin requires, and returns the cost of one run.
 func take(do func()) sample {
 	for n := 1; ; n *= 4 {
 		runtime.GC()

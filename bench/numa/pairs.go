@@ -42,8 +42,8 @@ func pairs(long bool) []pair {
 	return append(out, admitPair())
 }
 
-// mergePair: all masks possible, either because the machine is empty, so that a preferred hint exists, or, scarce, with one
-// node full in each resource in turn and a need that one node could have met, so that none does for most.
+// mergePair: all masks are possible. Either the machine is empty, so that a preferred hint exists; or, scarce, each
+// resource in turn has one full node and a need that one node could have met, so that for most resources none exists.
 func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duration) pair {
 	var supplies []hints.Supply
 	for r := range resources {
@@ -87,7 +87,7 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 	return p
 }
 
-// notMeasured says why upstream's merge is not: it looks at every combination of one mask for each resource.
+// notMeasured says why upstream's merge is not measured: it checks every combination of one mask for each resource.
 func notMeasured(nodes, resources int) string {
 	combinations := math.Pow(math.Pow(2, float64(nodes))-1, float64(resources))
 	return fmt.Sprintf("not run: %.1e combinations (8 nodes x 3 resources: %.1e)", combinations, math.Pow(255, 3))
@@ -99,8 +99,8 @@ func agree(what string, ours, upstream any) {
 	}
 }
 
-// hintsOf writes supplies out as upstream's providers do: every mask with enough, preferred if no narrower mask could ever
-// have enough, which is one node here.
+// hintsOf writes supplies out as upstream's providers do: every mask with enough, preferred if no narrower mask could
+// ever have enough, which here means one node.
 func hintsOf(supplies []hints.Supply, nodes int) []map[string][]topologymanager.TopologyHint {
 	var places []int
 	for n := range nodes {
@@ -146,7 +146,7 @@ func eightNodes() (machine.Machine, *topology.CPUTopology) {
 	return m.Complete(), topo
 }
 
-// anywhere is a topology manager without an opinion.
+// anywhere is a topology manager that accepts any NUMA node.
 type anywhere struct{ topologymanager.Store }
 
 func (anywhere) GetAffinity(string, string) topologymanager.TopologyHint {
@@ -154,7 +154,7 @@ func (anywhere) GetAffinity(string, string) topologymanager.TopologyHint {
 }
 func (anywhere) GetPolicy() topologymanager.Policy { return topologymanager.NewNonePolicy() }
 
-// busyCPUs takes about a share of the machine, in runs of 3 CPUs, so that cores and nodes are broken.
+// busyCPUs returns about that share of the machine's CPUs, in runs of 3, so that cores and nodes are partly taken.
 func busyCPUs(percent int) []int {
 	var out []int
 	for cpu := 2; cpu < 512; cpu++ {
@@ -221,8 +221,8 @@ func guaranteed(cpus int) *corev1.Pod {
 	return pod
 }
 
-// admitPair: what the scheduler does for each NUMA pod: offer, commit, and release once it is gone. Upstream has nothing of
-// the kind; the bar is the scheduler's.
+// admitPair is what the scheduler does for each NUMA pod: offer, commit, and release once it is gone. Upstream has no
+// counterpart; the bar is the scheduler's.
 func admitPair() pair {
 	m, _ := eightNodes()
 	layout, err := numa.New(m, numa.Config{

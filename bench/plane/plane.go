@@ -1,8 +1,8 @@
-// Package plane is the control plane that measurements share: an instance of `plimsoll up`, most often without a node
-// of this machine, and the programs that are measured on it, each a process of its own.
+// Package plane is the control plane that measurements share: an instance of `plimsoll up`, usually without an agent on
+// this machine, and the programs that are measured on it, each in its own process.
 //
-// It knows how to start, ask and end them, and leaves nothing behind; what failed keeps its logs, and their place is
-// told. It measures nothing.
+// It starts, calls and stops them and leaves nothing behind, except the logs after a failure, whose directory is
+// printed. It measures nothing.
 package plane
 
 import (
@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Bounds on what only hangs when something is wrong.
+// Bounds that matter only if something hangs.
 const (
 	upTimeout   = 2 * time.Minute
 	downTimeout = 4 * time.Minute
@@ -38,16 +38,16 @@ type Plane struct {
 	Instance string   // its name on this machine
 	Dir      string   // of all state and logs
 	Port     int      // of the API server
-	Flags    []string // of up, besides
+	Flags    []string // Flags    []string // additional flags of up
 }
 
-// State is the instance's directory. Its name is short: sockets are below it.
+// State is the instance's directory. Its name is short because it contains sockets.
 func (p *Plane) State() string { return filepath.Join(p.Dir, "s") }
 
-// Kubeconfig is the administrator's.
+// Kubeconfig is the administrator's kubeconfig.
 func (p *Plane) Kubeconfig() string { return filepath.Join(p.State(), "admin.kubeconfig") }
 
-// Up starts the control plane, without a node of this machine.
+// Up starts the control plane, without an agent on this machine.
 func (p *Plane) Up(ctx context.Context) error {
 	args := append([]string{"up", "--detach", "--no-agent", "--instance", p.Instance, "--state-dir", p.State(),
 		"--apiserver-port", strconv.Itoa(p.Port), "--controller-manager-port", "0", "--timeout", upTimeout.String()}, p.Flags...)
@@ -55,7 +55,7 @@ func (p *Plane) Up(ctx context.Context) error {
 	return err
 }
 
-// Config is for clients without a limit of their own.
+// Config is the configuration for clients without a rate limit.
 func (p *Plane) Config() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
 	if err != nil {
@@ -67,10 +67,10 @@ func (p *Plane) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Call runs our program and returns what it printed.
+// Call runs our program and returns its output.
 func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, p.Plimsoll, args...)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us: it must not end a running down
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end a running down
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = stopTimeout
 	var stdout, stderr bytes.Buffer
@@ -81,13 +81,13 @@ func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// PIDs are those of the instance's processes.
+// PIDs returns the pids of the instance's processes.
 func (p *Plane) PIDs(ctx context.Context) (pids []int, err error) {
 	children, err := p.Children(ctx)
 	return slices.Collect(maps.Values(children)), err
 }
 
-// Children are the instance's processes, by name.
+// Children returns the pids of the instance's processes, by name.
 func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 	out, err := p.Call(ctx, "status", "-o", "json", "--instance", p.Instance, "--state-dir", p.State())
 	status := struct {
@@ -96,7 +96,7 @@ func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 			PID  int
 		}
 	}{}
-	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, and prints all the same
+	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, but prints its result
 		return nil, errors.Join(err, fmt.Errorf("read status: %w", jsonErr))
 	}
 	pids := map[string]int{}
@@ -106,7 +106,7 @@ func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 	return pids, nil
 }
 
-// Purge ends it and removes its state, so that it can be up again as if it had never been.
+// Purge stops the instance and removes its state, so that it can start again from nothing.
 func (p *Plane) Purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
@@ -114,7 +114,7 @@ func (p *Plane) Purge(ctx context.Context) error {
 	return err
 }
 
-// Down removes everything; with keep, and where something could not be ended, logs and state stay.
+// Down removes everything; with keep, or if something could not be stopped, logs and state are kept.
 func (p *Plane) Down(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
@@ -128,14 +128,14 @@ func (p *Plane) Down(ctx context.Context, keep bool) error {
 	return os.RemoveAll(p.Dir)
 }
 
-// Process is a program that runs beside us.
+// Process is a program that runs next to this one.
 type Process struct {
 	name  string
 	log   string
 	cmd   *exec.Cmd
 	ended chan error
 
-	unsaid string // what its log must not say; empty: nothing
+	unsaid string // unsaid string // text that its log must not contain; empty: none
 }
 
 // Start runs a program whose output goes to the file log.
@@ -144,7 +144,7 @@ func Start(log string, argv ...string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // the child has its own
+	defer file.Close() // defer file.Close() // the child has its own descriptor
 	c := exec.Command(argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	c.Stdout, c.Stderr = file, file
@@ -159,10 +159,10 @@ func Start(log string, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// PID is its process id.
+// PID returns its process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Log is the file of its output.
+// Log returns the file of its output.
 func (p *Process) Log() string { return p.log }
 
 // Check returns an error if it has ended.
@@ -176,12 +176,12 @@ func (p *Process) Check() error {
 	}
 }
 
-// Stop ends it, by SIGTERM as an operator would.
+// Stop ends it with SIGTERM, as an operator would.
 func (p *Process) Stop() error {
 	if err := p.Check(); err != nil {
 		return err
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // _ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has just ended
 	select {
 	case <-p.ended:
 		return p.said()
@@ -192,7 +192,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// said is an error if the log has what it must not.
+// said returns an error if the log contains text that it must not contain.
 func (p *Process) said() error {
 	if p.unsaid == "" {
 		return nil
@@ -208,7 +208,7 @@ func (p *Process) said() error {
 	return nil
 }
 
-// logTailBytes of a log are shown with an error.
+// logTailBytes is how much of a log an error contains.
 const logTailBytes = 4 << 10
 
 func (p *Process) logTail() string {

@@ -8,8 +8,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// Scheduler starts plimsoll scheduler; its output goes to log. None of those here elects a leader: there is one. When
-// it is stopped, it is an error if it had forgotten a pod. More are arguments of its own, which go before those.
+// Scheduler starts plimsoll scheduler with its output in log. None of the schedulers here elects a leader, since there
+// is only one. When it stops, it is an error if its log says that it forgot a pod. more are further arguments, before
+// the standard ones.
 func (p *Plane) Scheduler(log string, more ...string) (*Process, error) {
 	args := []string{p.Plimsoll, "scheduler", "--kubeconfig", p.Kubeconfig(), "--leader-elect=false", "--secure-port=0"}
 	started, err := Start(log, append(args, more...)...)
@@ -19,11 +20,12 @@ func (p *Plane) Scheduler(log string, more ...string) (*Process, error) {
 	return started, err
 }
 
-// raisedLimit is how many requests a second upstream's scheduler_perf lets a scheduler send, and at once.
+// raisedLimit is the client rate limit of upstream's scheduler_perf, in requests per second and as burst.
 const raisedLimit = 5000
 
-// KubeScheduler starts upstream's, with its default configuration but for the client's limit: 5,000 requests a
-// second, as upstream's scheduler_perf has it, in place of 50; or, limited, as it is. More are arguments of its own.
+// KubeScheduler starts upstream's scheduler with its default configuration, except for the client's limit: 5,000
+// requests per second, as in upstream's scheduler_perf, instead of 50; or the default, if limited. more are further
+// arguments.
 func (p *Plane) KubeScheduler(log, program string, limited bool, more ...string) (*Process, error) {
 	connection := fmt.Sprintf("{kubeconfig: %s, qps: %d, burst: %d}", p.Kubeconfig(), raisedLimit, raisedLimit)
 	if limited {

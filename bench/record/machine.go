@@ -15,7 +15,7 @@ import (
 // Fact is a line of the machine's description.
 type Fact struct{ Name, Value string }
 
-// Machine says what the numbers were measured on. What cannot be found out is said to be unknown.
+// Machine describes the machine of the measurement. What cannot be read is "unknown".
 func Machine(ctx context.Context) []Fact {
 	return []Fact{
 		{"machine", fmt.Sprintf("%d cores (%s), %s memory", runtime.NumCPU(), cpuModel(), memTotal())},
@@ -28,10 +28,10 @@ func Machine(ctx context.Context) []Fact {
 
 const unknown = "unknown"
 
-// commandTimeout bounds a question for a version.
+// commandTimeout bounds a call for a version.
 const commandTimeout = 10 * time.Second
 
-// Output is the first line that a program prints.
+// Output returns the first line that a program prints.
 func Output(ctx context.Context, name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func read(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// valueOf finds "key<separator>value" in a file of such lines.
+// valueOf returns the value of "key<separator>value" in a file of such lines.
 func valueOf(path, key, separator string) string {
 	for line := range strings.Lines(read(path)) {
 		if name, value, ok := strings.Cut(line, separator); ok && strings.TrimSpace(name) == key {

@@ -8,35 +8,36 @@ import (
 	"strings"
 )
 
-// userHZ is the unit of times in proc_pid_stat(5): USER_HZ, 100 on every Linux architecture Go runs on. The kernel scales
-// these numbers to the exact run time, so they are not sampled.
+// userHZ is the unit of times in proc_pid_stat(5): USER_HZ, 100 on every Linux architecture that Go supports. The
+// kernel scales these numbers to the exact run time, so they are not sampled.
 const userHZ = 100
 
-// CPUSeconds is utime + stime + cutime + cstime, fields 14 to 17 of proc_pid_stat(5). The second field may hold blanks.
+// CPUSeconds returns utime + stime + cutime + cstime, fields 14 to 17 of proc_pid_stat(5). The second field may contain
+// blanks.
 func CPUSeconds(pid int) (float64, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
 	if len(fields) < 15 {
 		return 0, fmt.Errorf("read %s: %d fields", path, len(fields))
 	}
 	return sumTicks(path, fields[11:15])
 }
 
-// MachineSeconds is all time of the "cpu" line of proc_stat(5) that is not idle, iowait, steal or a guest's own count.
+// MachineSeconds returns all time in the "cpu" line of proc_stat(5), except idle, iowait, steal and guests' own counts.
 func MachineSeconds() (float64, error) {
 	return machineTicks(func(f []string) []string { return append(f[1:4:4], f[6:8]...) }) // user nice system, irq softirq
 }
 
-// IdleSeconds is what nobody wanted of the machine's CPUs: idle and iowait.
+// IdleSeconds returns the time in which no process needed the machine's CPUs: idle and iowait.
 func IdleSeconds() (float64, error) {
 	return machineTicks(func(f []string) []string { return f[4:6] })
 }
 
-// StolenSeconds is what the machine wanted and its hypervisor gave to others.
+// StolenSeconds returns the time that the machine needed and its hypervisor gave to other machines.
 func StolenSeconds() (float64, error) {
 	return machineTicks(func(f []string) []string { return f[8:9] })
 }
@@ -66,7 +67,7 @@ func sumTicks(path string, fields []string) (float64, error) {
 	return float64(ticks) / userHZ, nil
 }
 
-// StatusMiB reads a line of proc_pid_status(5) that is in kB, in MiB.
+// StatusMiB returns a value of proc_pid_status(5) that is in kB, in MiB.
 func StatusMiB(pid int, key string) (float64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	text, err := os.ReadFile(path)

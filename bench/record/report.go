@@ -1,11 +1,11 @@
-// Package record judges what a side-by-side measurement found and writes it down.
+// Package record evaluates the results of a side-by-side measurement and writes a report.
 //
-// A Measurement is what one side showed in one round, by name. A Report has a Line for each name that matters: medians
-// over the rounds, their ratio, and a Bar that the number must hold. What was not measured passes nothing; rounds that
-// lie far apart and quantiles of few samples are said in warnings.
+// A Measurement is the results of one side in one round, by name. A Report has a Line for each name that matters:
+// medians over the rounds, their ratio, and a Bar for the number. A bar whose number was not measured is missed. The
+// report warns of rounds that differ much and of quantiles of few samples.
 //
-// It also knows the machine it runs on, and how much CPU time a process used (proc.go), and has what all measuring
-// programs do alike: rounds, sides in turn, Ctrl-C, exit codes (run.go). It measures nothing itself.
+// The package also describes the machine, reads the CPU time of processes (proc.go), and contains what all measuring
+// programs share: rounds, alternating sides, Ctrl-C, exit codes (run.go). It measures nothing itself.
 package record
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// Bar is what a number must not exceed, or must reach. Zero fields: no such bar.
+// Bar is a bound on a number. Zero fields: no such bound.
 type Bar struct {
 	RatioMax float64 // ours / upstream's
-	RatioMin float64 // likewise, where more is better
+	RatioMin float64 // RatioMin float64 // the same, where more is better
 	Max      float64 // ours, in the line's unit
-	Min      float64 // likewise, where more is better
-	Goal     float64 // ours; told, not judged
-	// Or names another value of ours that does as well as RatioMin when it reaches OrMin.
+	Min      float64 // Min      float64 // the same, where more is better
+	Goal     float64 // Goal     float64 // ours; reported, without effect on the verdict
+	// Or names another value of ours that replaces RatioMin if it reaches OrMin.
 	Or    string
 	OrMin float64
 }
@@ -41,44 +41,44 @@ type Line struct {
 	Group string
 }
 
-// Measurement is what one side showed in one round.
+// Measurement is the results of one side in one round.
 type Measurement struct {
 	Side    string
 	Round   int
-	Values  map[string]float64 // by the names of lines
-	Samples map[string]int     // how many observations each value was made of
+	Values  map[string]float64 // Values  map[string]float64 // by the names of lines
+	Samples map[string]int     // Samples map[string]int     // how many observations each value is made of
 }
 
-// NewMeasurement returns an empty one.
+// NewMeasurement returns an empty Measurement.
 func NewMeasurement(side string, round int) *Measurement {
 	return &Measurement{Side: side, Round: round, Values: map[string]float64{}, Samples: map[string]int{}}
 }
 
-// Put keeps a value.
+// Put stores a value.
 func (m *Measurement) Put(name string, value float64, samples int) {
 	m.Values[name], m.Samples[name] = value, samples
 }
 
-// Report is all of a run.
+// Report is the report of a run.
 type Report struct {
 	Title        string
-	Program      string // below bench
+	Program      string // Program      string // directory in bench
 	Ours, Theirs string // sides
 	Lines        []Line
 	Rounds       int
 	Args         []string
 	Began        time.Time
 	Machine      []Fact
-	Notes        []string // lines below the machine's
+	Notes        []string // Notes        []string // lines after the machine's
 	Measurements []*Measurement
 	Problems     []string
-	Warnings     []string // what to doubt, beside what the report finds itself
+	Warnings     []string // Warnings     []string // in addition to those that the report itself finds
 }
 
-// spreadMax is how far rounds may lie apart, as a share of their median, before the report warns.
+// spreadMax is how much rounds may differ, as a share of their median, before the report warns.
 const spreadMax = 0.2
 
-// of collects a value of one side over the rounds that have it, and how many observations stand behind it in all.
+// of returns the values of one side in all rounds that have one, and the number of observations behind them.
 func (r *Report) of(side, name string) (values []float64, samples int) {
 	for _, m := range r.Measurements {
 		if v, ok := m.Values[name]; ok && m.Side == side {
@@ -92,8 +92,8 @@ func (r *Report) of(side, name string) (values []float64, samples int) {
 // row is a line with its numbers.
 type row struct {
 	Line
-	ours, theirs float64 // medians over rounds; NaN: not measured
-	or           float64 // likewise, of Bar.Or
+	ours, theirs float64 // ours, theirs float64 // medians over rounds; NaN: not measured
+	or           float64 // or           float64 // the same, of Bar.Or
 	ratio        float64
 	verdict      string
 	missed       bool
@@ -111,7 +111,7 @@ func (r *Report) row(l Line) row {
 	}
 	out.judge()
 	if out.verdict == "" {
-		return out // nobody decides anything by it
+		return out // return out // a line without a bar: warnings do not matter
 	}
 	for _, s := range []struct {
 		side   string
@@ -131,7 +131,7 @@ func (w *row) warn(format string, args ...any) {
 	w.warnings = append(w.warnings, fmt.Sprintf(format, args...))
 }
 
-// judge compares with the bars. What was not measured passes nothing.
+// judge compares the numbers with the bars. A bar whose number was not measured is missed.
 func (w *row) judge() {
 	b := w.Bar
 	var text []string
@@ -212,7 +212,7 @@ func (r *Report) Render() (string, bool) {
 	return b.String(), ok
 }
 
-// writeRounds shows what the medians are made of.
+// writeRounds writes the values behind the medians.
 func (r *Report) writeRounds(b *strings.Builder) {
 	head := []string{"", "unit"}
 	for _, m := range r.Measurements {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Main is the life of a measuring program, but for what it measures: flags, Ctrl-C, errors and the exit code, which is 0
-// only if run says that every bar was met.
+// Main runs a measuring program: it handles flags, Ctrl-C, errors and the exit code, which is 0 only if run says that
+// every bar was met.
 func Main[C any](program string, parse func([]string) (C, error), run func(context.Context, C) (bool, error)) {
 	c, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -34,14 +34,14 @@ func Main[C any](program string, parse func([]string) (C, error), run func(conte
 	}
 }
 
-// Progress tells the person who waits; the report is on standard output.
+// Progress prints progress to standard error; the report is on standard output.
 func Progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }
 
-// Play measures every side once a round; the order turns around every round, so that a machine that gets slower does not
-// favour one. It writes the report to the file out after each round, so that an interrupted run still has one. What could not
-// be measured is noted, and the run goes on.
+// Play measures every side once per round; the order is reversed every round, so that a machine that becomes slower
+// favours none. It writes the report to the file out after each round, so that an interrupted run has one too. A failed
+// measurement is recorded, and the run continues.
 func (r *Report) Play(ctx context.Context, out string, sides []string, measure func(context.Context, *Measurement) error) error {
 	for round := range r.Rounds {
 		order := slices.Clone(sides)
@@ -65,13 +65,13 @@ func (r *Report) Play(ctx context.Context, out string, sides []string, measure f
 	return nil
 }
 
-// Fail notes that something could not be measured. A report with such a note passes nothing.
+// Fail records that something could not be measured. A report with such a problem does not pass.
 func (r *Report) Fail(err error) {
 	r.Problems = append(r.Problems, err.Error())
 	fmt.Fprintf(os.Stderr, "%s: %v\n", r.Program, err)
 }
 
-// Finish saves and prints the report, and says whether every bar was met and everything measured.
+// Finish saves and prints the report, and returns whether every bar was met and everything was measured.
 func (r *Report) Finish(out string) (bool, error) {
 	if err := r.Save(out); err != nil {
 		return false, err

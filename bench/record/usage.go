@@ -5,13 +5,13 @@ import (
 	"os"
 )
 
-// Usage is CPU seconds so far.
+// Usage is CPU seconds up to a moment.
 type Usage struct {
-	Side    float64            // the process that is measured
-	Parts   map[string]float64 // of the control plane, by name
-	Control float64            // their sum
-	Harness float64            // this process
-	Machine float64            // everything; idle and stolen time are not in it
+	Side    float64            // Side    float64            // of the measured process
+	Parts   map[string]float64 // Parts   map[string]float64 // of the control plane's processes, by name
+	Control float64            // Control float64            // the sum of Parts
+	Harness float64            // Harness float64            // of this process
+	Machine float64            // Machine float64            // of all processes; without idle and stolen time
 	Idle    float64
 	Stolen  float64
 }
@@ -39,7 +39,7 @@ func Use(parts map[string]int, side int) (u Usage, err error) {
 	return u, err
 }
 
-// Less is what was used since an earlier look.
+// Less returns what was used since an earlier Usage.
 func (u Usage) Less(before Usage) Usage {
 	parts := map[string]float64{}
 	for name, used := range u.Parts {
@@ -56,5 +56,5 @@ func (u Usage) Less(before Usage) Usage {
 	}
 }
 
-// Others is what neither the measured process nor the control plane nor this process used.
+// Others is what the measured process, the control plane and this process did not use.
 func (u Usage) Others() float64 { return u.Machine - u.Side - u.Control - u.Harness }

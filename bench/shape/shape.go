@@ -1,13 +1,13 @@
-// Package shape makes clusters of the shape that real ones have, from a seed: few kinds of pods have most of the
-// pods, sizes and lifetimes have heavy tails, nothing is quite alike, and some pods wait for what does not come.
+// Package shape makes clusters with the shape of real ones, from a seed: most pods are of few kinds, sizes and
+// lifetimes have heavy tails, hardly two pods are equal, and some pods wait for something that never happens.
 //
-// A Cluster is objects as the API has them: nodes of several types in three zones, some of them spot nodes with a
-// taint; Deployments with their Services and budgets, StatefulSets with claims, Jobs that come in bursts, DaemonSets.
-// Next is what happens then, one pod that comes at a time: before it others end, Deployments roll out, nodes come, go
-// and change their labels.
+// A Cluster consists of API objects: nodes of several types in three zones, some of them spot nodes with a taint;
+// Deployments with their Services and budgets, StatefulSets with claims, Jobs that arrive in bursts, DaemonSets. Next
+// returns what happens next, one arriving pod at a time: before it others end, Deployments roll out, nodes come, go and
+// change their labels.
 //
-// The numbers are chosen, after what operators report of their clusters; none is measured. It schedules nothing: the
-// pods that are there lie on nodes with room for them, and who comes is for others to place.
+// The numbers are chosen, after what operators report of their clusters; none is measured. The package schedules
+// nothing: the pods of the start are on nodes with room for them, and arriving pods have no node.
 package shape
 
 import (
@@ -29,31 +29,31 @@ import (
 type Options struct {
 	Seed  uint64
 	Nodes int
-	Pods  int // that are there at the start, those of DaemonSets besides
-	Kinds int // of pods; each is a Deployment, a StatefulSet or a line of Jobs
-	// Churn is how many other things happen for each pod that comes: ends of pods, rollouts, nodes.
+	Pods  int // Pods  int // number at the start, without those of DaemonSets
+	Kinds int // Kinds int // number of kinds of pods; each is a Deployment, a StatefulSet or a series of Jobs
+	// Churn is how many other changes happen per arriving pod: ends of pods, rollouts, nodes.
 	Churn float64
 }
 
-// Change is an object that is new or changed; Gone: it is deleted.
+// Change is an object that is new or changed; Gone: it was deleted.
 type Change struct {
 	Object any
 	Gone   bool
 }
 
-// Cluster is one, and what happens to it.
+// Cluster is the state of a cluster and of its random changes.
 type Cluster struct {
 	o     Options
 	r     *rand.Rand
 	kinds []*kind
-	sum   []float64 // of the kinds' weights, up to each
+	sum   []float64 // sum   []float64 // cumulative weights of the kinds
 	nodes []*node
-	pods  []*corev1.Pod // that may end
-	made  int           // pods, for their names
-	count int           // nodes ever made
+	pods  []*corev1.Pod // pods  []*corev1.Pod // pods that may end
+	made  int           // made  int           // how many pods were made, for their names
+	count int           // count int           // how many nodes were made
 }
 
-// What a kind of pods is.
+// The controller of a kind of pods.
 type controller int
 
 const (
@@ -66,25 +66,25 @@ const (
 type kind struct {
 	name      string
 	of        controller
-	revision  int // of a Deployment: each is a ReplicaSet
+	revision  int // revision  int // of a Deployment: each has its own ReplicaSet
 	cpu       int64
 	memory    int64
 	priority  int32
-	spot      bool // may be on spot nodes
+	spot      bool // spot      bool // its pods tolerate spot nodes
 	dress     []func(k *kind, p *corev1.Pod)
-	burst     int // of a Job, how many pods are still to come
+	burst     int // burst     int // of a Job: how many pods are still to come
 	bursts    int
 	hasBudget bool
 }
 
 type node struct {
 	object      *corev1.Node
-	cpu, memory int64 // free
+	cpu, memory int64 // cpu, memory int64 // free
 }
 
 const namespace = "default"
 
-// New makes a Cluster. The same options make the same one.
+// New makes a Cluster. The same options make the same Cluster.
 func New(o Options) *Cluster {
 	c := &Cluster{o: o, r: rand.New(rand.NewPCG(o.Seed, 1))}
 	for range o.Nodes {
@@ -102,10 +102,11 @@ func New(o Options) *Cluster {
 	return c
 }
 
-// zipf is the exponent of how many pods the kinds have: the second has half of what the first has, and so on.
+// zipf is the exponent of the distribution of pods over kinds: the second kind has half as many as the first, and so
+// on.
 const zipf = 1.0
 
-// instances are the types of nodes: CPUs and GiB, and how many in a hundred.
+// instances are the types of nodes: CPUs, GiB, and their percentage.
 var instances = []struct {
 	name        string
 	cpu, memory int64
@@ -114,13 +115,13 @@ var instances = []struct {
 	{"c16", 16, 32, 30}, {"m32", 32, 128, 40}, {"r32", 32, 256, 20}, {"m96", 96, 384, 10},
 }
 
-// Keys of labels and taints of our own.
+// Our own keys of labels and taints.
 const (
 	spotKey    = "example.com/spot"
 	readingKey = "example.com/reading"
 )
 
-// spotPercent of the nodes are spot nodes.
+// spotPercent is the percentage of spot nodes.
 const spotPercent = 20
 
 func (c *Cluster) newNode() *node {
@@ -156,7 +157,7 @@ func (c *Cluster) newNode() *node {
 	return &node{object: n, cpu: 1000 * instance.cpu, memory: instance.memory << 30}
 }
 
-// heavy draws from a Pareto distribution: least at least, most at most, and far fewer large ones than small.
+// heavy draws from a Pareto distribution between least and most, with far fewer large values than small.
 func (c *Cluster) heavy(least, most int64) int64 {
 	const tail = 1.2
 	v := float64(least) * math.Pow(1-c.r.Float64(), -1/tail)
@@ -246,14 +247,14 @@ func meta(name string) metav1.ObjectMeta {
 
 func (k *kind) set() string { return fmt.Sprintf("%s-%d", k.name, k.revision) }
 
-// replicaSet is that of the Deployment's present revision.
+// replicaSet returns the ReplicaSet of the Deployment's current revision.
 func (k *kind) replicaSet() *appsv1.ReplicaSet {
 	labels := k.labels()
 	labels[appsv1.DefaultDeploymentUniqueLabelKey] = fmt.Sprint(k.revision)
 	return &appsv1.ReplicaSet{ObjectMeta: meta(k.set()), Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}}
 }
 
-// World is what is there besides nodes and pods: ReplicaSets, StatefulSets, Services and budgets.
+// World returns the objects besides nodes and pods: ReplicaSets, StatefulSets, Services and budgets.
 func (c *Cluster) World() (out []any) {
 	for _, k := range c.kinds {
 		switch k.of {
@@ -281,10 +282,10 @@ func (c *Cluster) budget(k *kind) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// daemons are how many DaemonSets have a pod on each node.
+// daemons is how many DaemonSets have a pod on each node.
 const daemons = 3
 
-// Nodes are those that are there at the start.
+// Nodes returns the nodes of the start.
 func (c *Cluster) Nodes() (out []*corev1.Node) {
 	for _, n := range c.nodes {
 		out = append(out, n.object)
@@ -292,7 +293,7 @@ func (c *Cluster) Nodes() (out []*corev1.Node) {
 	return out
 }
 
-// Pods are those that are there at the start, with those of DaemonSets.
+// Pods returns the pods of the start, including those of DaemonSets.
 func (c *Cluster) Pods() (out []*corev1.Pod) {
 	for _, n := range c.nodes {
 		out = append(out, daemonPods(n.object.Name)...)
@@ -333,17 +334,17 @@ func owned(p *corev1.Pod, apiVersion, kind, name string) {
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &yes}}
 }
 
-// draw is a kind, by how many pods the kinds have.
+// draw returns a random kind, weighted by how many pods the kinds have.
 func (c *Cluster) draw() *kind {
 	at := c.r.Float64() * c.sum[len(c.sum)-1]
 	i, _ := slices.BinarySearch(c.sum, at)
 	return c.kinds[min(i, len(c.kinds)-1)]
 }
 
-// jobMax is how many pods one Job has at most.
+// jobMax bounds the pods of one Job.
 const jobMax = 50
 
-// newPod is one more of a kind. before is what must be there first.
+// newPod makes one more pod of a kind. before is what must exist first.
 func (c *Cluster) newPod(k *kind) (p *corev1.Pod, before []Change) {
 	name := fmt.Sprintf("%s-%d", k.name, c.made)
 	c.made++
@@ -376,7 +377,7 @@ func (c *Cluster) newPod(k *kind) (p *corev1.Pod, before []Change) {
 	return p, before
 }
 
-// mount has a pod use a claim that is bound to a volume, and returns both.
+// mount makes a pod use a claim that is bound to a volume, and returns both.
 func mount(p *corev1.Pod, name string) []Change {
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")}
