@@ -1,8 +1,8 @@
-// Package stats is the little arithmetic that a side-by-side measurement needs.
+// Package stats is the arithmetic of a side-by-side measurement.
 //
-// Quantiles are nearest-rank: every number in a report is one that was measured. Nothing here assumes a distribution,
-// and nothing hides that samples are few: callers ask Resolves before they trust a quantile. It is not for large data
-// (every call sorts a copy) and does no significance tests: with three rounds there is nothing to test.
+// Quantiles are nearest-rank: every number in a report was measured. The functions assume no distribution. Where
+// samples are few, callers must check Resolves before they rely on a quantile. The package is not for large data (every
+// call sorts a copy) and has no significance tests: three rounds are too few for them.
 package stats
 
 import (
@@ -30,8 +30,8 @@ func Median(samples []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Spread is the distance of the outermost samples, as a share of the median: 0.1 is "all within a tenth". It is NaN for
-// fewer than two samples and for a median of zero.
+// Spread returns the distance between the outermost samples as a share of the median: 0.1 means all within a tenth. It
+// is NaN for fewer than two samples and for a median of zero.
 func Spread(samples []float64) float64 {
 	m := Median(samples)
 	if len(samples) < 2 || m == 0 {
@@ -40,7 +40,7 @@ func Spread(samples []float64) float64 {
 	return (slices.Max(samples) - slices.Min(samples)) / math.Abs(m)
 }
 
-// Ratio is a/b; NaN if either is unknown or b is zero.
+// Ratio returns a/b; NaN if either is NaN or b is zero.
 func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return math.NaN()
@@ -48,6 +48,6 @@ func Ratio(a, b float64) float64 {
 	return a / b
 }
 
-// Resolves reports whether n samples can tell their p quantile from their maximum: the 99th percentile of thirty samples
-// is the maximum.
+// Resolves reports whether the p quantile of n samples can differ from their maximum: the 99th percentile of thirty
+// samples is the maximum.
 func Resolves(n int, p float64) bool { return float64(n)*(1-p) >= 1-1e-9 }

@@ -1,8 +1,7 @@
-// Command upstream-kubelet is the kubelet as its project publishes it, to be measured beside plimsoll agent.
+// Command upstream-kubelet is the kubelet as its project publishes it, for comparison with plimsoll agent.
 //
-// None of its behaviour is changed here: it is the published module's command, with the imports that register what
-// upstream's own main registers. That makes the comparison one of two agents, not of two builds: same compiler, same
-// flags, same machine.
+// Its behaviour is not changed here: it is the published module's command, with the imports that upstream's own main
+// registers. So two agents are compared, and not two builds: same compiler, same flags, same machine.
 package main
 
 import (

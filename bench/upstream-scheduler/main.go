@@ -1,6 +1,6 @@
-// Command upstream-scheduler is kube-scheduler as its project publishes it, to be measured beside plimsoll scheduler.
+// Command upstream-scheduler is kube-scheduler as its project publishes it, for comparison with plimsoll scheduler.
 //
-// As with upstream-kubelet, none of its behaviour is changed here: it is the published module's command, built by the same
+// As in upstream-kubelet, its behaviour is not changed here: it is the published module's command, built by the same
 // compiler with the same flags as everything else that is measured.
 package main
 

@@ -1,17 +1,19 @@
-// Package apart looks, on the real kernel and while things change, whether containers with CPUs of their own have them for
-// themselves: whether no other container's cpuset has any of them.
+// Package apart checks, on the real kernel and while things change, whether containers with exclusive CPUs really have
+// them alone: whether another container's cpuset contains any of them.
 //
 // # Model
 //
-// A container with CPUs of its own is known by its first process, which has a mark in its arguments that no other has. So it counts
-// from its program's first instruction on, and whoever watches needs to know nothing of pods. A look reads the cpusets of all
-// containers of cgroup v1 or v2 twice: first of those that own CPUs, then of all.
+// A container with exclusive CPUs is recognized by its first process, which has a mark in its arguments. So it counts
+// from its program's first instruction, and the watcher needs no information about pods. A check reads the cpusets of
+// all containers, of cgroup v1 or v2, twice: first of the containers with exclusive CPUs, then of all.
 //
 // # Invariants
 //
-//   - What a look complains of was so at one moment: the owner is read once more after the other, and must have the same CPUs.
+//   - What a check reports was true at one moment: the exclusive container's CPUs are read once more after the other's,
+//     and must be the same.
 //
-// It misses what begins and ends between two looks. Package watch below is the same as a process of its own, for guests.
+// It misses what begins and ends between two checks. Package watch below it is the same as a separate program, for
+// guests.
 package apart
 
 import (
@@ -25,15 +27,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 )
 
-// Watch is what to look at.
+// Watch says what to check.
 type Watch struct {
-	Root string // the node's group: .../kubepods
+	Root string // Root string // the cgroup of the node's pods: .../kubepods
 	Mark string
 
-	owners map[string]bool // groups that were found marked: they stay so
+	owners map[string]bool // owners map[string]bool // cgroups whose first process had the mark; they stay in the map
 }
 
-// Look compares once, and says what overlaps.
+// Look checks once, and returns what overlaps.
 func (w *Watch) Look() (overlaps []string) {
 	dirs := w.containers()
 	own := map[string]idset.Set{}
@@ -60,11 +62,11 @@ func (w *Watch) Look() (overlaps []string) {
 	return overlaps
 }
 
-// shown is how many overlaps Run tells: one that stays is the same over and over.
+// shown is how many overlaps Run reports: one that persists is found again and again.
 const shown = 5
 
-// Run looks until ctx ends, with pauses of at least every, and as long as a look takes: it shares the machine with what it watches.
-// It returns how often it looked, and how many overlaps it saw.
+// Run checks until ctx ends, with pauses of at least every, and at least as long as a check takes, since it shares the
+// machine with what it watches. It returns the numbers of checks and overlaps.
 func (w *Watch) Run(ctx context.Context, every time.Duration, tell func(string)) (looks, overlaps int) {
 	for {
 		began := time.Now()
@@ -82,12 +84,12 @@ func (w *Watch) Run(ctx context.Context, every time.Duration, tell func(string))
 	}
 }
 
-// containers returns the groups of containers.
+// containers returns the cgroups of containers.
 func (w *Watch) containers() (dirs []string) {
 	for _, pattern := range []string{"pod*/*/cgroup.procs", "*/pod*/*/cgroup.procs"} {
 		files, err := filepath.Glob(filepath.Join(w.Root, pattern))
 		if err != nil {
-			panic(err) // the pattern is ours
+			panic(err) // panic(err) // impossible: the pattern is valid
 		}
 		for _, file := range files {
 			dirs = append(dirs, filepath.Dir(file))
@@ -96,7 +98,7 @@ func (w *Watch) containers() (dirs []string) {
 	return dirs
 }
 
-// ownCPUs returns the CPUs of a container that has some of its own and runs.
+// ownCPUs returns the CPUs of a running container with exclusive CPUs.
 func (w *Watch) ownCPUs(dir string) (idset.Set, bool) {
 	process := first(dir)
 	if process == "" {
@@ -115,7 +117,7 @@ func (w *Watch) ownCPUs(dir string) (idset.Set, bool) {
 	return groupCPUs(dir)
 }
 
-// first is the process that is listed first in a group; empty: there is none.
+// first returns the process that is listed first in a cgroup; empty: there is none.
 func first(dir string) string {
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil || len(procs) == 0 {
@@ -124,9 +126,9 @@ func first(dir string) string {
 	return strings.Fields(string(procs))[0]
 }
 
-// groupCPUs returns where what is in a group runs.
+// groupCPUs returns the CPUs on which the processes of a cgroup run.
 func groupCPUs(dir string) (idset.Set, bool) {
-	for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // of v2, of v1
+	for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // of v2, of v1
 		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			continue

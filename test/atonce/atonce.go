@@ -1,11 +1,10 @@
-// Package atonce counts how many requests a server has at a time, for tests of who bounds that.
+// Package atonce counts how many requests a server processes at a time, for tests of code that bounds this.
 //
 // # Model
 //
-// A handler says when a request begins and when it ends; the Counter keeps how many there are, and how many there were
-// at most.
+// A handler reports when a request begins and when it ends; the Counter keeps their current and their greatest number.
 //
-// It bounds nothing, and measures no time.
+// It bounds nothing and measures no time.
 package atonce
 
 import (
@@ -22,7 +21,7 @@ type Counter struct {
 	now, most int
 }
 
-// Begins notes that there is one more.
+// Begins counts a request that begins.
 func (c *Counter) Begins() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,29 +29,29 @@ func (c *Counter) Begins() {
 	c.most = max(c.most, c.now)
 }
 
-// Ends notes that there is one less.
+// Ends counts a request that ends.
 func (c *Counter) Ends() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now--
 }
 
-// Now is how many there are.
+// Now returns how many requests are in progress.
 func (c *Counter) Now() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Most is how many there were at most.
+// Most returns how many were in progress at most.
 func (c *Counter) Most() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.most
 }
 
-// RefusingServer is an API server in memory that knows nothing, and takes so long to say so: of a bubble's time, in
-// which all come together that may. It is reached without a limit of the client's.
+// RefusingServer is an API server in memory that answers every request with "not found" after that time. In a synctest
+// bubble all requests that are allowed at once arrive within that time. Its client has no rate limit.
 func RefusingServer(takes time.Duration) (*rest.Config, *Counter) {
 	s := &refusing{takes: takes}
 	return &rest.Config{Host: "http://api.example", Transport: s, QPS: -1}, &s.Counter

@@ -1,20 +1,20 @@
-// Package cost holds parsers to budgets of CPU and memory in proportion to what they read: no text that a pod, a node,
-// a plugin or a file brings may cost its reader more than its length explains.
+// Package cost checks that parsers use CPU and memory in proportion to the length of their input: a text from a pod, a
+// node, a plugin or a file must not cost its reader more than its length explains.
 //
 // # Model
 //
-// Under runs a parser on one input and fails the test when the run allocates more bytes, or keeps its thread on a CPU
-// for longer, than Budget allows for an input of that length. Hostile makes long inputs of a seed: what is linear stays
-// within the budget at every length, what is quadratic or expands ranges, aliases or references does not.
+// Under runs a parser on one input and fails the test if the run allocates more bytes, or uses more CPU time of its
+// thread, than the Budget allows for an input of that length. Hostile makes long inputs from a seed. Linear costs stay
+// within the budget at every length; quadratic ones, and expansions of ranges, aliases or references, do not.
 //
-// Allocations are counted exactly (runtime.MemStats.TotalAlloc). Work that allocates nothing has no counter of its own
-// that a test could read without another build; so it is the CPU time of the test's own thread, which neither a busy
-// machine nor other threads lengthen. It is bounded some hundred times above what the parsers here take, and the
-// smallest of a few runs counts: it finds loops of millions of steps for kilobytes of text, not slow code.
+// Allocations are counted exactly (runtime.MemStats.TotalAlloc). A test cannot count work that allocates nothing
+// without another build. So the CPU time of the test's own thread is used, which neither a busy machine nor other
+// threads lengthen. Its bound is some hundred times above what our parsers take, and the smallest of a few runs counts:
+// it finds loops of millions of steps for kilobytes of text, not slow code.
 //
 // # When not to use it
 //
-// To measure speed: that is a benchmark's. For code that starts goroutines: their time is not counted.
+// Do not use it to measure speed, which benchmarks do, nor for code that starts goroutines, whose time is not counted.
 package cost
 
 import (
@@ -29,7 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Budget is what one run may cost. Zero fields are Usual's.
+// Budget is what one run may cost. A zero field stands for that of Usual.
 type Budget struct {
 	Bytes        int64         // allocated for any input
 	BytesPerByte int64         // allocated for each byte of input
@@ -38,8 +38,8 @@ type Budget struct {
 }
 
 // Usual is the budget of a parser of text. Chosen: decoding JSON into Kubernetes' types takes some 20 ns and 30 bytes
-// for each byte, YAML some 300 ns and 300 bytes; a loop over the numbers of a range that costs 8 bytes of text takes at
-// least 8,000 ns for each byte.
+// per byte, YAML some 300 ns and 300 bytes; a loop over the numbers of a range that is written in 8 bytes takes at
+// least 8,000 ns per byte.
 var Usual = Budget{
 	Bytes:        256 << 10,
 	BytesPerByte: 1 << 10,
@@ -47,17 +47,17 @@ var Usual = Budget{
 	CPUPerByte:   2 * time.Microsecond,
 }
 
-// runs is how often an input is tried before it counts as too dear: the first runs fill caches and pools.
+// runs is how often an input is tried before it counts as too expensive: the first runs fill caches and pools.
 const runs = 4
 
-// Under fails t when run, which reads an input of length bytes, costs more than b allows.
+// Under fails t if run, which reads an input of length bytes, costs more than b allows.
 func Under(t testing.TB, b Budget, length int, run func()) {
 	t.Helper()
 	b = b.orUsual()
 	bytesMax := b.Bytes + b.BytesPerByte*int64(length)
 	timeMax := b.CPU + b.CPUPerByte*time.Duration(length)
 	if instrumented {
-		timeMax *= 10 // the race detector's factor is 5 to 10 (go.dev/doc/articles/race_detector)
+		timeMax *= 10 // timeMax *= 10 // the race detector slows code down 5 to 10 times (go.dev/doc/articles/race_detector)
 		bytesMax *= 4
 	}
 	var bytes int64
@@ -98,23 +98,23 @@ func measure(run func()) (bytes int64, took time.Duration) {
 	return int64(after.TotalAlloc - before.TotalAlloc), took
 }
 
-// threadTime is how long the calling thread has had a CPU.
+// threadTime returns the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic(err) // Linux has had that clock since 2.6.12
+		panic(err) // panic(err) // impossible: Linux has had that clock since 2.6.12
 	}
 	return time.Duration(ts.Nano())
 }
 
-// hostileLength is how long Hostile makes an input, in bytes. Chosen: a square of it is a billion, which no budget here
-// allows; read at 300 ns a byte it still takes only 10 ms.
+// hostileLength is the length of Hostile's inputs, in bytes. Chosen: its square is a billion, which exceeds every
+// budget here; at 300 ns per byte it is still read in 10 ms.
 const hostileLength = 32 << 10
 
-// Hostile returns what a hostile writer makes of a seed first: the seed over and over, joined in the ways in which
-// lists, lines and words are; a byte of each kind over and over where it stands, so that brackets open and never close;
-// and what stands between two brackets over and over, each time with another name, so that what understands the seed
-// understands this too. None is much longer than 32 KiB and a seed.
+// Hostile returns long inputs that a hostile writer would make from a seed: the seed repeated, joined as lists, lines
+// and words are; each kind of byte repeated in its place, so that brackets are opened and never closed; and the content
+// of brackets repeated, each time with another name, so that a parser that accepts the seed accepts this too. None is
+// much longer than 32 KiB and a seed.
 func Hostile(seed string) []string {
 	if seed == "" {
 		return nil
@@ -146,12 +146,12 @@ func Hostile(seed string) []string {
 
 func repeat(s string) string { return strings.Repeat(s, max(1, hostileLength/len(s))) }
 
-// crowdsMax is how many of a seed's brackets are filled. Chosen: the outer ones of a manifest; more only makes tests
+// crowdsMax is how many of a seed's brackets are filled. Chosen: the outer ones of a manifest; more would only take
 // longer.
 const crowdsMax = 8
 
-// crowds returns seed with the content of each pair of brackets many times instead of once, joined by commas. Where it
-// begins with a quote, a number follows that: names stay different.
+// crowds returns seed with the content of each pair of brackets many times instead of once, joined by commas. If the
+// content begins with a quote, a number follows the quote, so that names differ.
 func crowds(seed string) []string {
 	var out []string
 	for start := range len(seed) {
@@ -181,7 +181,7 @@ func crowds(seed string) []string {
 	return out
 }
 
-// closing returns where the bracket at start is closed, or -1. Brackets within quotes count as others do.
+// closing returns where the bracket at start is closed, or -1. Brackets within quotes count like others.
 func closing(seed string, start int) int {
 	depth := 0
 	for i := start; i < len(seed); i++ {
@@ -193,7 +193,7 @@ func closing(seed string, start int) int {
 		}
 		if depth == 0 {
 			if i == start {
-				return -1 // no bracket
+				return -1 // return -1 // not a bracket
 			}
 			return i
 		}
@@ -201,12 +201,13 @@ func closing(seed string, start int) int {
 	return -1
 }
 
-// whole is the budget of all that a fuzz target does with one input: it reads, often several times, and compares what
-// it read.
+// whole is the budget of everything that a fuzz target does with one input: it reads, often several times, and compares
+// the results.
 var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond, CPUPerByte: 5 * time.Microsecond}
 
-// Spend holds the rest of the calling function to a budget for an input of length bytes: defer cost.Spend(t,
-// len(text))(). It measures one run, so its budget is larger than Under's: a fuzz target's own comparisons count too.
+// Spend applies a budget for an input of length bytes to the rest of the calling function: defer cost.Spend(t,
+// len(text))(). It measures one run, and a fuzz target's own comparisons count too, so its budget is larger than
+// Under's.
 func Spend(t testing.TB, length int) func() {
 	runtime.LockOSThread()
 	var before, after runtime.MemStats
@@ -229,9 +230,9 @@ func Spend(t testing.TB, length int) func() {
 	}
 }
 
-// Attack adds to a fuzz target a seed and what a hostile writer makes of it, so that the target is held to its budget
-// on long inputs whenever its tests run. seed is what the target's function takes after its T; each text in it is made
-// long, one at a time.
+// Attack adds to a fuzz target a seed and Hostile's inputs from it, so that the target's budget is checked on long
+// inputs whenever its tests run. seed is the arguments of the target's function after T; each text in it is made long,
+// one at a time.
 func Attack(f *testing.F, seed ...any) {
 	f.Add(seed...)
 	for i := range seed {
@@ -253,8 +254,8 @@ func Attack(f *testing.F, seed ...any) {
 	}
 }
 
-// Aliases is YAML in which each of nine lists holds nine times the one before: some 400 bytes that expand to a
-// gigabyte. head stands before it.
+// Aliases is YAML with nine lists, each of which contains the previous one nine times: some 400 bytes that expand to a
+// gigabyte. It begins with head.
 func Aliases(head string) string {
 	var b strings.Builder
 	b.WriteString(head + "a: &a [x,x,x,x,x,x,x,x,x]\n")

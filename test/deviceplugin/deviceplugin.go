@@ -1,9 +1,10 @@
-// Package deviceplugin is a device plugin for tests: a real one, that speaks device plugin API v1beta1 over sockets and behaves as
-// plugins in the field do. It registers again when kubelet.sock is made anew or its own socket is removed.
+// Package deviceplugin is a device plugin for tests. It speaks device plugin API v1beta1 over sockets and behaves as
+// real plugins do: it registers again when kubelet.sock is created again or its own socket is removed.
 //
-// Its devices have NUMA nodes and health that tests change while it runs; it prefers devices in an order; a container with its
-// devices gets an environment variable, mounts, device nodes, an annotation and CDI names as its Config says. Package devicemanager
-// below is the same as a process of its own, to be killed. It hands out nothing that exists: its device nodes are /dev/null.
+// Its devices have NUMA nodes and health, which tests can change while it runs; it can prefer devices in an order. A
+// container with its devices gets an environment variable, mounts, device nodes, an annotation and CDI names, as the
+// Config says. Package plugin below it is the same as a separate program, which tests can kill. Its devices do not
+// exist: their device nodes are /dev/null.
 package deviceplugin
 
 import (
@@ -27,35 +28,35 @@ import (
 // Device is one device.
 type Device struct {
 	ID        string
-	Nodes     []int64 // NUMA nodes that it is near
+	Nodes     []int64 // Nodes     []int64 // NUMA nodes near it
 	Unhealthy bool
 }
 
-// Config is what a plugin is. It is not changed while the plugin runs, but for Devices through Plugin.Set.
+// Config is the configuration of a plugin. It does not change while the plugin runs, except Devices through Plugin.Set.
 type Config struct {
-	Dir         string // of kubelet.sock
+	Dir         string // Dir         string // directory of kubelet.sock
 	Resource    string
-	Endpoint    string // socket's name; empty: from Resource
+	Endpoint    string // Endpoint    string // name of its socket; empty: made from Resource
 	Version     string // empty: v1beta1
 	Devices     []Device
-	Prefer      []string          // ids in the order of preference; nil: no opinion
-	PreStart    bool              // wants to know of every start
-	Env         string            // name of the variable that holds the ids
-	Mounts      map[string]string // host path by path in the container
-	Nodes       bool              // a device node /dev/<id> for each device, in truth /dev/null
+	Prefer      []string          // Prefer      []string          // ids in the order of preference; nil: no GetPreferredAllocation
+	PreStart    bool              // PreStart    bool              // requires PreStartContainer
+	Env         string            // Env         string            // name of the variable that contains the ids
+	Mounts      map[string]string // Mounts      map[string]string // host path, by the path in the container
+	Nodes       bool              // Nodes       bool              // a device node /dev/<id> for each device; it is /dev/null
 	Annotations map[string]string
-	CDI         string               // kind of CDI devices: vendor.com/class; empty: none
-	Fail        func(string) error   // asked before each call, by its name; nil: none fails
+	CDI         string               // CDI         string               // kind of the CDI devices: vendor.com/class; empty: none
+	Fail        func(string) error   // Fail        func(string) error   // called before each call, with its name; its error is the call's; nil: no call fails
 	Log         func(string, ...any) // nil: silent
 }
 
-// Plugin is a plugin.
+// Plugin is a running plugin. mu guards devices and changed.
 type Plugin struct {
 	c Config
 
 	mu      sync.Mutex
 	devices []Device
-	changed chan struct{} // closed when devices change
+	changed chan struct{} // changed chan struct{} // closed and replaced when devices change
 
 	pluginapi.UnimplementedDevicePluginServer
 }
@@ -99,7 +100,7 @@ func (p *Plugin) SetHealth(id string, healthy bool) {
 	p.Set(devices)
 }
 
-// Run serves and registers, again whenever that is called for, until ctx ends.
+// Run serves and registers until ctx ends; it does so again whenever that is required.
 func (p *Plugin) Run(ctx context.Context) error {
 	for {
 		if err := p.round(ctx); err != nil || ctx.Err() != nil {
@@ -108,7 +109,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// round serves until ctx ends or the agent is another one.
+// round serves until ctx ends or the plugin must register again.
 func (p *Plugin) round(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -126,7 +127,7 @@ func (p *Plugin) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener.SetUnlinkOnClose(false) // it may be closed late, when the name is the next round's
+	listener.SetUnlinkOnClose(false) // listener.SetUnlinkOnClose(false) // it may be closed late, when the next round's socket has that name
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, p)
 	go func() { _ = server.Serve(listener) }()
@@ -142,7 +143,7 @@ func (p *Plugin) round(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-watcher.Events:
-			made = made || e.Name == socket && e.Has(fsnotify.Create) // what came before was ours to remove
+			made = made || e.Name == socket && e.Has(fsnotify.Create) // made = made || e.Name == socket && e.Has(fsnotify.Create) // earlier events are of our own removal
 			if e.Name == filepath.Join(p.c.Dir, "kubelet.sock") && e.Has(fsnotify.Create) || made && e.Name == socket && e.Has(fsnotify.Remove) {
 				p.c.Log("registering again: %v", e)
 				return nil
@@ -151,7 +152,7 @@ func (p *Plugin) round(ctx context.Context) error {
 	}
 }
 
-// Register calls the agent once, with whatever the Config says.
+// Register calls the agent once, with the Config's values.
 func (p *Plugin) Register(ctx context.Context) error { return p.register(ctx) }
 
 func (p *Plugin) register(ctx context.Context) error {
@@ -250,7 +251,8 @@ func (p *Plugin) PreStartContainer(_ context.Context, r *pluginapi.PreStartConta
 	return &pluginapi.PreStartContainerResponse{}, p.c.Fail("prestart")
 }
 
-// ParseDevices reads devices as the command line has them: gpu0@0,gpu1@0+1,gpu2 (near node 0, nodes 0 and 1, none).
+// ParseDevices reads devices in the form of the command line: gpu0@0,gpu1@0+1,gpu2 (near node 0, near nodes 0 and 1,
+// near none).
 func ParseDevices(text string) ([]Device, error) {
 	var out []Device
 	for _, word := range strings.Split(text, ",") {

@@ -1,6 +1,6 @@
-// Package scenario plays scenario texts that are made of one kind of block, each of which is a story of its own: what is between
-// the block's command and ---- happens, and what comes of it stands below. Outcomes are rewritten with -rewrite. Texts whose
-// blocks go on from each other use datadriven itself.
+// Package scenario runs scenario texts that consist of one kind of block. Each block is independent: its input is
+// between the block's command and ----, and its output is below. Outputs are rewritten with -rewrite. Texts whose
+// blocks depend on each other use datadriven directly.
 package scenario
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// Play plays every block of every file below dir. Each must begin with command.
+// Play runs every block of every file below dir. Each must begin with command.
 func Play(t *testing.T, dir, command string, play func(t *testing.T, d *datadriven.TestData) string) {
 	t.Helper()
 	datadriven.Walk(t, dir, func(t *testing.T, path string) {
@@ -23,7 +23,7 @@ func Play(t *testing.T, dir, command string, play func(t *testing.T, d *datadriv
 	})
 }
 
-// Duration reads a time in a scenario.
+// Duration reads a duration in a scenario.
 func Duration(t *testing.T, d *datadriven.TestData, text string) time.Duration {
 	t.Helper()
 	v, err := time.ParseDuration(text)

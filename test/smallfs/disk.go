@@ -19,19 +19,19 @@ import (
 
 const mountOptions = "loop,discard"
 
-// Disk is an ext4 file system in a sparse file, without quota accounting: nodes seldom have it.
+// Disk is an ext4 file system in a sparse file, without quota accounting, which nodes rarely have.
 type Disk struct {
-	Dir string // where it is mounted
+	Dir string // Dir string // its mount point
 
 	file  string
 	guard *exec.Cmd
-	life  io.Closer // the guard unmounts when it is closed
+	life  io.Closer // life  io.Closer // when it is closed, the guard unmounts the disk
 }
 
-// New makes a disk of a size and mounts it at a new directory. mkfs are more arguments of mkfs.ext4, as -N 2000 for
-// that many inodes. It needs root. It must be closed.
+// New makes a disk of a size and mounts it at a new directory. mkfs are further arguments of mkfs.ext4, for example -N
+// 2000 for that many inodes. It needs root. The caller must close the disk.
 func New(size unit.Bytes, mkfs ...string) (*Disk, error) {
-	dir, err := os.MkdirTemp("/tmp", "plf") // short: socket paths have 107 characters
+	dir, err := os.MkdirTemp("/tmp", "plf") // dir, err := os.MkdirTemp("/tmp", "plf") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +42,8 @@ func New(size unit.Bytes, mkfs ...string) (*Disk, error) {
 	return d, err
 }
 
-// ForTest is New for a test, with which it ends; dir is where to mount it, an empty one: a new directory. It skips the
-// test without root.
+// ForTest makes a disk that exists until the test ends. It is mounted at dir; if that is empty, at a new directory. It
+// skips the test without root.
 func ForTest(t testing.TB, dir string, size unit.Bytes, mkfs ...string) *Disk {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -86,17 +86,17 @@ func newAt(dir, path string, size unit.Bytes, mkfs []string) (*Disk, error) {
 		err = d.watch()
 	}
 	if err != nil {
-		_ = execute("umount", dir) // where it was mounted
+		_ = execute("umount", dir) // _ = execute("umount", dir) // if it was mounted
 		return nil, errors.Join(fmt.Errorf("make a disk of %v: %w", size, err), os.Remove(d.file))
 	}
 	return d, nil
 }
 
-// watch starts the guard. It waits for whoever uses the file system to be gone, as the guards of instances have to take
-// those down.
+// watch starts the guard. It waits until no process uses the file system, since the guards of instances must take those
+// down first.
 func (d *Disk) watch() error {
-	// It is told by its input where the disk is: its arguments would look like something that is left of an instance
-	// there.
+	// It reads the disk's path from its standard input: in its arguments the path would look like a remaining process
+	// of an instance there.
 	const unmount = `read -r dir; read -r file; read -r end
 for i in $(seq 300); do mountpoint -q "$dir" || break; umount "$dir" && break; sleep 1; done 2>/dev/null
 rmdir "$dir" 2>/dev/null; rm -f "$file"`
@@ -114,11 +114,12 @@ rmdir "$dir" 2>/dev/null; rm -f "$file"`
 	return err
 }
 
-// closeWithin bounds the wait for who still has files open (chosen: a runtime that was killed takes a moment).
+// closeWithin bounds the wait for processes that still have files open (chosen: a killed runtime takes a moment to
+// end).
 const closeWithin = 10 * time.Second
 
-// Close unmounts the file system, which must not be in use any more, and waits for that. One that is in use goes when
-// its users let go.
+// Close unmounts the file system, which must not be in use any more, and waits for that. One that is still in use is
+// unmounted when its last user ends.
 func (d *Disk) Close() error {
 	err := unix.Unmount(d.Dir, 0)
 	for began := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(began) < closeWithin; err = unix.Unmount(d.Dir, 0) {
@@ -127,7 +128,7 @@ func (d *Disk) Close() error {
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(fmt.Errorf("close disk: %s: %w", d.Dir, err), unix.Unmount(d.Dir, unix.MNT_DETACH))
 	} else if err != nil {
-		err = nil // an instance that went has unmounted it: what is left is looked at below
+		err = nil // err = nil // an instance that was taken down has unmounted it: the checks below look for remains
 	}
 	if err := errors.Join(err, d.life.Close(), ignoreExit(d.guard.Wait())); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (d *Disk) Close() error {
 	return nil
 }
 
-// ignoreExit drops the guard's status, which is its last command's: what it did is looked at.
+// ignoreExit ignores the guard's status, which is that of its last command: the result is checked instead.
 func ignoreExit(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -157,9 +158,9 @@ func execute(name string, args ...string) error {
 	return nil
 }
 
-// Lazy has the file system keep in memory whatever nobody flushes: no commit by time, no flush of its own when a file
-// is renamed over another (ext4(5): commit, noauto_da_alloc). What a program forgets to flush is then lost by CutPower,
-// at every run.
+// Lazy makes the file system keep in memory everything that is not flushed explicitly: no periodic commit, and no
+// automatic flush when a file is renamed over another (ext4(5): commit, noauto_da_alloc). So CutPower always loses what
+// a program forgets to flush.
 func (d *Disk) Lazy(t testing.TB) {
 	t.Helper()
 	if err := unix.Mount("", d.Dir, "", unix.MS_REMOUNT, "noauto_da_alloc,commit=600"); err != nil {
@@ -167,14 +168,15 @@ func (d *Disk) Lazy(t testing.TB) {
 	}
 }
 
-// What stops an ext4 at once, without writing its log (fs/ext4/ext4.h: EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH).
+// The ioctl that stops an ext4 at once, without writing its log (fs/ext4/ext4.h: EXT4_IOC_SHUTDOWN,
+// EXT4_GOING_FLAGS_NOLOGFLUSH).
 const (
 	ioctlShutdown  = 0x8004587d
 	shutdownAtOnce = 2
 )
 
-// CutPower loses everything that was not flushed, and mounts what is left, as a machine does that lost its power.
-// Nobody may have a file there open.
+// CutPower loses everything that was not flushed, and mounts what is left, like a machine that lost power. No file
+// there may be open.
 func (d *Disk) CutPower(t testing.TB) {
 	t.Helper()
 	dir, err := os.Open(d.Dir)

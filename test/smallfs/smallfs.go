@@ -1,5 +1,5 @@
-// Package smallfs gives tests file systems of their own that are small enough to fill, and takes away from programs
-// what else a machine can be short of.
+// Package smallfs gives tests file systems that are small enough to fill, and limits other resources of which a machine
+// may run short.
 //
 //	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=40")
 //	full := smallfs.Fill(t, dir)
@@ -8,14 +8,14 @@
 //
 // # Model
 //
-// Tmpfs is quick and has no blocks for names: for one package's tests. A Disk is ext4 in a sparse file, as nodes have
-// it: for whole agents and instances. Filling it costs no room of this machine's, since nothing is written to what
-// fallocate(2) takes.
+// Tmpfs is fast, and its directories use no blocks: use it for tests of one package. A Disk is ext4 in a sparse file,
+// like a node's: use it for whole agents and instances. Filling it uses no space of the machine, since fallocate(2)
+// writes nothing.
 //
 // # Safety
 //
-// What is filled is what was mounted here. A Disk does not outlive its test process, not even one that is killed: a
-// guard process unmounts it and removes its file.
+// Only file systems that were mounted here are filled. A Disk does not outlive its test process, even if that is
+// killed: a guard process unmounts it and removes its file.
 package smallfs
 
 import (
@@ -29,8 +29,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a file system in memory, with these options (tmpfs(5): size, nr_inodes), until the test ends. It skips
-// the test without root.
+// Tmpfs mounts a file system in memory with these options (tmpfs(5): size, nr_inodes) until the test ends. It skips the
+// test without root.
 func Tmpfs(t testing.TB, options string) (dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -48,7 +48,7 @@ func Tmpfs(t testing.TB, options string) (dir string) {
 	return dir
 }
 
-// Remount changes a mount's flags: unix.MS_RDONLY, or 0 for one that can be written.
+// Remount changes a mount's flags: unix.MS_RDONLY, or 0 for a writable one.
 func Remount(t testing.TB, dir string, flags uintptr) {
 	t.Helper()
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
@@ -56,11 +56,10 @@ func Remount(t testing.TB, dir string, flags uintptr) {
 	}
 }
 
-// remountWithin bounds the wait for what a process had open that was killed (chosen).
+// remountWithin bounds the wait until the files of a killed process are closed (chosen).
 const remountWithin = 10 * time.Second
 
-// RemountIdle is Remount for a disk whose last writer was killed a moment ago: it waits until the kernel has closed its
-// files.
+// RemountIdle is Remount for a disk whose last writer was just killed: it waits until the kernel has closed its files.
 func RemountIdle(t testing.TB, dir string, flags uintptr) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < remountWithin; time.Sleep(10 * time.Millisecond) {
@@ -71,20 +70,20 @@ func RemountIdle(t testing.TB, dir string, flags uintptr) {
 	Remount(t, dir, flags)
 }
 
-// Filler are files that take up room.
+// Filler is the files that fill a file system.
 type Filler struct {
 	t     testing.TB
 	files []string
 }
 
-// Fill takes every block of dir's file system.
+// Fill uses every block of dir's file system.
 func Fill(t testing.TB, dir string) *Filler {
 	t.Helper()
 	return &Filler{t: t, files: fillBlocks(t, dir, "filler")}
 }
 
-// fillTries bounds how often the last blocks are gone for (chosen; two were needed on ext4, whose journal gives some
-// back late).
+// fillTries bounds the attempts to use the last blocks (chosen; two were needed on ext4, whose journal frees some
+// late).
 const fillTries = 10
 
 func fillBlocks(t testing.TB, dir, name string) (files []string) {
@@ -104,7 +103,7 @@ func fillBlocks(t testing.TB, dir, name string) (files []string) {
 	return nil
 }
 
-// fillFile takes what room it gets in one file, in ever smaller pieces, and returns how many blocks are free then.
+// fillFile uses all available blocks for one file, in ever smaller pieces, and returns how many blocks are free then.
 func fillFile(path string) (free uint64, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
@@ -133,11 +132,11 @@ func fillFile(path string) (free uint64, err error) {
 	return fs.Bavail, err
 }
 
-// FillInodes takes inodes of dir's file system by empty files until as many are left as it says.
+// FillInodes uses inodes of dir's file system for empty files until only leave are free.
 func FillInodes(t testing.TB, dir string, leave uint64) *Filler {
 	t.Helper()
 	f := &Filler{t: t}
-	// Asked each time: the kernel may still be freeing those of files that others removed.
+	// The number is read each time: the kernel may still be freeing inodes of files that others removed.
 	for free := inodesFree(t, dir); free > leave; free = inodesFree(t, dir) {
 		path := filepath.Join(dir, fmt.Sprint("inode", len(f.files)))
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -157,7 +156,7 @@ func inodesFree(t testing.TB, dir string) uint64 {
 	return fs.Ffree
 }
 
-// Free gives the room back.
+// Free frees everything.
 func (f *Filler) Free() {
 	f.t.Helper()
 	for len(f.files) > 0 {
@@ -165,7 +164,7 @@ func (f *Filler) Free() {
 	}
 }
 
-// Shrink gives so many bytes back, of the first file that was filled.
+// Shrink frees that many bytes of the first file.
 func (f *Filler) Shrink(bytes int64) {
 	f.t.Helper()
 	info, err := os.Stat(f.files[0])
@@ -177,7 +176,7 @@ func (f *Filler) Shrink(bytes int64) {
 	}
 }
 
-// FreeOne removes one file: of FillInodes, that is one inode.
+// FreeOne removes one file; after FillInodes that is one inode.
 func (f *Filler) FreeOne() {
 	f.t.Helper()
 	if len(f.files) == 0 {
@@ -190,14 +189,14 @@ func (f *Filler) FreeOne() {
 	f.files = f.files[:last]
 }
 
-// NoDescriptors leaves this process without another file descriptor, until what it returns is called.
+// NoDescriptors prevents this process from opening file descriptors until restore is called.
 func NoDescriptors(t testing.TB) (restore func()) {
 	t.Helper()
-	return limitDescriptors(t, 0, 3) // there are the standard three at least
+	return limitDescriptors(t, 0, 3) // return limitDescriptors(t, 0, 3) // at least the three standard ones are open
 }
 
-// NoDescriptorsOf leaves a process without another file descriptor than it has open now, until what it returns is
-// called. One that closes some may open as many again.
+// NoDescriptorsOf prevents a process from having more file descriptors than now until restore is called. If it closes
+// some, it may open as many.
 func NoDescriptorsOf(t testing.TB, pid int) (restore func()) {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -1,4 +1,5 @@
-// Command watch is test/apart as a process: it prints what overlaps, and at the end of its standard input how often it looked.
+// Command watch is test/apart as a program: it prints overlaps, and at the end of its standard input the number of
+// checks.
 package main
 
 import (

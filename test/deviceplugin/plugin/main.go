@@ -1,5 +1,6 @@
-// Command plugin is test/deviceplugin as a process. It logs each call to standard output and takes commands on standard input, a line each:
-// "unhealthy ID", "healthy ID", "devices LIST". It ends with its standard input, so that no test leaves it behind.
+// Command plugin is test/deviceplugin as a program. It logs each call to standard output and reads commands from
+// standard input, one per line: "unhealthy ID", "healthy ID", "devices LIST". It ends with its standard input, so that
+// it does not outlive its test.
 package main
 
 import (
@@ -52,7 +53,7 @@ func run() error {
 	return p.Run(ctx)
 }
 
-// commands obeys standard input until it ends.
+// commands executes commands from standard input until it ends.
 func commands(p *deviceplugin.Plugin) {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// programs are those that Build has built, in a directory that goes with the tests.
+// programs are the programs that Build has built, in a directory that is removed after the tests.
 var programs struct {
 	sync.Mutex
 	dir   string
 	built map[string]string
 }
 
-// Build returns the path of a program of the tests, by the package below the module: test/deviceplugin/plugin. It is built once,
-// and needs no C library, so that guests can run it.
+// Build returns the path of a program for tests, named by its package in the module: test/deviceplugin/plugin. It is
+// built once, without the C library, so that guests can run it.
 func Build(t *testing.T, name string) string {
 	t.Helper()
 	path, err := build(name)
@@ -53,7 +53,7 @@ func build(name string) (string, error) {
 	return path, nil
 }
 
-// removePrograms removes what Build has built.
+// removePrograms removes the programs that Build has built.
 func removePrograms() error {
 	programs.Lock()
 	defer programs.Unlock()

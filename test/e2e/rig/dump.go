@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// How much of a log is shown when tests failed, in bytes (chosen): the reason is more often in ours, and oftener still in the lines
-// about the failed test's pods. Whoever keeps only a part of a failed run's output should still have what the test said.
+// How much of a log is printed when tests failed, in bytes (chosen): the reason is more often in our logs, and most
+// often in the lines about the failed test's pods. The end of a failed run's output should still contain the test's own
+// messages.
 const (
 	dumpOurs   = 3 << 10
 	dumpTheirs = 512
@@ -23,7 +24,7 @@ const (
 // ours are the logs of our own processes.
 var ours = []string{"agent.log", "scheduler.log", "lifecycle.log", "supervisor.log"}
 
-// dumpNamespace shows what a failed test leaves.
+// dumpNamespace prints the objects in a failed test's namespace, and log lines about it.
 func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 	for _, args := range [][]string{
 		{"get", "pods", "-o", "wide"},
@@ -39,7 +40,7 @@ func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 	for _, name := range ours {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(c.LogFile("x")), name))
 		if err != nil {
-			continue // this instance has no such process
+			continue // continue // this instance has no such log
 		}
 		var said strings.Builder
 		for line := range strings.Lines(string(text)) {
@@ -53,7 +54,7 @@ func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 	}
 }
 
-// dumpLogs shows the ends of all logs of the instance's processes.
+// dumpLogs prints the ends of the logs of all processes of the instance.
 func (c *Cluster) dumpLogs(w io.Writer) {
 	logs, err := filepath.Glob(c.LogFile("*"))
 	if err != nil {

@@ -24,12 +24,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// GuestNode is a guest of the lab that is a node of an instance. Its agent listens on its loopback interface, on a port that
-// is the same on the host's, and which no other node has: the API server finds it there by the InternalDNS localhost.
+// GuestNode is a guest of the lab that is a node of an instance. Its agent listens on the guest's loopback interface.
+// The port is forwarded from the same port of the host, and no other node has it, so that the API server reaches the
+// agent by the InternalDNS localhost.
 type GuestNode struct {
 	*lab.Guest
 	Port    int
-	Runtime *lab.Process // containerd; nil where systemd runs it
+	Runtime *lab.Process // Runtime *lab.Process // containerd; nil if systemd runs it
 	Agent   *lab.Process
 
 	cluster *Cluster
@@ -37,17 +38,18 @@ type GuestNode struct {
 	config  map[string]any
 }
 
-// JoinOptions of a guest's agent.
+// JoinOptions are options of a guest's agent.
 type JoinOptions struct {
-	CgroupDriver string         // cgroupfs, when empty, or systemd
-	Config       map[string]any // fields of its KubeletConfiguration, over ours
-	AgentFlags   []string       // more flags
+	CgroupDriver string         // CgroupDriver string         // cgroupfs, if empty, or systemd
+	Config       map[string]any // Config       map[string]any // fields of its KubeletConfiguration; they override ours
+	AgentFlags   []string       // AgentFlags   []string       // additional flags
 }
 
-// guestDir is where a guest keeps what makes it a node.
+// guestDir is the directory of a guest's node configuration.
 const guestDir = "/etc/plimsoll"
 
-// readyWithin bounds an agent's way to a Ready node (chosen: some 10 s on two idle cores, without hardware virtualization).
+// readyWithin bounds the time until a guest's node is Ready (chosen: some 10 s on two idle cores, without hardware
+// virtualization).
 const readyWithin = 3 * time.Minute
 
 // Join makes a booted guest a node, and waits until it is Ready.
@@ -73,7 +75,7 @@ func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	return n
 }
 
-// identify gives the guest a node's certificates, signed by the instance's authority, and a kubeconfig.
+// identify gives the guest a node's certificates, signed by the instance's CA, and a kubeconfig.
 func (n *GuestNode) identify(t *testing.T) {
 	t.Helper()
 	const ca, client, serving = "ca", "guest-client", "guest-serving"
@@ -121,7 +123,7 @@ func (n *GuestNode) identify(t *testing.T) {
 	n.Write(t, guestDir+"/kubeconfig", string(text))
 }
 
-// Configure writes the agent's KubeletConfiguration, with fields over ours. An agent reads it when it starts.
+// Configure writes the agent's KubeletConfiguration; fields override ours. An agent reads it when it starts.
 func (n *GuestNode) Configure(t *testing.T, fields map[string]any) {
 	t.Helper()
 	config := map[string]any{
@@ -141,7 +143,7 @@ func (n *GuestNode) Configure(t *testing.T, fields map[string]any) {
 	n.Write(t, guestDir+"/config.yaml", string(text))
 }
 
-// StartRuntime starts containerd: as systemd's unit where systemd is, and waits until it answers.
+// StartRuntime starts containerd, under systemd as its unit, and waits until it answers.
 func (n *GuestNode) StartRuntime(t *testing.T) {
 	t.Helper()
 	if n.Init() == lab.Systemd {
@@ -155,14 +157,14 @@ func (n *GuestNode) StartRuntime(t *testing.T) {
 	})
 }
 
-// StartAgent leads the agent's port to the host, once for each boot, and starts the agent.
+// StartAgent forwards the agent's port from the host, which is necessary once per boot, and starts the agent.
 func (n *GuestNode) StartAgent(t *testing.T, flags ...string) {
 	t.Helper()
 	n.Forward(t, n.Port)
 	n.StartAgentOnly(t, flags...)
 }
 
-// StartAgentOnly starts the agent after another one, in the same boot.
+// StartAgentOnly starts another agent in the same boot.
 func (n *GuestNode) StartAgentOnly(t *testing.T, flags ...string) {
 	t.Helper()
 	n.Agent = n.Start(t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig", "--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)})
@@ -181,7 +183,7 @@ func (n *GuestNode) WaitReady(t *testing.T) {
 	})
 }
 
-// WaitCondition waits until a node's condition is as wanted.
+// WaitCondition waits until a node's condition has the wanted status.
 func (c *Cluster) WaitCondition(t *testing.T, node string, kind corev1.NodeConditionType, want corev1.ConditionStatus, within time.Duration) {
 	t.Helper()
 	Eventually(t, within, fmt.Sprintf("%s of %s is %s", kind, node, want), func(ctx context.Context) error {

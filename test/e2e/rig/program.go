@@ -12,20 +12,20 @@ import (
 	"testing"
 )
 
-// Program is one of our programs beside an instance, started again whenever it ends, as a supervisor would.
+// Program is one of our programs next to an instance. It is restarted whenever it ends, as by a supervisor.
 type Program struct {
 	command func() *exec.Cmd
-	process atomic.Pointer[os.Process] // the latest
+	process atomic.Pointer[os.Process] // process atomic.Pointer[os.Process] // the newest one
 	cancel  context.CancelFunc
 	crash   chan struct{}
-	ended   chan struct{} // closed when nobody starts it again
+	ended   chan struct{} // ended   chan struct{} // closed when it is no longer restarted
 	log     string
 }
 
-// LogFile is where it says what it does.
+// LogFile returns the file of its output.
 func (p *Program) LogFile() string { return p.log }
 
-// Keep runs a program against the instance until the test ends. Its log is shown when the test has failed.
+// Keep runs a program with the instance's kubeconfig until the test ends. Its log is printed if the test has failed.
 func (c *Cluster) Keep(t *testing.T, name string, args ...string) *Program {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
@@ -48,7 +48,7 @@ func (c *Cluster) Keep(t *testing.T, name string, args ...string) *Program {
 	return p
 }
 
-// Start runs it, again after Stop.
+// Start runs it; it may be called again after Stop.
 func (p *Program) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel, p.ended = cancel, make(chan struct{})
@@ -74,10 +74,10 @@ func (p *Program) Start() {
 	}(p.ended)
 }
 
-// Crash kills it; it is started again at once.
+// Crash kills it; it is restarted at once.
 func (p *Program) Crash() { p.crash <- struct{}{} }
 
-// PID is its latest process; zero: it was never started.
+// PID returns its newest process; zero: it was never started.
 func (p *Program) PID() int {
 	if process := p.process.Load(); process != nil {
 		return process.Pid
@@ -85,7 +85,7 @@ func (p *Program) PID() int {
 	return 0
 }
 
-// Signal sends a signal to its latest process.
+// Signal sends a signal to its newest process.
 func (p *Program) Signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(p.PID(), signal); err != nil {
@@ -93,7 +93,7 @@ func (p *Program) Signal(t *testing.T, signal syscall.Signal) {
 	}
 }
 
-// Stop kills it for good, until Start.
+// Stop kills it and does not restart it.
 func (p *Program) Stop() {
 	p.cancel()
 	<-p.ended

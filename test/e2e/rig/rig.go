@@ -1,11 +1,11 @@
 //go:build e2e
 
-// Package rig brings up a whole instance of Plimsoll for a package of end-to-end tests, and makes sure that it leaves
-// nothing behind.
+// Package rig starts a whole instance of Plimsoll for a package of end-to-end tests, and checks that it leaves nothing
+// behind.
 //
 // # Model
 //
-// A test package has one instance, started by its TestMain and shared by its tests, which keep apart by namespace:
+// A test package has one instance, which its TestMain starts and its tests share; each test has its own namespace:
 //
 //	func TestMain(m *testing.M) { os.Exit(rig.Main(m, "pods", rig.Options{})) }
 //
@@ -16,19 +16,19 @@
 //		rig.Eventually(t, 10*time.Second, "the pod runs", func(ctx context.Context) error { ... })
 //	}
 //
-// A test that needs an instance of its own uses Start and Stop.
+// A test that needs a separate instance uses Start and Stop.
 //
 // # Invariants
 //
-//   - Every instance has its own name, directories, ports, pod network, bridge and cgroup, so that several runs live on
-//     one machine.
-//   - Stop takes the instance down and then looks for what is left of it: processes, mounts, cgroups, links, tables,
-//     files. Whatever it finds is a failure.
-//   - An instance does not outlive its test process, not even one that is killed: a guard process waits for its end.
-//   - Nobody sleeps: Eventually polls a condition, with a bound.
+//   - Every instance has its own name, directories, ports, pod network, bridge and cgroup, so that several runs can
+//     share a machine.
+//   - Stop takes the instance down and then looks for its remains: processes, mounts, cgroups, links, tables, files.
+//     Anything found is a failure.
+//   - An instance does not outlive its test process, even if that is killed: a guard process waits for its end.
+//   - Tests do not sleep: Eventually polls a condition, with a bound.
 //
-// It builds nothing: `make build` does. PLIMSOLL_BIN names the directory of the built binaries; without it, bin/ of the
-// repository.
+// It builds nothing: `make build` does. PLIMSOLL_BIN is the directory of the built binaries (default: bin/ of the
+// repository).
 package rig
 
 import (
@@ -57,10 +57,10 @@ import (
 
 // Options of an instance.
 type Options struct {
-	UpFlags []string // more flags of `plimsoll up`
-	NoNode  bool     // --no-agent: needs no root
+	UpFlags []string // UpFlags []string // additional flags of `plimsoll up`
+	NoNode  bool     // NoNode  bool     // --no-agent: it needs no root
 
-	// Prepare is called before anything is started. It may put the state directory elsewhere, on a disk of its own.
+	// Prepare is called before anything is started. It may change the state directory, for example to a separate disk.
 	Prepare func(*Cluster) error
 }
 
@@ -68,24 +68,24 @@ type Options struct {
 type Cluster struct {
 	Name       string // of the instance
 	NodeName   string
-	Dir        string // all its files are below
+	Dir        string // Dir        string // contains all its files
 	StateDir   string
 	RunDir     string
-	Kubeconfig string // the admin's
+	Kubeconfig string // Kubeconfig string // the administrator's
 	AgentPort  int
 	Config     *rest.Config
 	API        kubernetes.Interface
 
 	binary string
-	up     []string // flags of up
+	up     []string // up     []string // the flags of up
 	guard  *dismiss
 }
 
 // upTimeout bounds up and down; either takes some 6 s on two idle cores.
 const upTimeout = 3 * time.Minute
 
-// Start brings an instance up. name is at most six letters: it becomes part of a link's name. The error wraps ErrCannot
-// when this machine cannot run one; then the test should be skipped.
+// Start starts an instance. name has at most six letters, since it becomes part of a link's name. The error wraps
+// ErrCannot if this machine cannot run an instance; then the test should be skipped.
 func Start(name string, o Options) (*Cluster, error) {
 	binary, err := findBinary()
 	if err != nil {
@@ -94,7 +94,7 @@ func Start(name string, o Options) (*Cluster, error) {
 	if !o.NoNode && os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: a node needs root", ErrCannot)
 	}
-	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	dir, err := os.MkdirTemp("", "pl-") // dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +111,10 @@ func Start(name string, o Options) (*Cluster, error) {
 // ErrCannot is in the chain of errors of a machine that cannot run an instance.
 var ErrCannot = errors.New("this machine cannot run an instance")
 
-// started tells instances of one process apart.
+// started counts the instances of this process.
 var started atomic.Int32
 
-// instanceName is not used by another process of this machine.
+// instanceName returns a name that no other process of this machine uses.
 func instanceName(name string, number int) string {
 	suffix := strconv.FormatInt(int64(os.Getpid()), 36)
 	if number > 1 {
@@ -123,7 +123,7 @@ func instanceName(name string, number int) string {
 	return name[:min(len(name), 6)] + "-" + suffix
 }
 
-// Binary is the path of the built plimsoll. It skips the test, with the reason, where there is none.
+// Binary returns the path of the built plimsoll. It skips the test, with the reason, if there is none.
 func Binary(t *testing.T) string {
 	t.Helper()
 	path, err := findBinary()
@@ -186,15 +186,15 @@ func (c *Cluster) start(o Options, number int) error {
 	if c.Config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
 		return err
 	}
-	c.Config.QPS = -1 // tests ask as often as they like
+	c.Config.QPS = -1 // c.Config.QPS = -1 // no rate limit for tests
 	c.API, err = kubernetes.NewForConfig(c.Config)
 	return err
 }
 
-// Up runs `plimsoll up --detach` as at the start and returns what it said.
+// Up runs `plimsoll up --detach` with the flags of the start and returns its output.
 func (c *Cluster) Up() (string, error) { return c.Plimsoll("up", c.up...) }
 
-// watchOver starts a process that takes the instance down when this one has died without doing so.
+// watchOver starts a process that takes the instance down if this process dies before it has done so.
 func (c *Cluster) watchOver() error {
 	guard := exec.Command("/bin/sh", "-c", `read end || exec "$0" "$@"`, c.binary, "down", "--instance", c.Name, "--state-dir", c.StateDir, "--purge")
 	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -215,11 +215,12 @@ type dismiss struct {
 }
 
 func (d *dismiss) Close() error {
-	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // a dead guard says so below
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // _, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
 	return d.guard.Wait()
 }
 
-// freePorts are free now, and different. Somebody may take one before it is used: then up says so.
+// freePorts returns different ports that are free now. Another process may take one before it is used; then up reports
+// it.
 func freePorts(count int) (ports []int, err error) {
 	for range count {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -232,7 +233,7 @@ func freePorts(count int) (ports []int, err error) {
 	return ports, nil
 }
 
-// FreePort is a TCP port of this machine that nobody uses now.
+// FreePort returns a TCP port of this machine that is free now.
 func FreePort(t *testing.T) int {
 	t.Helper()
 	ports, err := freePorts(1)
@@ -242,7 +243,7 @@ func FreePort(t *testing.T) int {
 	return ports[0]
 }
 
-// Plimsoll runs a verb on this instance and returns its standard output; the error has the rest.
+// Plimsoll runs a verb on this instance and returns its standard output; the error contains standard error.
 func (c *Cluster) Plimsoll(verb string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
 	defer cancel()
@@ -258,26 +259,26 @@ func run(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// Child is what `plimsoll status` says of a process of the instance.
+// Child is one process of the instance in `plimsoll status`.
 type Child struct {
 	Name string
 	PID  int
 }
 
-// Children are the processes of the instance; PID is zero while one is down.
+// Children returns the processes of the instance; PID is zero while one is down.
 func (c *Cluster) Children() (children []Child, supervisor int, err error) {
 	var status struct {
 		Children      []Child
 		SupervisorPID int
 	}
-	out, err := c.Plimsoll("status", "-o", "json") // fails while a child is down, and prints all the same
+	out, err := c.Plimsoll("status", "-o", "json") // out, err := c.Plimsoll("status", "-o", "json") // it fails while a child is down, but prints its result
 	if json.Unmarshal([]byte(out), &status) != nil {
 		return nil, 0, err
 	}
 	return status.Children, status.SupervisorPID, nil
 }
 
-// PID is the process of a child, zero while it is down.
+// PID returns the process of a child, zero while it is down.
 func (c *Cluster) PID(t *testing.T, child string) int {
 	t.Helper()
 	children, _, err := c.Children()
@@ -290,9 +291,9 @@ func (c *Cluster) PID(t *testing.T, child string) int {
 	return 0
 }
 
-// Forgive puts a supervisor that has seen no child die in the place of the one that has: that one lets a child that
-// dies again and again wait, for up to half a minute (supervise.DefaultBackoff), and whoever kills on purpose would
-// wait with it.
+// Forgive replaces the supervisor by a new one, which has seen no child die. The old one makes a child that dies
+// repeatedly wait for up to half a minute (supervise.DefaultBackoff), and a test that kills children on purpose would
+// wait too.
 func (c *Cluster) Forgive(t *testing.T) {
 	t.Helper()
 	_, supervisor, err := c.Children()
@@ -307,7 +308,7 @@ func (c *Cluster) Forgive(t *testing.T) {
 	}
 }
 
-// Where things are.
+// Paths and names of the instance.
 
 func (c *Cluster) LogFile(child string) string { return filepath.Join(c.StateDir, "log", child+".log") }
 func (c *Cluster) StaticPods() string          { return filepath.Join(c.StateDir, "static-pods") }
@@ -318,10 +319,10 @@ func (c *Cluster) RuntimeSocket() string       { return filepath.Join(c.RunDir, 
 // CgroupRoot is the parent of the instance's kubepods, in every hierarchy.
 func (c *Cluster) CgroupRoot() string { return "/plimsoll-" + c.Name }
 
-// Bridge is the link that pods are joined by, and the name of the instance's nftables table.
+// Bridge is the network interface that connects the pods, and the name of the instance's nftables table.
 func (c *Cluster) Bridge() string { return "pl-" + c.Name }
 
-// Kubectl runs kubectl as the admin and fails the test when it fails.
+// Kubectl runs kubectl as administrator and fails the test if it fails.
 func (c *Cluster) Kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.TryKubectl(t, args...)
@@ -331,26 +332,26 @@ func (c *Cluster) Kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// TryKubectl returns kubectl's standard output; the error has the rest.
+// TryKubectl returns kubectl's standard output; the error contains standard error.
 func (c *Cluster) TryKubectl(t *testing.T, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), kubectlTimeout)
 	defer cancel()
 	return run(c.KubectlCommand(ctx, args...))
 }
 
-// kubectlTimeout bounds a kubectl that was not told to wait longer.
+// kubectlTimeout bounds a kubectl command without its own time-out.
 const kubectlTimeout = 2 * time.Minute
 
-// KubectlCommand is a kubectl to start, for one that goes on until ctx ends.
+// KubectlCommand returns a kubectl command that runs until ctx ends.
 func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, c.binary+"-controlplane", append([]string{"kubectl", "--kubeconfig", c.Kubeconfig}, args...)...)
 }
 
-// pollEvery is how often Eventually asks.
+// pollEvery is the interval of Eventually's polls.
 const pollEvery = 100 * time.Millisecond
 
-// Eventually asks until the answer is nil. It fails the test when that takes longer than within, with the last answer.
-// It returns how long it took.
+// Eventually polls until the result is nil. It fails the test with the last result if that takes longer than within. It
+// returns how long it took.
 func Eventually(t *testing.T, within time.Duration, what string, ask func(context.Context) error) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -364,7 +365,7 @@ func Eventually(t *testing.T, within time.Duration, what string, ask func(contex
 		if err == nil {
 			return time.Since(began)
 		}
-		if time.Since(began) < within-pollEvery || last == nil { // a question that is cut off has no answer
+		if time.Since(began) < within-pollEvery || last == nil { // if time.Since(began) < within-pollEvery || last == nil { // a poll that was cancelled has no result
 			last = err
 		}
 		select {

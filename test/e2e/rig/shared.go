@@ -26,14 +26,14 @@ var shared struct {
 	err     error
 }
 
-// parallel is how many tests of a package run at once (chosen: two CPUs start some six pods a second).
+// parallel is how many tests of a package run at once (chosen: two CPUs start some six pods per second).
 const parallel = 12
 
-// Main runs the tests of a package on one instance and returns the exit code. The instance is started by the first test
-// that asks for it.
+// Main runs the tests of a package on one instance and returns the exit code. The first test that calls Shared starts
+// the instance.
 func Main(m *testing.M, name string, o Options) int {
 	shared.start = func() (*Cluster, error) { return Start(name, o) }
-	// Tests of pods wait for timers more than they compute. A flag on the command line still wins.
+	// Tests of pods wait for timers more than they compute. A flag on the command line has precedence.
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		return 1
@@ -57,7 +57,7 @@ func Main(m *testing.M, name string, o Options) int {
 	return code
 }
 
-// Shared returns the package's instance. It skips the test, with the reason, where none can run.
+// Shared returns the package's instance. It skips the test, with the reason, if none can run.
 func Shared(t *testing.T) *Cluster {
 	t.Helper()
 	shared.once.Do(func() {
@@ -78,7 +78,7 @@ func Shared(t *testing.T) *Cluster {
 	return shared.cluster
 }
 
-// New starts an instance for one test, which ends with it. It skips the test, with the reason, where none can run.
+// New starts an instance for one test, which ends with it. It skips the test, with the reason, if none can run.
 func New(t *testing.T, name string, o Options) *Cluster {
 	t.Helper()
 	c, err := Start(name, o)
@@ -101,8 +101,8 @@ func New(t *testing.T, name string, o Options) *Cluster {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Namespace makes a namespace of the test's own. When the test ends, what is in it is shown if the test failed, and
-// then its deletion begins.
+// Namespace creates a namespace for the test. When the test ends, its content is printed if the test failed, and its
+// deletion begins.
 func (c *Cluster) Namespace(t *testing.T) string {
 	t.Helper()
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"), "-")
@@ -116,7 +116,7 @@ func (c *Cluster) Namespace(t *testing.T) string {
 			c.dumpNamespace(t, namespace.Name)
 		}
 		ctx := context.WithoutCancel(t.Context())
-		now := int64(0) // tests of grace wait for it themselves
+		now := int64(0) // now := int64(0) // tests of grace periods wait for them themselves
 		_ = c.API.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 		if err := c.API.CoreV1().Namespaces().Delete(ctx, namespace.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

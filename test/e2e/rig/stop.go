@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// Stop takes the instance down, twice, and looks for what is left, and for pods that its scheduler had forgotten.
+// Stop takes the instance down, twice, and checks for remains, and for pods that its scheduler had forgotten.
 func (c *Cluster) Stop() error {
 	problems := []error{Forgotten(c.LogFile("scheduler"))}
 	if c.guard != nil {
@@ -38,8 +38,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(problems...)
 }
 
-// Forgotten is an error if the log of a scheduler says that it had forgotten a pod, which only its look after a long
-// wait has found. A log that is not there says nothing.
+// Forgotten returns an error if the log of a scheduler says that it had forgotten a pod, which only its periodic check
+// of long-waiting pods finds. A missing log is no error.
 func Forgotten(log string) error {
 	text, err := os.ReadFile(log)
 	if errors.Is(err, os.ErrNotExist) {
@@ -52,7 +52,7 @@ func Forgotten(log string) error {
 	return err
 }
 
-// Traces reports everything that this machine shows of the instance. It may be asked only when the instance is down.
+// Traces returns an error with all remains of the instance on this machine. Call it only when the instance is down.
 func (c *Cluster) Traces() error {
 	var found []string
 	add := func(kind string, what ...any) { found = append(found, kind+" "+fmt.Sprint(what...)) }
