@@ -8,28 +8,29 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// rest is what a class of writes takes while no other of ours is in flight.
+// rest is how long writes of one class take while no other write of this component is in flight.
 type rest struct {
+	// The rest value; zero before the first sample.
 	value   time.Duration
-	at      unit.Instant    // when value was last brought up to date
-	settled bool            // it is the median of restSamples, once at least
-	samples []time.Duration // in order, fewer than restSamples
+	at      unit.Instant    // when value was last updated
+	settled bool            // value has been the median of restSamples at least once
+	samples []time.Duration // sorted, fewer than restSamples
 }
 
 const (
-	// restSamples are reduced to their median before they count: one slow answer is nobody's nature. Chosen: at 5 ms
-	// each they cost a burst 40 ms of every probeEvery.
+	// restSamples are reduced to their median before they change a settled value, so that one slow answer has no
+	// effect. Chosen: at 5 ms each they cost a burst 40 ms of every probeEvery.
 	restSamples = 8
-	// restDoubles is how fast a rest value may rise: twice as much in this time. A server that others keep busy for
-	// less is not taken to be slow by nature. Chosen: 20 s; raising it leaves a server that has become slow with
-	// fewer writes for longer.
+	// restDoubles is the time in which a rest value may double. A server that others keep busy for less time is not
+	// regarded as slow in itself. Chosen: 20 s. With a longer time, a server that has become slow gets fewer writes for
+	// longer.
 	restDoubles = 20 * time.Second
-	// classesMax bounds the classes: there are some twenty resources that we write. Beyond it a class has no rest
-	// value, and only refusals and failures count.
+	// classesMax is the largest number of classes: the project writes some twenty resources. Further classes have no
+	// rest value, and for them only refusals and failures count.
 	classesMax = 64
 )
 
-// learn folds in a write that was alone. Until there are enough for a median, that of those there are counts.
+// learn adds a write that was alone in flight. Until the value is settled, it is the median of the samples so far.
 func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	r := l.rests[o.Class]
 	if r == nil {
@@ -57,14 +58,14 @@ func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	r.value, r.at, r.settled, r.samples = median, now, true, r.samples[:0]
 }
 
-// Bounds of the arithmetic: a rest value of ten minutes, and so many doublings, are beyond any server.
+// Limits of the arithmetic: no server needs a rest value of ten minutes, or that many doublings.
 const (
 	restMax        = 10 * time.Minute
 	restDoublesMax = 32
 )
 
-// isSlow compares an answer with its class at rest. One of a class of which nothing is known is compared with the
-// slowest that is known, and makes the next probe come soon.
+// isSlow compares an answer with the rest value of its class. If the class has none, it uses the largest rest value of
+// all classes, and makes the next probe come soon.
 func (l *Limiter) isSlow(now unit.Instant, o Outcome) bool {
 	value := time.Duration(0)
 	if r := l.rests[o.Class]; r != nil {
@@ -78,24 +79,25 @@ func (l *Limiter) isSlow(now unit.Instant, o Outcome) bool {
 	return value > 0 && float64(o.Took) > float64(value)*l.o.Tolerance+float64(slack)
 }
 
-// probe finds out which writes are alone in flight, and sees to it under load that some are.
+// probe finds out which writes are alone in flight, and makes sure that some are, even under load. Only its methods and
+// Limiter.idle change it.
 type probe struct {
-	next    unit.Instant // when the limit goes down to one
-	until   unit.Instant // when that ends, or did
-	left    int          // answers until it ends before
-	crowded bool         // the writes in flight are not alone
+	next    unit.Instant // when the next probe begins: the limit is then one
+	until   unit.Instant // when the current probe ends at the latest, or when the last one ended
+	left    int          // answers after which the current probe ends
+	crowded bool         // more than one write is or was in flight together with those in flight now
 }
 
-// isOn reports whether the limit is one for the sake of the rest values.
+// isOn reports whether a probe is running: the limit is one.
 func (p *probe) isOn(now unit.Instant) bool { return now < p.until }
 
-// started notes that so many are in flight now.
+// started records that so many writes are in flight now.
 func (p *probe) started(flying int) { p.crowded = flying > 1 }
 
 // hurry makes the next probe come soon.
 func (p *probe) hurry(now unit.Instant) { p.next = min(p.next, max(now, p.until.Add(probeSoon))) }
 
-// turn begins a probe when it is time, and ends it when it has its answers. Either begins a new round.
+// turn begins a probe when it is due, and ends it when it has its answers. Both begin a new round.
 func (p *probe) turn(now unit.Instant, l *Limiter) {
 	switch {
 	case p.isOn(now):

@@ -1,42 +1,47 @@
-// Package throttle decides how many writes of one component may wait for the API server at once, which goes next, and
-// when: an adaptive concurrency limit, as congestion control has it.
+// Package throttle decides how many writes of one component to the API server may be in flight at once, which goes
+// next, and when. It is an adaptive concurrency limit, similar to congestion control.
 //
 // # Model
 //
-// A shell says what wants to be written (Want), starts what may start (Next), and says what came of each write (Done):
-// how long the server took, or how it refused. From that alone the Limiter learns what the server bears; it is told no
-// rate.
+// A shell reports what is waiting to be written (Want), starts what may start (Next), and reports the outcome of each
+// write (Done): how long the server took, or how it refused. From that alone the Limiter learns how much the server can
+// handle. No rate is configured.
 //
-//   - The limit rises by one for each round of writes that the server answered about as fast as ever, and falls when it
-//     took longer, refused or failed: additive increase, multiplicative decrease (RFC 5681). After the start, after a
-//     pause and after a failure it doubles from one, until the first sign of trouble.
-//   - "As fast as ever" is a class's rest value: what its writes took while no other of ours was in flight. A class is
-//     a kind of request, because a deletion takes longer than a patch. Under load the Limiter goes down to one write at
-//     a time every few seconds to measure it (as BBR does). It falls at once and rises slowly, so that a server which
-//     others keep busy is left alone for a while before its slowness is taken as its nature.
-//   - Slow answers alone leave three writes in flight (slowMin): a server may be slow because of others, and what it is
-//     asked for is due all the same. Refusals and failures go below that; a limit below one is a pause between writes.
-//   - What the server says in a Retry-After is obeyed. Failures one after another are followed by growing pauses.
-//   - Else one write may start in each PeriodMax, whatever the limit, as long as there are few in flight
-//     (floorInFlight): what is due to a server that is slow because of others is not to wait for them for ever, and is
-//     not more than upstream's controllers send.
+//   - The limit rises by one for each round of writes that the server answered about as fast as at rest. It falls when
+//     the server took longer, refused or failed: additive increase, multiplicative decrease (RFC 5681). After the
+//     start, after a pause and after a failure it starts at or below one and doubles with each round until the first
+//     sign of overload.
+//   - As fast as at rest means: compared with the rest value of the write's class, which is how long such writes took
+//     while no other write of this component was in flight. A class is a kind of request, because a deletion takes
+//     longer than a patch. Under load, a *probe* lowers the limit to one write at a time every few seconds to measure
+//     rest values (as BBR does). A rest value falls at once and rises slowly. So a server that is kept busy by others
+//     gets fewer writes for a while, before its slowness is regarded as normal.
+//   - Slow answers alone never lower the limit below three writes in flight (slowMin), because the server may be slow
+//     because of others, and the writes must be made all the same. Refusals and failures lower it further. A limit
+//     below one is a pause between writes.
+//   - A Retry-After of the server is obeyed. Consecutive failures are followed by growing pauses.
+//   - Otherwise, one write may start in each PeriodMax whatever the limit, as long as few are in flight
+//     (floorInFlight). So writes to a server that is slow because of others do not wait forever. Upstream's controllers
+//     send at least as many.
 //
-// # Who goes next
+// # Which kind goes next
 //
-// Kinds stand in the order in which they protect the cluster. While something more important is in flight or waits, a
-// kind has its share of the writes that start, and at most its share of the limit, or one write. A kind that has waited
-// for StarveAfter with nothing in flight goes first.
+// Kinds are ordered by how much they protect the cluster. While a more important kind is in flight or waiting, a kind
+// gets its share of the writes that start, and at most its share of the limit, or one write. A kind that has waited for
+// StarveAfter with nothing in flight goes first.
 //
 // # Invariants
 //
-//   - Never more than Options.InFlightMax in flight.
-//   - Each kind that waits and has nothing in flight starts one per StarveAfter and pause (RetryAfterMax at most), as
-//     long as writes end or there are fewer than InFlightMax: writes of one kind that hang, at a webhook of theirs, do
-//     not hold up the others.
+//   - There are never more than Options.InFlightMax writes in flight.
+//   - Each kind that waits and has nothing in flight starts one write per StarveAfter and pause (RetryAfterMax at
+//     most), as long as writes end or fewer than InFlightMax are in flight. So writes of one kind that hang, for
+//     example at a webhook, do not stop the others.
 //   - The same history gives the same decisions.
 //
-// It queues nothing itself and knows no request: the shell keeps those that wait, first come first served within their
-// kind. Reads, and what must not be late (the renewal of a lease), are not its business.
+// # What it does not do
+//
+// It has no queue and does not know requests: the shell queues waiting writes, first come first served within their
+// kind. It does not limit reads, or writes that must not be late (the renewal of a lease).
 //
 // It is not safe for concurrent use.
 package throttle
@@ -49,27 +54,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Kind is what a write is for, the most important first.
+// Kind is the purpose of a write.
 type Kind int
 
-// The kinds, in the order in which they protect the cluster.
+// The kinds, the most important first.
 const (
-	Mark      Kind = iota // conditions and taints of nodes: nothing more is sent to a node that is lost
+	Mark      Kind = iota // conditions and taints of nodes: no more pods are sent to a lost node
 	Readiness             // readiness of pods on lost nodes: takes them out of Services
-	Evict                 // the end of pods that have to leave
+	Evict                 // eviction of pods
 	Bind                  // a pod's node
-	Status                // what a pod is doing, or why it waits
-	Overdue               // Events that have waited for too long (EventKind)
+	Status                // the status of a pod that runs, or why it waits
+	Overdue               // Events that have waited too long (see EventKind)
 	Warning               // Events of type Warning
 	Event                 // other Events
 	kindCount
 )
 
-// kinds says of each what it is called, and its share while something more important is active: of the writes that
-// start, and of the limit. Chosen so that marks keep two thirds of a busy server when all else waits too, binds nine
-// tenths beside what follows them, and so that Events, which cost the server as much as a bind, cost a burst of binds
-// or marks a few hundredths. Those that are overdue go out one for each other write: whoever lets its Events become
-// overdue makes one per write, and more than that are never left behind.
+// kinds holds the name of each kind, and its share of the writes that start and of the limit while a more important
+// kind is active. The shares are chosen so that marks keep two thirds of a busy server when all other kinds wait too,
+// and binds nine tenths when only less important kinds wait. Events cost the server as much as a bind, so they may take
+// a few hundredths from a burst of binds or marks. Overdue Events go out one for each other write. That is enough for a
+// component that makes one Event per write, and more Events than that do not become overdue.
 var kinds = [kindCount]struct {
 	name  string
 	share float64
@@ -84,7 +89,7 @@ var kinds = [kindCount]struct {
 	Event:     {"event", 1. / 64},
 }
 
-// Kinds are all kinds, the most important first.
+// Kinds returns all kinds, the most important first.
 func Kinds() []Kind {
 	all := make([]Kind, kindCount)
 	for k := range all {
@@ -101,15 +106,15 @@ func (k Kind) String() string {
 }
 
 const (
-	// WarningOverdueAfter and EventOverdueAfter are how long Events give way to a burst. Chosen: who looks why a pod is
-	// not placed waits a second; a burst of some thousand pods, which takes a server that bears 800 binds a second 10
-	// s, is not slowed by telling of it.
+	// WarningOverdueAfter and EventOverdueAfter are how long Events wait during a burst before they become overdue.
+	// Chosen: a user who looks up why a pod is not placed waits one second. A burst of some thousand pods, which takes
+	// 10 s at a server that handles 800 binds a second, is not slowed down by its Events.
 	WarningOverdueAfter = time.Second
 	EventOverdueAfter   = 10 * time.Second
 )
 
-// EventKind says as what an Event counts at first, and as what after it has waited for so long, for who makes an Event
-// for each of its writes: in a burst they give way, in a rush that does not end they keep up with it.
+// EventKind returns the kind of an Event at first, and its kind after it has waited for so long. It is for components
+// that make one Event for each write: their Events wait during a burst, and keep up with a load that does not end.
 func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
 	if warning {
 		return Warning, Overdue, WarningOverdueAfter
@@ -117,7 +122,7 @@ func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
 	return Event, Overdue, EventOverdueAfter
 }
 
-// Class is what a write asks of the server: method and resource. Those of one class take about as long.
+// Class is a kind of request: method and resource. Requests of one class take about the same time.
 type Class string
 
 // An Answer is how a write ended.
@@ -125,10 +130,10 @@ type Answer int
 
 // The answers.
 const (
-	Answered  Answer = iota // by the server, be it with an error of the caller's: the time it took counts
-	Refused                 // the server has too much to do (429)
+	Answered  Answer = iota // the server answered, also with an error that the caller caused: the time counts
+	Refused                 // the server is overloaded (429)
 	Failed                  // 5xx, no answer in time, no connection
-	Withdrawn               // the caller gave up: says nothing
+	Withdrawn               // the caller gave up: this says nothing about the server
 )
 
 var answers = [...]string{Answered: "answered", Refused: "refused", Failed: "failed", Withdrawn: "withdrawn"}
@@ -140,133 +145,138 @@ func (a Answer) String() string {
 	return answers[a]
 }
 
-// Outcome is what came of a write.
+// Outcome is the result of a write.
 type Outcome struct {
 	Kind       Kind
 	Class      Class
 	Took       time.Duration // from its start to its answer
 	Answer     Answer
-	RetryAfter time.Duration // what a refusal asked for; zero: nothing
+	RetryAfter time.Duration // from the server's refusal; zero: it sent none
 }
 
 // Options configure a Limiter.
 type Options struct {
-	// InFlightMax is the most writes in flight. It bounds what a server that answers in no time is given.
+	// InFlightMax is the largest number of writes in flight. It limits the load on a server that answers at once.
 	InFlightMax int
-	// Tolerance is how many times its rest value an answer may take and the server count as well. It is what our writes
-	// may add to everybody's latency. Raising it fills the server's queue more; 1 would take noise for trouble.
+	// Tolerance is how many times its rest value an answer may take without counting as slow. It is what this
+	// component's writes may add to the latency of all clients. A higher value fills the server's queue more. With 1,
+	// noise counts as overload.
 	Tolerance float64
 }
 
-// ToleranceDefault is for who writes in bursts that nobody waits for within the second: half of what the project allows
-// others to feel, a p99 of twice its value at rest.
+// ToleranceDefault is for components that write in bursts for which nothing waits within the second. It is half of what
+// the project allows other clients to notice, a p99 of twice its rest value.
 const ToleranceDefault = 1.5
 
 const (
-	// slack is added to what Tolerance allows. Below it lies the noise of a machine's scheduler, at rest too. Chosen: 1
-	// ms.
+	// slack is added to what Tolerance allows. Smaller differences are noise of the machine's scheduler, at rest too.
+	// Chosen: 1 ms.
 	slack = time.Millisecond
-	// cutSlow is what remains of the limit after a round of slow answers: CUBIC's, RFC 9438 section 4.6.
+	// cutSlow is what remains of the limit after a round of slow answers: as in CUBIC, RFC 9438 section 4.6.
 	cutSlow = 0.7
-	// cutRefused is the same after a refusal or a failure: RFC 5681 section 3.1.
+	// cutRefused is the same after a refusal or a failure: as in RFC 5681 section 3.1.
 	cutRefused = 0.5
-	// slowMin is the least limit for slow answers: ToleranceDefault times what a server bears that can do only two
-	// writes at once. Measured (bench/lifecycle, 5,000 nodes that beat, two cores): with 0.25 the noise of the nodes'
-	// own renewals held marks of 200 silent nodes up for 14 s, with 2 for 0.6 s, with 4 for 0.3 s. When all 5,000 died,
-	// another client's p99 was 1.08 times its rest value with 2, 1.15 times with 4. Raising it adds to what others
-	// feel.
+	// slowMin is the lowest limit after slow answers: ToleranceDefault times what a server handles that can do only two
+	// writes at once. Measured (bench/lifecycle, 5,000 nodes that renew their leases, two cores): with 0.25 the noise
+	// of the nodes' renewals delayed the marks of 200 silent nodes by 14 s, with 2 by 0.6 s, with 4 by 0.3 s. When all
+	// 5,000 nodes died, another client's p99 was 1.08 times its rest value with 2, and 1.15 times with 4. A higher
+	// value adds to what other clients notice.
 	slowMin = 3
-	// limitMin is the least limit for refusals and failures: a quarter of the time one write is in flight. Lower waits
-	// longer for a server that is slow by nature.
+	// limitMin is the lowest limit after refusals and failures: one write is in flight for a quarter of the time. With
+	// a lower value, the limit needs longer to recover at a server that is slow in itself.
 	limitMin = 0.25
-	// roundMin is how many answers make a round at least. Chosen: fewer tell nothing about a server whose garbage
+	// roundMin is the smallest number of answers in a round. Chosen: fewer say nothing about a server whose garbage
 	// collector runs.
 	roundMin = 8
-	// probeEvery is how often the rest value is measured under load: BBR's 10 s (draft-cardwell-iccrg-bbr,
+	// probeEvery is how often rest values are measured under load: BBR's 10 s (draft-cardwell-iccrg-bbr,
 	// ProbeRTTInterval).
 	probeEvery = 10 * time.Second
-	// probeMax is how long that lasts at most, on a server that takes longer for its answers. Chosen: a tenth of the
-	// time.
+	// probeMax is the longest time of a probe, at a server whose answers take longer. Chosen: a tenth of the time.
 	probeMax = time.Second
-	// probeSoon is the least time between two probes, for a class that appears in the middle of a burst.
+	// probeSoon is the shortest time between two probes, for a class that appears during a burst.
 	probeSoon = time.Second
-	// idleAfter is the pause after which the server is felt for anew: what it bore then says little (RFC 5681 section
-	// 4.1).
+	// idleAfter is the pause after which the limit starts again at one: what the server handled before says little (RFC
+	// 5681 section 4.1).
 	idleAfter = 5 * time.Second
-	// failurePause is the pause after a failure, doubled with each that follows without an answer between. Chosen: ten
-	// attempts a second, and in the end one every two, are nothing to a server that fails.
+	// failurePause is the pause after a failure, doubled with each further failure without an answer in between.
+	// Chosen: ten attempts a second, and later one every two seconds, do no harm to a server that fails.
 	failurePause    = 100 * time.Millisecond
 	failurePauseMax = 2 * time.Second
 )
 
 const (
-	// StarveAfter is how long a kind waits at most for what is more important. Chosen: one Event a second is nothing
-	// beside hundreds of binds, and tells a user that somebody is there.
+	// StarveAfter is the longest time that a kind waits for more important kinds. Chosen: one Event a second is
+	// negligible next to hundreds of binds, and shows a user that the component works.
 	StarveAfter = time.Second
-	// PeriodMax is the longest time from one write to the next that the limit makes: 20 writes a second, at which
-	// upstream's controllers write at all times (--kube-api-qps).
+	// PeriodMax is the longest time between two writes that the limit causes: 20 writes a second, which is the default
+	// rate of upstream's controllers (--kube-api-qps).
 	PeriodMax = 50 * time.Millisecond
-	// floorInFlight is how many writes may be in flight because of it: the workers with which upstream's node lifecycle
-	// controller writes nodes (scheduler.UpdateWorkerSize). A server that answers nothing has so many to answer.
+	// floorInFlight is how many writes may be in flight because of PeriodMax: as many as upstream's node lifecycle
+	// controller has workers that write nodes (scheduler.UpdateWorkerSize). A server that answers nothing has at most
+	// that many requests pending.
 	floorInFlight = 8
-	// RetryAfterMax bounds what a Retry-After can ask for. The API server asks for 1 s (priority and fairness) to 10 s.
+	// RetryAfterMax is the longest Retry-After that is obeyed. The API server asks for 1 s (priority and fairness) to
+	// 10 s.
 	RetryAfterMax = 10 * time.Second
-	// RetryAfterDefault is for a refusal that asks for nothing: what priority and fairness asks for.
+	// RetryAfterDefault is used for a refusal without Retry-After. It is what priority and fairness asks for.
 	RetryAfterDefault = time.Second
 )
 
-// A phase is how the limit rises.
+// A phase says how the limit rises.
 type phase int
 
 const (
-	rising phase = iota // doubling, as nothing is known against it
-	steady              // by one
+	rising phase = iota // it doubles: there was no sign of overload yet
+	steady              // it rises by one
 )
 
-// Limiter is the limit of one component towards one server.
+// Limiter limits the writes of one component to one server. Only its methods change its fields.
 type Limiter struct {
 	o     Options
 	limit float64 // of writes in flight
 	phase phase
 
+	// By kind.
 	waiting  [kindCount]int
 	inFlight [kindCount]int
-	since    [kindCount]unit.Instant // of a kind that waits: since when it has not started one
-	credit   [kindCount]float64      // of a kind that waits: writes that are due to it by its share
-	flying   int
+	since    [kindCount]unit.Instant // of a kind that waits: since when it has started no write
+	credit   [kindCount]float64      // of a kind that waits: writes that it may start by its share, at most 1
+	flying   int                     // sum of inFlight
 
+	// The current round.
 	round     round
-	changed   unit.Instant // when the limit last was: writes begun before say nothing about what it is now
+	changed   unit.Instant // when limit was last changed; writes begun before say nothing about the present limit
 	last      unit.Instant // when the last write started
-	nextTurn  unit.Instant // when the next may, by a limit below one
-	notBefore unit.Instant // no write starts before: the server asked for it, or failed
-	failures  int          // without an answer between
-	heard     unit.Instant // the last outcome
+	nextTurn  unit.Instant // with a limit below one: when the next write may start
+	notBefore unit.Instant // no write starts before this moment, because the server asked for that or failed
+	failures  int          // failures in a row
+	heard     unit.Instant // when the last outcome arrived
 	rests     map[Class]*rest
 	probe     probe
 }
 
-// round is the answers that are judged together.
+// round is the answers that are evaluated together.
 type round struct {
 	answers, slow int
-	most          int // in flight
+	most          int // largest number of writes in flight
 }
 
-// New returns a Limiter that knows nothing of its server.
+// New returns a Limiter that knows nothing about its server.
 func New(now unit.Instant, o Options) *Limiter {
 	return &Limiter{o: o, limit: 1, heard: now, changed: now, rests: map[Class]*rest{}, probe: probe{next: now.Add(probeEvery)}}
 }
 
-// Limit is how many writes may be in flight now; below one it is the share of the time that one may.
+// Limit is how many writes may be in flight now. Below one it is the share of the time in which one write may be in
+// flight.
 func (l *Limiter) Limit() float64 { return l.limit }
 
-// InFlight is how many writes are.
+// InFlight is how many writes are in flight.
 func (l *Limiter) InFlight() int { return l.flying }
 
 // Waiting is how many writes of a kind wait.
 func (l *Limiter) Waiting(k Kind) int { return l.waiting[k] }
 
-// Want notes that one more write of this kind waits.
+// Want records that one more write of this kind waits.
 func (l *Limiter) Want(now unit.Instant, k Kind) {
 	if l.waiting[k] == 0 {
 		l.since[k], l.credit[k] = now, 0
@@ -274,11 +284,11 @@ func (l *Limiter) Want(now unit.Instant, k Kind) {
 	l.waiting[k]++
 }
 
-// Quit notes that one of those that waited does not want to any more.
+// Quit records that one waiting write of this kind is no longer wanted.
 func (l *Limiter) Quit(k Kind) { l.waiting[k]-- }
 
-// Next starts a write, if one may start now, and says of which kind. Call it until it says no, after Want and Done and
-// at Wake.
+// Next starts a write if one may start now, and returns its kind. Call it until it returns false: after Want, after
+// Done, and at Wake.
 func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 	if !l.anyWaits() {
 		return 0, false
@@ -307,7 +317,7 @@ func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 	return k, true
 }
 
-// Wake is when Next may say otherwise although nothing happened. Zero: only after Want or Done.
+// Wake is when Next may return something else although nothing has happened. Zero: only after Want or Done.
 func (l *Limiter) Wake(now unit.Instant) unit.Instant {
 	if at := l.mayStart(now); at > now && at != never && l.anyWaits() {
 		return at
@@ -318,7 +328,7 @@ func (l *Limiter) Wake(now unit.Instant) unit.Instant {
 // never is later than any moment.
 const never = unit.Instant(math.MaxInt64)
 
-// mayStart is when the next write may start if none ends.
+// mayStart is when the next write may start if no write ends before.
 func (l *Limiter) mayStart(now unit.Instant) unit.Instant {
 	floor := never
 	if l.flying < min(floorInFlight, l.o.InFlightMax) && !l.probe.isOn(now) {
@@ -333,7 +343,7 @@ func (l *Limiter) mayStart(now unit.Instant) unit.Instant {
 	return max(min(l.nextTurn, floor), l.notBefore, now)
 }
 
-// starvesAt is when the first kind that waits and has nothing in flight may start one beyond the limit.
+// starvesAt is when the first kind that waits and has nothing in flight may start a write beyond the limit.
 func (l *Limiter) starvesAt() unit.Instant {
 	at := never
 	if l.flying >= l.o.InFlightMax {
@@ -356,7 +366,7 @@ func (l *Limiter) anyWaits() bool {
 	return false
 }
 
-// slots is the limit in whole writes.
+// slots is the limit as a whole number of writes.
 func (l *Limiter) slots(now unit.Instant) int {
 	if l.probe.isOn(now) {
 		return 1
@@ -364,11 +374,11 @@ func (l *Limiter) slots(now unit.Instant) int {
 	return min(max(int(l.limit), 1), l.o.InFlightMax)
 }
 
-// choose returns the kind that has waited too long, else one to which a write is due by its share, else the most
-// important; those that have their share of the limit wait.
+// choose returns the kind that has waited for too long; otherwise one that may start a write by its share; otherwise
+// the most important one. Kinds that have reached their share of the limit wait.
 func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
 	starving, due, first := kindCount, kindCount, kindCount
-	active := false // something more important is
+	active := false // a more important kind waits or is in flight
 	for k := range kindCount {
 		if may := l.waiting[k] > 0 && (!active || l.inFlight[k] < max(1, int(l.limit*kinds[k].share))); may {
 			first = min(first, k)
@@ -389,7 +399,7 @@ func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
 	return 0, false
 }
 
-// idle forgets what the server bore.
+// idle drops what is known about how much the server handles.
 func (l *Limiter) idle(now unit.Instant) {
 	l.heard = now
 	l.limit = min(l.limit, 1)
@@ -398,13 +408,14 @@ func (l *Limiter) idle(now unit.Instant) {
 	l.probe = probe{next: now.Add(probeEvery), crowded: l.probe.crowded}
 }
 
-// restart begins a new round under a limit that has changed.
+// restart begins a new round after the limit has changed.
 func (l *Limiter) restart(now unit.Instant) {
 	l.changed = now
 	l.round = round{most: l.flying}
 }
 
-// Done notes the end of a write. why is not empty if the server pushed back and the limit was lowered for it.
+// Done records the end of a write. why is not empty if the server refused or failed and the limit was lowered because
+// of that.
 func (l *Limiter) Done(now unit.Instant, o Outcome) (why string) {
 	alone := !l.probe.crowded
 	l.flying--
@@ -436,8 +447,8 @@ func (l *Limiter) Done(now unit.Instant, o Outcome) (why string) {
 	return ""
 }
 
-// judge ends a round that has enough answers: most of them slow, and the limit falls; few, and it rises, if it was
-// reached.
+// judge ends a round that has enough answers. If most of them were slow, the limit falls. If few were, it rises,
+// provided that it was reached.
 func (l *Limiter) judge(now unit.Instant) {
 	r := l.round
 	if r.answers < max(roundMin, int(l.limit)) {
@@ -459,7 +470,7 @@ func (l *Limiter) judge(now unit.Instant) {
 func (l *Limiter) rise(now unit.Instant, most int) {
 	l.round = round{most: l.flying}
 	if most < l.slots(now) || l.limit >= float64(l.o.InFlightMax) {
-		return // more was not wanted, or is not allowed
+		return // more writes were not waiting, or are not allowed
 	}
 	switch {
 	case l.limit < 1:
@@ -473,14 +484,14 @@ func (l *Limiter) rise(now unit.Instant, most int) {
 	l.restart(now)
 }
 
-// cut lowers the limit to a share of what it is, but not below least.
+// cut lowers the limit to a share of its value, but not below least.
 func (l *Limiter) cut(now unit.Instant, to, least float64) {
 	l.phase = steady
 	l.limit = min(l.limit, max(l.limit*to, least))
 	l.restart(now)
 }
 
-// pushedBack lowers the limit once for what was begun under it, and pauses.
+// pushedBack lowers the limit once for all writes that began under it, and sets a pause.
 func (l *Limiter) pushedBack(now unit.Instant, o Outcome) (why string) {
 	pause := o.RetryAfter
 	if o.Answer == Failed {
