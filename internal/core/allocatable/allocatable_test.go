@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// example is the machine of the worked example of issue 3.
+// example is the machine of the worked example in issue 3.
 func example() machine.Machine {
 	return machine.Machine{CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB, NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB}, PIDs: 32768}
 }
@@ -25,7 +25,7 @@ func share(t *testing.T, text string) Threshold {
 	return threshold
 }
 
-// TestWorkedExample holds the table of issue 3, to the byte.
+// TestWorkedExample checks the table of issue 3, to the byte.
 func TestWorkedExample(t *testing.T) {
 	defaults := map[Signal]Threshold{MemoryAvailable: {Amount: int64(100 * unit.MiB)}, NodeFSAvailable: share(t, "10%")}
 	for name, c := range map[string]struct {
@@ -74,7 +74,7 @@ func TestHugePagesComeOffMemory(t *testing.T) {
 	}
 }
 
-// TestNotes holds what is said of settings with a surprising effect, and that ordinary ones are passed over in silence.
+// TestNotes checks that there are Notes on settings with a surprising effect, and none on ordinary settings.
 func TestNotes(t *testing.T) {
 	hard := func(signal Signal, threshold Threshold) map[Signal]Threshold {
 		return map[Signal]Threshold{signal: threshold}
@@ -138,7 +138,7 @@ func TestReservationsAboveCapacityAreAllNamed(t *testing.T) {
 	if l.CPU.System != 3000 || l.CPU.Allocatable != 0 {
 		t.Errorf("the line that is to be shown: %+v", l.CPU)
 	}
-	// Sums that no int64 holds must not come out small.
+	// Sums that overflow an int64 must not become small.
 	l, err = Draw(example(), Settings{System: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}, Kube: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}})
 	if err == nil || l.CPU.Allocatable != 0 || l.Memory.Allocatable != 0 || l.CPU.Kept() != math.MaxInt64 {
 		t.Errorf("cpu %+v, memory %+v, %v", l.CPU, l.Memory, err)
@@ -178,7 +178,7 @@ func FuzzParseShare(f *testing.F) {
 	})
 }
 
-// A CPU that is offline when the agent starts is the pods' again when it comes back.
+// A CPU that is offline when the agent starts is available to pods again when it comes online.
 func TestEnforcedNamesOfflineCPUs(t *testing.T) {
 	m := example()
 	m.Offline = idset.Of(3)

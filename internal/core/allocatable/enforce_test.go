@@ -35,7 +35,7 @@ func TestReservedGroupsOfTheIssue(t *testing.T) {
 			t.Errorf("%s, compressible %v, protect %v: %s, want %s", c.group, c.compressible, c.protect, got, c.want)
 		}
 	}
-	// What nothing was reserved of is left alone.
+	// Resources without a reservation are not changed.
 	if l, err = Draw(example(), Settings{System: Reserved{EphemeralStorage: unit.GiB}}); err != nil {
 		t.Fatal(err)
 	}

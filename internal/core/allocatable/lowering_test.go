@@ -12,19 +12,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// kernel plays a memory cgroup: what runs in it holds hot memory and fills cold cache up to whatever limit there is.
+// kernel simulates a memory cgroup: the processes in it use hot memory, and fill cold cache up to the limit.
 type kernel struct {
 	unified        bool
 	limit, high    unit.Limit[unit.Bytes]
 	hot, cold      unit.Bytes
 	kills          int
-	squeezed, most unit.Bytes // by writes: in all, and by one
+	squeezed, most unit.Bytes // reclaimed by writes: in total, and the most by one write
 	refused        bool
 }
 
 func (k *kernel) usage() unit.Bytes { return k.hot + k.cold }
 
-// bound is the least usage that the kernel holds the group to without killing.
+// bound is the lowest usage that the kernel can limit the group to without killing.
 func (k *kernel) reclaim(to unit.Bytes) bool {
 	drop := min(k.cold, max(0, k.usage()-to))
 	k.cold -= drop
@@ -49,14 +49,14 @@ func (k *kernel) write(w Write) (refused bool) {
 		}
 	default:
 		if bounded && !k.reclaim(to) {
-			return true // EBUSY; what was reclaimed is gone
+			return true // EBUSY; what was reclaimed before stays reclaimed
 		}
 		k.limit = w.To
 	}
 	return false
 }
 
-// charge adds memory as processes do: cache gives way to what is hot, and beyond the limit somebody is killed.
+// charge adds memory as processes do: hot memory displaces cache, and beyond the limit a process is killed.
 func (k *kernel) charge(hot, cold unit.Bytes) {
 	k.hot, k.cold = max(0, k.hot+hot), max(0, k.cold+cold)
 	for _, l := range []unit.Limit[unit.Bytes]{k.high, k.limit} {
@@ -70,7 +70,7 @@ func (k *kernel) charge(hot, cold unit.Bytes) {
 	}
 }
 
-// look lets l look once and the kernel follow; it returns the move.
+// look calls l.Step once, and performs the Move on the simulated kernel; it returns the Move.
 func (k *kernel) look(l *Lowering, now unit.Instant) Move {
 	m := l.Step(now, Seen{Limit: k.limit, Usage: k.usage(), Cold: k.cold, Refused: k.refused})
 	k.refused = false
@@ -84,12 +84,12 @@ func (k *kernel) look(l *Lowering, now unit.Instant) Move {
 	return m
 }
 
-// TestScenarios plays descents. Commands:
+// TestScenarios lowers limits of a simulated group. Commands:
 //
 //	group v1|v2 limit=SIZE hot=SIZE cold=SIZE    a group as the agent finds it
 //	lower to=SIZE                                a new target
-//	look [seconds=N]                             let it look N times, a second apart; prints what was written
-//	run seconds=N [hot=SIZE] [cold=SIZE]         the same while the pods grow by so much each second; prints the end only
+//	look [seconds=N]                             N steps, one second apart; prints what was written
+//	run seconds=N [hot=SIZE] [cold=SIZE]         the same while the pods grow by so much each second; prints only the end
 //	pods [hot=SIZE] [cold=SIZE]                  pods take memory, or give it back (-SIZE)
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/lowering", func(t *testing.T, path string) {
@@ -165,8 +165,9 @@ func parseSize(t *testing.T, text string) unit.Bytes {
 	return unit.Bytes(n) * map[string]unit.Bytes{"": 1, "Mi": unit.MiB, "Gi": unit.GiB}[suffix]
 }
 
-// TestLoweringIsSafeAndEnds plays random pods. While they grow by less than the room below a ceiling, nobody is killed who
-// would not have been under the old limit, no dip is a storm, and once what is hot fits the target is reached.
+// TestLoweringIsSafeAndEnds simulates random pods. While they grow by less than the room below a ceiling, no process is
+// killed that would not have been killed under the old limit, and no dip reclaims too much at once. Once the hot memory
+// fits the target, the target is reached.
 func TestLoweringIsSafeAndEnds(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -181,7 +182,7 @@ func TestLoweringIsSafeAndEnds(t *testing.T) {
 		fits := false
 		for second := range 2000 {
 			if second > 1000 && k.hot > target/2 {
-				k.charge(target/2-k.hot, 0) // the pods that used most are gone
+				k.charge(target/2-k.hot, 0) // the pods that used most have ended
 			}
 			usage := k.usage()
 			if k.look(l, now).Done {
@@ -195,7 +196,7 @@ func TestLoweringIsSafeAndEnds(t *testing.T) {
 			if second > 1000 {
 				continue
 			}
-			room := min(ceilingMin/2, limit-k.usage()-1) // below the old limit nobody was killed
+			room := min(ceilingMin/2, limit-k.usage()-1) // below the old limit no process was killed
 			k.charge(min(room, size(ceilingMin/8))-size(ceilingMin/8), 0)
 			k.charge(0, min(max(0, limit-k.usage()-1), size(ceilingMin/8)))
 		}

@@ -15,17 +15,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. Each command prints what the node then publishes, as resource
+// TestScenarios plays testdata/*.txt in virtual time. After each command it prints what the node publishes, as resource
 // allocatable/capacity. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
-//	node                              a new agent, which knows nothing
-//	recall [RESOURCE=N ...]           it learns what the node published before
+//	node                              a new agent without knowledge
+//	recall [RESOURCE=N ...]           it reads what the node published before
 //	connect RESOURCE                  a plugin registers
 //	list RESOURCE ID[@NODE][!] ...    its devices, ! for an unhealthy one
-//	lose RESOURCE                     it is gone
+//	lose RESOURCE                     its connection is lost
 //	run TIME                          time passes; prints what was given up
-//	wait SINCE RESOURCE[:ID] ...      how a pod fares that has waited so long: any devices, or those that it has already
-//	facts                             what the allocator is told
+//	wait SINCE RESOURCE[: ID] ...      whether a pod that has waited so long must wait: for any devices, or for those that it has
+//	facts                             the facts for the allocator
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var b *Book
@@ -100,7 +100,7 @@ func devicesOf(words []string) []numa.Device {
 	return out
 }
 
-// advance goes from wake-up to wake-up, as a shell does.
+// advance goes from one wake-up to the next, as a shell does.
 func advance(t *testing.T, b *Book, now *unit.Instant, text string) string {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -142,7 +142,7 @@ func wait(t *testing.T, b *Book, now unit.Instant, words []string) string {
 	return fmt.Sprintf("waits up to %v: %s\n", until.Sub(now), why)
 }
 
-// TestRandomHistories holds the invariants of the package over long histories.
+// TestRandomHistories checks the invariants of the package over long histories.
 func TestRandomHistories(t *testing.T) {
 	const seed = 20261120
 	t.Logf("seed %d", seed)

@@ -2,7 +2,7 @@ package eviction
 
 import "testing"
 
-// TestLimited: exactly the pods that could exceed a limit of local storage, were they to use all there is, are limited.
+// TestLimited: a pod is limited exactly if it could exceed a limit of local storage.
 func TestLimited(t *testing.T) {
 	all := &Disk{Bytes: 1 << 60}
 	none, some := Quantity{}, Quantity{1 << 20, "1Mi"}

@@ -64,7 +64,8 @@ func randomConfig(random *rand.Rand) Config {
 	return c
 }
 
-// afterReclaim plays a node on which nothing can be removed and soft graces are over, and returns its decision about pods.
+// afterReclaim simulates a node on which nothing can be removed and soft grace periods are over, and returns its
+// decision about pods.
 func afterReclaim(c Config, f Facts) (*Decider, unit.Instant, Decision) {
 	d := New(c)
 	now := unit.Instant(0).Add(time.Hour - 2*time.Minute)
@@ -78,7 +79,8 @@ func afterReclaim(c Config, f Facts) (*Decider, unit.Instant, Decision) {
 		if len(out.Reclaim) == 0 {
 			return d, now, out
 		}
-		if len(out.Victims) > 0 { // for what needs no reclaim; they are asked for again, as nobody kills them
+		// Victims for what needs no reclaim; they are chosen again, because they are not killed.
+		if len(out.Victims) > 0 {
 			d.kills = map[string]unit.Instant{}
 		}
 		for _, r := range out.Reclaim {
@@ -89,8 +91,8 @@ func afterReclaim(c Config, f Facts) (*Decider, unit.Instant, Decision) {
 	return d, now, d.Step(now, f)
 }
 
-// TestNobodyTooMany checks, on random nodes: no victim is critical, unknown, or of no use; none can be spared; what can be
-// covered is; and what cannot takes one at a time.
+// TestNobodyTooMany checks on random nodes: no victim is critical, of unknown usage, or frees nothing that is needed;
+// no victim can be spared; every need that can be covered is covered, and others take one victim at a time.
 func TestNobodyTooMany(t *testing.T) {
 	several, spared := 0, 0
 	for seed := range uint64(12_000) {
@@ -162,7 +164,7 @@ func TestNobodyTooMany(t *testing.T) {
 	}
 }
 
-// TestSameHistorySameDecisions plays histories twice, with pods in another order the second time.
+// TestSameHistorySameDecisions plays histories twice, the second time with the pods in another order.
 func TestSameHistorySameDecisions(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 6))
@@ -196,14 +198,14 @@ func byID(a, b Victim) int {
 	return 1
 }
 
-// FuzzStep feeds numbers as they come: nothing overflows into a wake-up in the past, and nobody critical goes.
+// FuzzStep uses arbitrary numbers: no overflow gives a wake-up time in the past, and no critical pod is a victim.
 func FuzzStep(f *testing.F) {
 	f.Add(int64(10), int64(100), int64(20), int64(5), uint64(1), int64(1000))
 	f.Add(int64(-1), int64(0), int64(1<<62), int64(1<<62), uint64(2), int64(1))
 	f.Fuzz(func(t *testing.T, available, capacity, line, reclaim int64, seed uint64, after int64) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		c := randomConfig(random)
-		const bound = 1 << 53 // what translation lets through
+		const bound = 1 << 53 // the largest number that the translation accepts
 		clamp := func(n int64) int64 { return max(-bound, min(n, bound)) }
 		for i := range c.Thresholds {
 			c.Thresholds[i].Value.Amount, c.Thresholds[i].Reclaim.Amount = max(1, clamp(line)), max(0, clamp(reclaim))
@@ -231,8 +233,9 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
-// What the kernel rings for is polled as a back-stop only, and never sooner than what it does not ring for: that is polled, the sooner the
-// nearer.
+// A signal with kernel notifications is only polled as a periodic check in case a notification was lost, and never more
+// often than a signal without them. A signal without notifications is polled the more often, the nearer it is to its
+// threshold.
 func TestWhatRingsIsNotPolled(t *testing.T) {
 	c := Config{Thresholds: []Threshold{{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
 	f := Facts{Quick: true, Signals: map[allocatable.Signal]Observation{allocatable.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}

@@ -11,19 +11,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios runs testdata. A node of 8 GiB, 100 GiB of disk with 1M inodes and 32768 process ids is played in virtual
-// time. Commands:
+// TestScenarios plays testdata/*.txt in virtual time, on a node with 8 GiB of memory, 100 GiB of disk, 1M inodes and
+// 32768 process ids. Commands:
 //
 //	config           lines: hard|soft SIGNAL VALUE [grace=D] [reclaim=VALUE]; transition D; grace-max D; memory available;
 //	                 reclaim-memory; images-low N; local-storage. Begins a new node.
-//	node KEY=VALUE   memory, system, cache, limit (of all pods), swap (that pods may use), disk, used, inodes, files, images (imagefs), dead, unused,
-//	                 pids, disks=one|image|split, stale=D (readings are so old), hang, counting=D (how long a count
-//	                 of pods' disks takes)
-//	pod NAME ...     adds or changes pods, one a line: priority, mem, grow (per second), req, cache, swap, pids, grace, rootfs,
-//	                 logs, volume, files (inodes of the volume), seen and seen-files (bytes and inodes of
-//	                 the volume, as known until pods' disks are counted again), limit (of the pod's storage), size (of the volume),
-//	                 frees=D (how long it takes after SIGKILL), critical, stuck, unknown, hostpath, end=D (somebody ends it)
-//	run D            plays; prints what is new
+//	node KEY=VALUE   memory, system, cache, limit (of all pods), swap (that pods may use), disk, used, inodes, files,
+//	                 images (imagefs), dead, unused, pids, disks=one|image|split, stale=D (readings are so old), hang,
+//	                 counting=D (how long a count of the pods' disk usage takes)
+//	pod NAME ...     adds or changes pods, one per line: priority, mem, grow (per second), req, cache, swap, pids, grace,
+//	                 rootfs, logs, volume, files (inodes of the volume), seen and seen-files (bytes and inodes of the
+//	                 volume, as known until the next count), limit (of the pod's storage), size (of the volume),
+//	                 frees=D (how long freeing takes after SIGKILL), critical, stuck, unknown, hostpath,
+//	                 end=D (the pod is ended with that grace period)
+//	run D            time passes; prints what is new
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newWorld(t)

@@ -12,44 +12,44 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// world is a node on paper: what its pods use changes with time, what is killed frees its own after a while, and a Decider
-// looks at it when it asked to.
+// world is a simulated node: the usage of its pods changes with time, a killed pod frees its memory and disk after a
+// while, and a Decider is called when it asked for that.
 type world struct {
 	t      *testing.T
 	config Config
 	decide *Decider
 	now    unit.Instant
 
-	memory, system, cache unit.Bytes // of the machine; used by others than pods; of all use, droppable
+	memory, system, cache unit.Bytes // of the machine; used outside pods; part of all use that can be dropped
 	limit                 unit.Bytes // of all pods together; 0: none
-	swap                  unit.Bytes // that there is, and that pods may use
-	disk, other           Disk       // nodefs: capacity, used by others than pods
+	swap                  unit.Bytes // what exists, and what pods may use
+	disk, other           Disk       // nodefs: capacity, used outside pods
 	images                Disk       // imagefs, with ImageDisk
-	dead, unused          unit.Bytes // of dead containers and unused images
+	dead, unused          unit.Bytes // in dead containers and unused images
 	pids                  int64
 	disks                 Disks
-	stale                 time.Duration // observations are so old, and taken so often; 0: at every look
+	stale                 time.Duration // observations are so old, and are made so often; 0: at every step
 
 	pods []*body
 	done map[Step]unit.Instant
-	busy map[Step]unit.Instant // when reclaim that was asked for ends
+	busy map[Step]unit.Instant // when a reclaim that was asked for ends
 	hang bool                  // reclaim and counts never end
 
-	counting time.Duration // how long a count of pods' disks takes
+	counting time.Duration // how long a count of the pods' disk usage takes
 
 	conditions     []Condition
 	held           map[Threshold]string
-	looks, glances int // with and without pods
+	looks, glances int // number of steps with and without observations of pods
 	out            strings.Builder
 }
 
-// body is a pod as the world knows it.
+// body is a pod of the world.
 type body struct {
 	Pod
 	memory, grows unit.Bytes // grows per second
 	frees         time.Duration
-	seen          *Disk // of its volume, by the last count; nil: what it is
-	stuck         bool  // never goes
+	seen          *Disk // use of its volume by the last count; nil: the actual use
+	stuck         bool  // never ends
 	unknown       bool
 }
 
@@ -69,7 +69,7 @@ func (w *world) find(name string) *body {
 	return w.pods[i]
 }
 
-// pass lets d go by.
+// pass lets d pass.
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 	for _, b := range slices.Clone(w.pods) {
@@ -99,7 +99,7 @@ func (w *world) pass(d time.Duration) {
 	}
 }
 
-// facts are what a shell would see.
+// facts are what a shell would observe.
 func (w *world) facts() Facts {
 	f := Facts{Signals: map[allocatable.Signal]Observation{}, Disks: w.disks, Done: w.done}
 	var working, cache, swapped unit.Bytes
@@ -161,7 +161,7 @@ func (w *world) facts() Facts {
 	return f
 }
 
-// look has the Decider decide, does what it says, and returns when it wants to look again.
+// look lets the Decider decide, does what it decided, and returns when it must be called again.
 func (w *world) look() unit.Instant {
 	w.looks++
 	f := w.facts()
@@ -207,7 +207,7 @@ func (w *world) tellMet(d Decision, quick bool) {
 			text += ": " + m.Held
 		}
 		if was, known := w.held[m.Threshold]; quick && known && m.Acts {
-			text = was // what was done about it is known when pods are looked at
+			text = was // the answer is only known when pods are observed
 		}
 		now[m.Threshold] = text
 		if w.held[m.Threshold] != text {
@@ -231,7 +231,7 @@ func sortedThresholds(all map[Threshold]string) []Threshold {
 	return out
 }
 
-// run plays d, looking when the Decider asks for it.
+// run lets d pass, and calls look when the Decider asks for it.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for {
@@ -262,7 +262,7 @@ func (w *world) told() string {
 	return text
 }
 
-// amount reads 100Mi, 5k or a plain number.
+// amount parses 100Mi, 5k or a plain number.
 func amount(t *testing.T, text string) int64 {
 	for suffix, n := range map[string]int64{"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "k": 1000} {
 		if digits, ok := strings.CutSuffix(text, suffix); ok {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// drain empties a line and says who came out.
+// drain empties a Line and returns the waiters in order.
 func drain(l *Line[string]) string {
 	var out []string
 	for {
@@ -58,13 +58,13 @@ func TestGroupsTakeTurns(t *testing.T) {
 	}
 }
 
-// Whatever the others do, a group waits for at most one of each of the others before one of its own comes out.
+// A group never waits for more than one waiter of each other group before one of its own comes out.
 func TestNobodyWaitsForMoreThanOneOfEach(t *testing.T) {
 	const groups, steps = 5, 100_000
 	random := rand.New(rand.NewPCG(1, 2))
 	var l Line[[2]int]
 	waiting := make([][]int, groups)
-	since := make([][groups]int, groups) // since[g][h]: how many of h came out since g waits, or had its turn
+	since := make([][groups]int, groups) // since[g][h]: how many of h came out since g began to wait, or had its turn
 	for step := range steps {
 		g := random.IntN(groups)
 		switch random.IntN(4) {

@@ -13,10 +13,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// TestScenarios plays testdata/*.txt: a script over a few nodes, and what each suffers as time passes.
+// TestScenarios plays testdata/*.txt: a script over a few nodes, and the effect on each node as time passes.
 //
 //	script nodes=N zones=N until=DURATION seed=N    the input is a script; prints every change of every node
-//	read                                            the input is a script; prints it as read, or what is wrong
+//	read                                            the input is a script; prints it as parsed, or its problems
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -103,7 +103,7 @@ func describe(e Effect) string {
 	return "well"
 }
 
-// TestPickIsFair: over many seeds every node of a zone is picked about as often, and nobody of another zone.
+// TestPickIsFair: over many seeds every node of a zone is picked about as often, and no node of another zone.
 func TestPickIsFair(t *testing.T) {
 	all := make([]Candidate, 30)
 	for i := range all {

@@ -8,7 +8,7 @@ import (
 
 type item struct{ key, place int }
 
-// TestAgainstAPlainTwin puts, moves and removes items at random and compares with a list that is searched.
+// TestAgainstAPlainTwin adds, moves and removes random items, and compares with a list that is searched.
 func TestAgainstAPlainTwin(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))

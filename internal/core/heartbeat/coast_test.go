@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestCoastIsStep plays the same node by Coast and by Step, over random stretches, and compares all of it.
+// TestCoastIsStep plays the same node by Coast and by Step, for random durations, and compares the complete state.
 func TestCoastIsStep(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -16,7 +16,7 @@ func TestCoastIsStep(t *testing.T) {
 		latency := time.Duration(1 + random.IntN(int(3*time.Second)))
 		start := unit.Instant(0).Add(time.Hour)
 		slow := newCoaster(c, start, latency)
-		slow.until(start.Add(time.Minute)) // registered and out of step
+		slow.until(start.Add(time.Minute)) // registered, and no longer synchronous with other nodes
 		slow.settle()
 		fast := *slow.beat
 		now := slow.now
@@ -33,7 +33,7 @@ func TestCoastIsStep(t *testing.T) {
 				if gotRenewed != 0 && gotRenewed != slow.renewed || gotRenewed == 0 && slow.renewed != renewed || gotReported != 0 && gotReported != slow.reported || gotReported == 0 && slow.reported != reported {
 					t.Fatalf("seed %d at %v: Coast renewed at %v and reported at %v, Step at %v and %v", seed, now.Sub(start), gotRenewed, gotReported, slow.renewed, slow.reported)
 				}
-			} else { // Step is in the middle of a request that Coast has not begun: let both finish it
+			} else { // a request of Step is in flight that Coast has not begun: both finish it
 				slow.settle()
 				now = max(now, slow.now)
 				fast = *slow.beat
@@ -42,13 +42,13 @@ func TestCoastIsStep(t *testing.T) {
 	}
 }
 
-// coaster plays a Beat by Step.
+// coaster plays a Beat by calls of Step.
 type coaster struct {
 	beat              *Beat
 	now               unit.Instant
 	latency           time.Duration
 	answers           map[FactKind]unit.Instant
-	renewed, reported unit.Instant // sent, of those that were answered
+	renewed, reported unit.Instant // when the last ones were sent that were answered
 	sent              map[FactKind]unit.Instant
 }
 
@@ -56,24 +56,25 @@ func newCoaster(c Config, now unit.Instant, latency time.Duration) *coaster {
 	return &coaster{beat: New(c, now), now: now, latency: latency, answers: map[FactKind]unit.Instant{}, sent: map[FactKind]unit.Instant{}}
 }
 
-// until plays what happens before end.
+// until plays everything that happens before end.
 func (c *coaster) until(end unit.Instant) {
 	for c.now < end {
 		c.now = c.step()
 	}
 }
 
-// settle plays until nothing is under way.
+// settle plays until nothing is in flight.
 func (c *coaster) settle() {
 	for !c.beat.coasts() {
 		c.now = c.step()
 	}
 }
 
-// step tells what is due at c.now and returns when something is due next.
+// step reports what is due at c.now, and returns when something is due next.
 func (c *coaster) step() unit.Instant {
 	var facts []Fact
-	for _, kind := range []FactKind{Registered, Renewed, Reported} { // in the order that Coast takes answers of one moment in
+	// In the order in which Coast takes answers of one moment.
+	for _, kind := range []FactKind{Registered, Renewed, Reported} {
 		if at, waits := c.answers[kind]; waits && at <= c.now {
 			delete(c.answers, kind)
 			facts = append(facts, Fact{Kind: kind, OK: true})

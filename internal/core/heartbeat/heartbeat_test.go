@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestNoActionTwiceAndAlwaysAWake drives Beats through random histories and checks what every shell relies on.
+// TestNoActionTwiceAndAlwaysAWake drives Beats through random histories, and checks what every shell relies on.
 func TestNoActionTwiceAndAlwaysAWake(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -59,7 +59,7 @@ func TestNoActionTwiceAndAlwaysAWake(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameBeat: chance comes from the seed alone, and two seeds differ.
+// TestSameSeedSameBeat: all randomness comes from the seed, and two seeds give different results.
 func TestSameSeedSameBeat(t *testing.T) {
 	play := func(seed uint64) (wakes []unit.Instant) {
 		now := unit.Instant(0).Add(time.Hour)

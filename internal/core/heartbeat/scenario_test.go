@@ -12,19 +12,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. A block is a new node, what will happen to it and what to print, one
-// command per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes.
+// TestScenarios plays testdata/*.txt in virtual time. A block is a new node: what will happen to it and what to print,
+// one command per line, and the outcome. CONTRIBUTING.md says how to rewrite outcomes.
 //
 //	node KEY=VALUE...        the configuration: lease, update, report, runtime, runtime-max, main-loop-max, seed
 //	at TIME runtime ready|notready|dead [LATENCY]
-//	at TIME api up|refuses|hangs|node-gone|gone-and-told [LATENCY]   told: by a watch
+//	at TIME api up|refuses|hangs|node-gone|gone-and-told [LATENCY]   told: a watch shows the deletion
 //	at TIME main-loop turns|stuck
-//	at TIME change           the status, which also follows the runtime's answers, is another one from now on
+//	at TIME change           the status, which also depends on the runtime's answers, changes
 //	trace FROM TO            print every action of this time
 //	table EVERY UNTIL        print counts of this time
-//	load EVERY FROM TO       print how often the API server was asked, in each stretch of this time
+//	load EVERY FROM TO       print the number of requests to the API server in each interval of this time
 //
-// "fleet N" in the place of "node" is N nodes that start together and meet the same; of them only the load is printed.
+// "fleet N" instead of "node" is N nodes that start together under the same conditions; only their load is printed.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -40,21 +40,21 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// world is what a node meets, and the shell of one Beat.
+// world is the environment of a node, and the shell of one Beat.
 type world struct {
 	now      unit.Instant
 	beat     *Beat
-	events   []event // pending, in order of time
+	events   []event // pending, sorted by time
 	out      strings.Builder
 	trace    [2]unit.Instant
 	runtime  string
 	api      string
 	latency  map[string]time.Duration
 	turns    bool
-	changes  int // of the status, by command
-	heard    int // 1 when the runtime's last answer was ready; it is part of the status
-	computed int // and as last computed
-	reported int // and as last reported
+	changes  int // number of changes of the status by command
+	heard    int // 1 when the runtime's last answer was ready; part of the status
+	computed int // changes+heard as last computed
+	reported int // changes+heard as last reported
 	exists   bool
 	withheld bool
 	load     *load
@@ -71,7 +71,7 @@ type event struct {
 	do func() []Fact
 }
 
-// load counts requests by stretches of time.
+// load counts requests by time interval.
 type load struct {
 	every, from, to time.Duration
 	count           map[int]map[string]int
@@ -95,7 +95,7 @@ func (l *load) print(out *strings.Builder) {
 	}
 }
 
-// play runs one node, or each of a fleet alone, as nodes do not meet each other.
+// play plays one node, or each node of a fleet by itself, because nodes do not influence each other.
 func play(d *datadriven.TestData) (string, error) {
 	l := &load{count: map[int]map[string]int{}}
 	nodes := 1
@@ -310,7 +310,7 @@ func (w *world) act(d Decision) {
 	}
 }
 
-// answer is the API server's.
+// answer is the answer of the API server.
 func (w *world) answer(name string, kind FactKind, sent int) []Fact {
 	f := Fact{Kind: kind, OK: w.api == "up" && (w.exists || kind == Registered)}
 	w.say("%-11s %s", name, map[bool]string{true: "ok", false: "fails"}[f.OK])

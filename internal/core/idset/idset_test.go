@@ -37,8 +37,7 @@ func span(first, last int) (ids []int) {
 	return ids
 }
 
-// TestParseBounds: no list, whoever wrote it, makes a set of more than a kilobyte, and none has more entries than sets
-// need.
+// TestParseBounds: no list gives a set of more than a kilobyte, and none has more entries than sets need.
 func TestParseBounds(t *testing.T) {
 	whole := strings.TrimSuffix(strings.Repeat("0-8191,", partsMax), ",")
 	cost.Under(t, cost.Budget{Bytes: 2048, BytesPerByte: 1}, 0, func() {
@@ -70,7 +69,7 @@ func TestMinusAndHas(t *testing.T) {
 	}
 }
 
-// TestAlgebra holds the set operations against ids one by one.
+// TestAlgebra compares the set operations with operations on single ids.
 func TestAlgebra(t *testing.T) {
 	sets := []Set{{}, Of(0), Of(1, 63, 64), Of(0, 64, 200), Of(200), Of(0, 1, 2, 3, 128)}
 	for _, a := range sets {

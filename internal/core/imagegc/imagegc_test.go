@@ -14,9 +14,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios runs testdata in virtual time. "config" with high, low, min-age, max-age begins a node; "images" tells which
-// are there: a name a line, with used or pinned, and "pass=D" lets time go by first; "disk" with capacity and available (GiB) asks
-// what is to be done.
+// TestScenarios plays testdata/*.txt in virtual time. "config" with high, low, min-age, max-age begins a node. "images"
+// lists the images that exist: one name per line, with used or pinned; "pass=D" lets time pass first. "disk" with
+// capacity and available (GiB) asks what should be done.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var c *Collector
@@ -74,8 +74,8 @@ func ids(images []Image) []string {
 	return out
 }
 
-// TestNothingInUse checks, on random histories: nothing used, pinned or young is removable, the order is that of last use, and
-// observing the same in another order changes nothing.
+// TestNothingInUse checks on random histories: no image that is used, pinned or too young is removable; the order is
+// that of last use; and the order of the images in Observe does not matter.
 func TestNothingInUse(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -121,7 +121,7 @@ func TestNothingInUse(t *testing.T) {
 	}
 }
 
-// FuzzGoal: no size of a disk overflows.
+// FuzzGoal: no size of a file system overflows.
 func FuzzGoal(f *testing.F) {
 	f.Add(int64(100<<30), int64(10<<30), int64(85), int64(80))
 	f.Add(int64(1<<62), int64(1<<62), int64(0), int64(100))

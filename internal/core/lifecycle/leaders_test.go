@@ -11,10 +11,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestLeadersNeitherForgetNorRepeat changes leaders at random instants, also in the middle of a wave and with writes under
-// way whose fate nobody learns, with calendars that differ by seconds. Whoever leads: a zone is never emptied faster than
-// its rate, no pod is evicted twice or before its time, and every pod whose time is over goes when the new leader has
-// listened.
+// TestLeadersNeitherForgetNorRepeat changes the leader at random moments, also during a wave of failures, and with
+// writes in flight whose outcome is not known. The calendars of leaders differ by seconds. Whoever leads: the rate of a
+// zone is never exceeded, no pod is evicted twice or too early, and every pod that must be evicted is evicted when the
+// new leader's Hearing is over.
 func TestLeadersNeitherForgetNorRepeat(t *testing.T) {
 	for seed := range uint64(20) {
 		h := newSuccession(seed)
@@ -30,17 +30,17 @@ func TestLeadersNeitherForgetNorRepeat(t *testing.T) {
 	}
 }
 
-// succession is what the API has, and what a judge remembers across leaders.
+// succession is what the API shows, and what the test remembers across leaders.
 type succession struct {
 	rng      *rand.Rand
 	now      unit.Instant
 	m        *Monitor
-	since    unit.Instant  // the leader's first look
+	since    unit.Instant  // when the leader began
 	offset   time.Duration // of the leader's calendar
 	nodes    map[string]*Node
 	pods     map[PodID]Pod
 	died     map[string]unit.Instant // zero: it lives
-	tainted  map[string]unit.Instant // when it was, by the judge's clock
+	tainted  map[string]unit.Instant // when it was tainted, by the test's clock
 	lastGive map[string]unit.Instant // per zone
 	renewed  map[string]unit.Wall
 
@@ -49,7 +49,7 @@ type succession struct {
 
 const (
 	successionTick = 500 * time.Millisecond
-	skewMax        = 3 * time.Second // between the calendars of leaders
+	skewMax        = 3 * time.Second // between the calendars of two leaders
 )
 
 func newSuccession(seed uint64) *succession {
@@ -103,9 +103,9 @@ func (h *succession) tick(t *testing.T) {
 	for range 3 {
 		for _, a := range h.m.Advance(h.now).Actions {
 			switch fate := h.rng.IntN(20); {
-			case fate == 0: // refused
+			case fate == 0: // the write failed
 				h.m.Done(h.now, a, false)
-			case fate == 1: // written, and the leader dies before it hears of that
+			case fate == 1: // the write succeeded, but the leader dies before it gets the answer
 				h.write(t, a)
 				h.lead()
 				return
@@ -118,7 +118,7 @@ func (h *succession) tick(t *testing.T) {
 	h.checkLate(t)
 }
 
-// live lets a node beat, die and return. Never so many die that a zone is unhealthy.
+// live lets a node renew its lease, die and return. It never lets so many die that a zone is unhealthy.
 func (h *succession) live(name string, i int) {
 	n := h.nodes[name]
 	switch {
@@ -129,7 +129,7 @@ func (h *succession) live(name string, i int) {
 		n.Status = map[ConditionType]Status{Ready: True}
 		n.Heartbeat = unit.Wall(h.now)
 		h.m.NodeSeen(h.now, h.wall(), *n)
-		for j := range 2 { // who was evicted ends now; nobody comes in his place
+		for j := range 2 { // evicted pods end now; they are not replaced
 			if p, ok := h.pods[PodID(fmt.Sprintf("%s-%d", name, j))]; ok && p.Terminating {
 				delete(h.pods, p.ID)
 				h.m.PodGone(h.now, p.ID)
@@ -191,13 +191,13 @@ func (h *succession) writePod(t *testing.T, a Action) {
 	h.m.PodSeen(h.now, p)
 }
 
-// due is when p should go, by one clock that never steps and never changes hands.
+// due is when p should be evicted, by one clock that is never set and does not change with the leader.
 func (h *succession) due(p Pod) (unit.Instant, bool) {
 	at, tainted := h.tainted[p.Node]
 	return at.Add(time.Duration(p.Tolerations[0].Seconds) * time.Second), tainted
 }
 
-// checkLate allows for what a leader must hear first, for skew, and for some refusals.
+// checkLate allows for Hearing, for clock differences, and for some failed writes.
 func (h *succession) checkLate(t *testing.T) {
 	const slack = 15*time.Second + 2*skewMax + 10*time.Second
 	for _, p := range h.pods {

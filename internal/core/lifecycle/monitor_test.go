@@ -9,9 +9,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestHistories drives a Monitor through random histories beside a plain twin that keeps, for each node, when its last
-// sign was. Within a second after its grace a node must be silent, and before its grace it must not be; while deaf, and
-// in the grace after, nobody may become silent.
+// TestHistories drives a Monitor through random histories, next to a plain twin that remembers for each node when its
+// last sign was. A node must be silent within a second after its grace period, and not before its end. While the API
+// server cannot be reached, and in the grace period after that, no node may become silent.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		if runHistory(t, seed); t.Failed() {
@@ -27,7 +27,7 @@ func runHistory(t *testing.T, seed uint64) {
 	lastSign := map[string]unit.Instant{}
 	beating := map[string]bool{}
 	var names []string
-	heardFrom := now // since when the API can be heard
+	heardFrom := now // since when the API server can be reached
 	up := true
 	for i := range 20 {
 		name := fmt.Sprintf("n%02d", i)
@@ -37,13 +37,13 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 	for tick := range 3000 {
 		now = now.Add(200 * time.Millisecond)
-		for _, name := range names { // in order: a seed is one history
+		for _, name := range names { // in order, so that a seed always gives the same history
 			beats := beating[name]
 			if rng.IntN(1500) == 0 {
 				beating[name] = !beats
 			}
 			if up && beats && rng.IntN(40) == 0 {
-				m.LeaseSeen(now, unit.Wall(now), name, unit.Wall(rng.Int64())) // any clock will do
+				m.LeaseSeen(now, unit.Wall(now), name, unit.Wall(rng.Int64())) // any renewTime is a sign
 				lastSign[name] = now
 			}
 		}
@@ -74,7 +74,8 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 }
 
-// checkAlarms holds the heap to its invariant: the alarm of a node that is not silent rings no later than its deadline.
+// checkAlarms checks the invariant of the heap: the alarm of a node that is not silent is due no later than its
+// deadline.
 func checkAlarms(t *testing.T, m *Monitor) {
 	for _, n := range m.nodes {
 		if n.exists && !n.silent && (n.alarm.IsZero() || n.alarm > n.deadline || !m.alarms.Has(n)) {
@@ -83,7 +84,7 @@ func checkAlarms(t *testing.T, m *Monitor) {
 	}
 }
 
-// BenchmarkBeats is the steady state: 10,000 nodes, each renewing every 10 s; one operation is one renewal.
+// BenchmarkBeats is the steady state: 10,000 nodes that renew every 10 s. One operation is one renewal.
 func BenchmarkBeats(b *testing.B) {
 	now := unit.Instant(time.Hour)
 	m := New(now, Defaults())
@@ -101,8 +102,8 @@ func BenchmarkBeats(b *testing.B) {
 	}
 }
 
-// BenchmarkZoneDies is the worst moment: 500 of 5,000 nodes with 30 pods each fall silent at once. One operation is all
-// decisions until nothing more is to be written: conditions and taints of 500 nodes, readiness of 15,000 pods.
+// BenchmarkZoneDies is the worst case: 500 of 5,000 nodes with 30 pods each become silent at once. One operation is all
+// decisions until nothing more must be written: conditions and taints of 500 nodes, readiness of 15,000 pods.
 func BenchmarkZoneDies(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -140,7 +141,7 @@ func BenchmarkZoneDies(b *testing.B) {
 	}
 }
 
-// done carries a out and tells, without a world around it.
+// done performs a and reports the outcome, without a world.
 func (m *Monitor) done(now unit.Instant, a Action) {
 	if a.Pod != nil {
 		p := *a.Pod

@@ -14,25 +14,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one cluster. A block is "do" and one command
-// per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. NAME may be a range: a{0-9}. The commands:
+// TestScenarios plays testdata/*.txt in virtual time. Each text is the story of one cluster. A block is "do" with one
+// command per line, and the outcome. CONTRIBUTING.md says how to rewrite outcomes. NAME may be a range: a{0-9}. The
+// commands:
 //
 //	node NAME [ready=True|False|Unknown|Absent] [memory|disk|pid|network=True] [cordoned] [age=D] [zone=Z] [excluded]
 //	     [taint=KEY:EFFECT] [untaint=KEY:EFFECT] [cpu=N]       create or change
 //	beat NAME [clock=D] [old=D]   it renews its lease every 10 s from now on; old: the lease is that old and not renewed
-//	stop NAME                     it gives no sign any more
+//	stop NAME                     it gives no more signs of life
 //	delete NAME
 //	pod NAME on=NODE [cpu=N] [daemon|static|never] [tolerate=KEY:EFFECT:SECONDS] [unready]   a ready pod, with the default
-//	     tolerations of 300 s, or: of what a DaemonSet's has, a static pod's, none; without on: it waits
+//	     tolerations of 300 s, or those of a DaemonSet's pod, of a static pod, or none; without on: it is not bound
 //	after D                       time passes; prints what was done, by seconds since the start
-//	api down|up, pause|resume     the API, our own process
-//	calendar D                    our calendar is set by D
+//	api down|up, pause|resume     the API server, this process
+//	calendar D                    this process's calendar is set by D
 //	fail N                        the next N actions fail
-//	restart                       a new Monitor that knows nothing
+//	restart                       a new Monitor without observations
 //	option NAME VALUE             evictionRate, byRoom, collect, hearing, monitorPeriod, evictAttempts
-//	mute, unmute                  print no more, print again
+//	mute, unmute                  stop printing, print again
 //	show NAME, pods               a node, all pods
-//	tally                         per zone: state, nodes down, nodes with a NoExecute taint of ours
+//	tally                         per zone: state, nodes down, nodes with a readiness NoExecute taint
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newWorld()
@@ -51,29 +52,29 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// world is an API server, its nodes and a Monitor, in virtual time. Actions take effect at once and are told back, as a
-// watch would.
+// world is an API server, its nodes and a Monitor, in virtual time. Actions take effect at once and are shown to the
+// Monitor, as by a watch.
 type world struct {
 	options Options
 	monitor *Monitor
 	now     unit.Instant
 	began   unit.Instant
-	step    time.Duration // by which our calendar was set
+	step    time.Duration // by which this process's calendar was set
 	nodes   map[string]*fakeNode
 	pods    map[string]Pod
 	apiDown bool
 	paused  bool
 	mute    bool
-	fail    int // next actions that fail
+	fail    int // number of next actions that fail
 	out     []string
 }
 
 type fakeNode struct {
 	Node
 	beats   bool
-	clock   time.Duration // by which the node's calendar is off
+	clock   time.Duration // by which the node's calendar differs
 	renewed unit.Wall
-	next    unit.Instant // next beat
+	next    unit.Instant // next renewal
 	hasNode bool
 }
 
@@ -86,12 +87,12 @@ func newWorld() *world {
 	return w
 }
 
-// wall is our calendar: the year 2026, and what it was set by.
+// wall is this process's calendar: the year 2026, plus step.
 func (w *world) wall() unit.Wall {
 	return unit.WallOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) + unit.Wall(w.now.Sub(w.began)) + unit.Wall(w.step)
 }
 
-// run executes one command and returns what it prints.
+// run executes one command, and returns what it prints.
 func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	w.out = nil
 	switch f[0] {
@@ -196,7 +197,7 @@ func (w *world) setNode(name string, args []string) {
 	}
 	if !n.hasNode {
 		n.hasNode, n.Created, n.UID = true, w.wall(), fmt.Sprintf("%s-%d", name, w.now)
-		n.Taints = []Taint{{Key: TaintNotReady, Effect: NoSchedule}} // as the API's admission does
+		n.Taints = []Taint{{Key: TaintNotReady, Effect: NoSchedule}} // as the API server's admission does
 		n.Changed, n.Allocatable = w.wall(), Load{CPU: 1000 * unit.CPU, Memory: unit.TiB, Pods: 1000}
 	}
 	n.Status = maps.Clone(n.Status)
@@ -234,7 +235,7 @@ func (w *world) setNode(name string, args []string) {
 	w.monitor.NodeSeen(w.now, w.wall(), n.Node)
 }
 
-// taintOf reads KEY:EFFECT; a key without a dot is one of node.kubernetes.io.
+// taintOf parses KEY:EFFECT; a key without a dot is one of node.kubernetes.io.
 func taintOf(s string) Taint {
 	key, effect, _ := strings.Cut(s, ":")
 	if !strings.Contains(key, ".") {
@@ -313,7 +314,7 @@ func (w *world) restart() {
 	}
 }
 
-// pass lets d go by in steps of 50 ms, so that lateness shows in the times printed.
+// pass lets d pass in steps of 50 ms, so that delays show in the times printed.
 func (w *world) pass(d time.Duration) {
 	end := w.now.Add(d)
 	for contact := w.now; w.now < end; w.now = w.now.Add(50 * time.Millisecond) {
@@ -397,7 +398,7 @@ func (w *world) carryOut(a Action) {
 	w.monitor.Done(w.now, a, true)
 }
 
-// carryOutPod does to a pod what was asked. One that is asked to go is gone at once if its node lives.
+// carryOutPod performs an action on a pod. An evicted pod ends at once if its node is alive.
 func (w *world) carryOutPod(a Action) {
 	p := w.pods[a.Pod.Name]
 	if a.Do == MarkNotReady {

@@ -13,9 +13,9 @@ import (
 )
 
 // TestAgainstPlainTwin drives a Monitor through random histories of nodes that die, return, move between zones and are
-// tainted by others, of pods that come and go, and of leaders that change. Beside it runs a twin that keeps no heaps, no
-// sums and no dirty lists: it looks at everything, every time. Who is emptied and when, who is evicted and when, and the
-// room there is must be the same.
+// tainted by others, of pods that come and go, and of leaders that change. Next to it runs a twin without heaps, sums
+// and dirty lists: it evaluates everything, every time. Both must agree on which node's pods may be evicted and when,
+// on which pods are evicted and when, and on the room.
 func TestAgainstPlainTwin(t *testing.T) {
 	seeds := uint64(30)
 	if testing.Short() {
@@ -44,7 +44,7 @@ func TestAgainstPlainTwin(t *testing.T) {
 type history struct {
 	t          *testing.T
 	rng        *rand.Rand
-	count      int // nodes that things happen to
+	count      int // number of nodes that change
 	m          *Monitor
 	now, began unit.Instant
 	nodes      map[string]*Node
@@ -54,12 +54,12 @@ type history struct {
 	grants, evictions, stops int
 }
 
-// twin is the plain version: what it must remember, and nothing derived.
+// twin is the plain version: only what must be remembered, and nothing computed from it.
 type twin struct {
 	zones   map[string]*twinZone
 	down    map[string]unit.Instant
 	granted map[string]bool
-	tainted map[string]map[string]unit.Instant // node, key (one for both readiness taints): since
+	tainted map[string]map[string]unit.Instant // by node and key (one key for both readiness taints): since when
 	arrived map[PodID]unit.Instant
 	stopped bool
 	listen  unit.Instant
@@ -77,16 +77,18 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h.began = h.now
 	o := Defaults()
 	o.EvictionRate, o.SecondaryRate, o.LargeZone = 0.5, 0.1, 3+h.rng.IntN(8)
-	// Every other history has few nodes, so that all may be down at once; it does not look at room. The others always have it.
+	// Every other history has few nodes, so that all may be down at once, and does not use ByRoom. The others always
+	// do.
 	h.count, o.ByRoom = 24, seed%2 == 0
 	if !o.ByRoom {
 		h.count = 5
 	}
-	o.Grace, o.StartupGrace = 1000*time.Hour, 1000*time.Hour // silence is TestHistories' matter; here nodes say what they are
+	// Silence is tested in TestHistories; here nodes report their state.
+	o.Grace, o.StartupGrace = 1000*time.Hour, 1000*time.Hour
 	h.m = New(h.now, o)
 	h.twin = twin{zones: map[string]*twinZone{}, down: map[string]unit.Instant{}, granted: map[string]bool{},
 		tainted: map[string]map[string]unit.Instant{}, arrived: map[PodID]unit.Instant{}, listen: h.now.Add(o.Hearing)}
-	for i := range h.count + one(o.ByRoom) { // the last one is the spare room: nothing happens to it
+	for i := range h.count + one(o.ByRoom) { // the last node is spare room: it never changes
 		name := fmt.Sprintf("n%02d", i)
 		h.nodes[name] = &Node{Name: name, UID: name, Status: map[ConditionType]Status{Ready: True}, Zone: h.zone(), Allocatable: Load{CPU: 1 << 40, Memory: 1 << 40, Pods: 1 << 20}}
 		h.see(name)
@@ -142,7 +144,8 @@ func (h *history) tick() {
 	}
 	for name, n := range h.nodes {
 		_, down := readinessTaint(n.Status[Ready])
-		emptied := down && (h.m.nodes[name].granted || n.hasReadiness()) && !h.twin.stopped // else its taint is about to go
+		// Otherwise its taint is about to be removed.
+		emptied := down && (h.m.nodes[name].granted || n.hasReadiness()) && !h.twin.stopped
 		if emptied != wantEmptied[name] {
 			h.t.Errorf("node %s in %s: emptied %v, the twin says %v", name, n.Zone, emptied, wantEmptied[name])
 		}
@@ -227,7 +230,7 @@ func (h *history) writePod(a Action) {
 	h.m.PodGone(h.now, a.Pod.ID)
 }
 
-// decide is the twin's pass: who may be emptied by now.
+// decide is the twin's pass: which nodes may get their NoExecute taint by now.
 func (h *history) decide() (emptied map[string]bool) {
 	t, o := &h.twin, h.m.o
 	zones := map[string][]string{}
@@ -315,7 +318,7 @@ func (h *history) decideZone(key string, names []string, state State, size int, 
 	}
 }
 
-// due is when the twin evicts p, by a look at its node's taints.
+// due is when the twin evicts p, by its node's taints.
 func (h *history) due(p Pod) (at unit.Instant, leaves bool) {
 	var right Taint
 	if n := h.nodes[p.Node]; n != nil {
@@ -345,7 +348,7 @@ func (h *history) taintsOf(node string) []Taint {
 	return nil
 }
 
-// checkSums works out the room anew.
+// checkSums computes the room from scratch and compares.
 func (h *history) checkSums() {
 	var room, leaving, waiting Load
 	for name, n := range h.nodes {

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// odd is a machine with a CPU-less node, a memory-less node and ids with holes, as its description would state it.
+// odd is a machine with a node without CPUs, a node without memory, and ids with gaps, as a description would state it.
 func odd() Machine {
 	return Machine{
 		NUMANodes: []NUMANode{

@@ -73,7 +73,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// A group that is killed as a whole names its first victim twice; process ids come back later.
+// When a whole group is killed, the first victim is named twice. Process ids are reused later.
 func TestAgain(t *testing.T) {
 	b := book()
 	k := kill(101, "/k/c1")
@@ -90,8 +90,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// As seen on Linux 6.1: the process that was chosen and the container's first are killed twice, the second time under the ids of
-// other threads of theirs.
+// As seen on Linux 6.1: the process that was chosen and the container's first process are logged twice, the second time
+// under the ids of other threads of theirs.
 func TestAgainAsThread(t *testing.T) {
 	b := book()
 	for _, c := range []struct {
@@ -101,7 +101,7 @@ func TestAgainAsThread(t *testing.T) {
 		again  bool
 	}{
 		{658, 1469816, false, false}, {100, 1265016, true, false}, {667, 1469816, true, true}, {598, 1265016, true, true},
-		{700, 1265016, false, false}, // a process of that size, by itself
+		{700, 1265016, false, false}, // a single process of that size
 	} {
 		k := kill(c.pid, "/k/c1")
 		k.Mapped, k.Whole = c.mapped*unit.KiB, c.whole
@@ -116,7 +116,8 @@ func TestAgainAsThread(t *testing.T) {
 	}
 }
 
-// A container that is killed as a whole ended of the process that held most, not of the last that was killed.
+// A container that is killed as a whole ended because of the process with the most memory, not because of the last one
+// killed.
 func TestEndedAsAWhole(t *testing.T) {
 	b := book()
 	first := kill(100, "/k/c1")

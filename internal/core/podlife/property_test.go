@@ -19,7 +19,7 @@ var (
 	histories = flag.Int("histories", 1500, "how many random histories to play")
 )
 
-// eachSeed runs f on many seeds, and on failure says how to see one again.
+// eachSeed runs f with many seeds. On failure it prints how to repeat one of them.
 func eachSeed(t *testing.T, f func(r *rand.Rand, say func(string, ...any)) error) {
 	first, n := uint64(1), *histories
 	if *seedFlag != 0 {
@@ -37,10 +37,10 @@ func eachSeed(t *testing.T, f func(r *rand.Rand, say func(string, ...any)) error
 	}
 }
 
-// judge watches a world from outside and remembers the first thing that was wrong.
+// judge watches a world and remembers the first violation.
 type judge struct {
 	w        *world
-	seen     Observation // what the last decision was made of
+	seen     Observation // what the last decision was based on
 	decision Decision
 	counts   map[string]uint32
 	terminal Phase
@@ -68,7 +68,7 @@ func (j *judge) wrong(format string, args ...any) {
 	}
 }
 
-// judge checks a decision against what it was made of.
+// judge checks a decision against the observation it was based on.
 func (j *judge) judge(d Decision, o Observation) {
 	j.seen, j.decision = o, d
 	s := d.Status
@@ -107,7 +107,7 @@ func (j *judge) judge(d Decision, o Observation) {
 	j.judgeRest(d, o, over, anyAlive)
 }
 
-// judgeRest checks that a pod rests only where something will wake it, or where there is nothing to do.
+// judgeRest checks that a pod without actions has a wake-up time, or has nothing left to do.
 func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
 	if !d.Wake.IsZero() && d.Wake <= j.w.now {
 		j.wrong("wakes at %s, which has passed", d.Wake.Sub(epoch))
@@ -123,7 +123,7 @@ func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
 	}
 	for i, st := range d.Status.Containers {
 		if st.Running != nil && (st.Kind == Init || st.Kind == Sidecar && !st.Started) {
-			return // its exit or its probe is what the others wait for
+			return // the others wait for its exit or its probe
 		}
 		if s := o.Spec.Containers[i]; s.Kind != Ephemeral && (st.Waiting != nil || st.Ended != nil && s.Policy == Always && st.Kind != Init) {
 			j.wrong("%s waits (%s) and nothing will wake the pod", st.Name, word(st))
@@ -131,7 +131,7 @@ func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
 	}
 }
 
-// judgeAction checks an action against the world as it is now.
+// judgeAction checks an action against the present world.
 func (j *judge) judgeAction(a Action) {
 	if a.Kind == StartContainer {
 		j.judgeStart(a)
@@ -177,7 +177,7 @@ func (j *judge) judgeStart(a Action) {
 	}
 }
 
-// judgeEnd checks that nothing is ended that runs as it should.
+// judgeEnd checks that nothing is stopped that runs as specified.
 func (j *judge) judgeEnd(a Action) {
 	var newest *Sandbox
 	for _, s := range j.w.sandboxes {
@@ -209,7 +209,7 @@ func (j *judge) judgeEnd(a Action) {
 	}
 }
 
-// randomPod fills a world with a pod of up to two inits, two sidecars and three mains.
+// randomPod fills a world with a pod of up to two init containers, two sidecars and three main containers.
 func randomPod(w *world, r *rand.Rand) {
 	w.o.Spec = Spec{Name: "p", Grace: time.Duration(r.IntN(20)) * time.Second}
 	if r.IntN(8) == 0 {
@@ -227,7 +227,8 @@ func randomPod(w *world, r *rand.Rand) {
 		for range r.IntN(4) {
 			p.runs = append(p.runs, run{int32(r.IntN(2)), time.Duration(r.IntN(30)) * time.Second})
 		}
-		last := run{0, -1} // in the end a main runs for ever or ends well, an init ends well
+		// The last run of a main container never ends or succeeds, that of an init container succeeds.
+		last := run{0, -1}
 		if kind == Init || kind == Main && s.Policy != Always && r.IntN(2) == 0 {
 			last = run{0, time.Duration(r.IntN(5)) * time.Second}
 		}
@@ -254,7 +255,7 @@ func randomSize(r *rand.Rand) resize.Size {
 	return sizeOf(unit.MilliCPU(100*r.IntN(4)), unit.Bytes(16*r.IntN(4))*unit.MiB)
 }
 
-// disturb does something to the world.
+// disturb changes something in the world.
 func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	w.wake = w.now.Add(time.Nanosecond)
 	name := w.o.Spec.Containers[r.IntN(len(w.o.Spec.Containers))].Name
@@ -302,7 +303,8 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 		}
 	case 14:
 		w.grant(name, randomSize(r))
-		if k := w.spec(name).Kind; k != Init && k != Ephemeral && r.IntN(3) == 0 { // the API lets no others ask for it
+		// The API refuses resizes of other kinds.
+		if k := w.spec(name).Kind; k != Init && k != Ephemeral && r.IntN(3) == 0 {
 			w.spec(name).Fixed += "'"
 		}
 	case 15:
@@ -312,7 +314,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	case 16:
 		w.uses[name] = unit.Bytes(r.IntN(64)) * unit.MiB
 	case 13:
-		if b != nil && b.State == Exited { // somebody cleans up behind our back
+		if b != nil && b.State == Exited { // it is removed from outside
 			for i := range w.containers {
 				if w.containers[i] == b {
 					w.containers = append(w.containers[:i], w.containers[i+1:]...)
@@ -323,7 +325,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	}
 }
 
-// heal ends all trouble, so that the pod can reach its end.
+// heal ends all disturbances, so that the pod can reach its final state.
 func heal(w *world) {
 	w.failures, w.fragile = nil, 0
 	for name, p := range w.programs {
@@ -337,7 +339,7 @@ func heal(w *world) {
 	w.wake = w.now.Add(time.Nanosecond)
 }
 
-// settled says whether the pod is where it should be, and if not, why.
+// settled reports whether the pod is in its final state, and if not, why.
 func settled(w *world, d Decision) error {
 	if len(d.Actions) > 0 {
 		return fmt.Errorf("it still does things: %v", d.Actions)
@@ -374,8 +376,8 @@ func settled(w *world, d Decision) error {
 	return nil
 }
 
-// TestRandomHistories disturbs random pods, checks every decision, then heals the world and wants them where they
-// belong within an hour (the longest waits are 5 min each).
+// TestRandomHistories disturbs random pods and checks every decision. Then it heals the world, and checks that the pods
+// are in their final state within an hour (the longest waits are 5 min each).
 func TestRandomHistories(t *testing.T) {
 	eachSeed(t, func(r *rand.Rand, say func(string, ...any)) error {
 		w := newWorld()
@@ -406,7 +408,7 @@ func TestRandomHistories(t *testing.T) {
 	})
 }
 
-// adopted checks that an agent that starts anew over a settled pod leaves it alone and reports the same.
+// adopted checks that a new agent changes nothing of a pod in its final state, and reports the same.
 func adopted(w *world, j *judge) error {
 	if w.finished {
 		return nil
@@ -415,15 +417,16 @@ func adopted(w *world, j *judge) error {
 	if len(d.Actions) > 0 {
 		return fmt.Errorf("a new agent disturbs a settled pod: %v", d.Actions)
 	}
-	d.Status.Reason, d.Status.Message = j.decision.Status.Reason, j.decision.Status.Message // the API keeps those of ended pods
+	// The API keeps those of ended pods.
+	d.Status.Reason, d.Status.Message = j.decision.Status.Reason, j.decision.Status.Message
 	if !reflect.DeepEqual(d.Status, j.decision.Status) {
 		return fmt.Errorf("a new agent reports\n%+v\nwhere the old one reported\n%+v", d.Status, j.decision.Status)
 	}
 	return nil
 }
 
-// TestForgettingIsHarmless plays each pod twice, once with an agent that restarts at random instants, and wants both to
-// end the same way.
+// TestForgettingIsHarmless plays each pod twice, once with an agent that restarts at random moments, and checks that
+// both end in the same way.
 func TestForgettingIsHarmless(t *testing.T) {
 	eachSeed(t, func(r *rand.Rand, say func(string, ...any)) error {
 		shape := r.Uint64()
@@ -431,8 +434,8 @@ func TestForgettingIsHarmless(t *testing.T) {
 		for i := range ends {
 			w := newWorld()
 			randomPod(w, rand.New(rand.NewPCG(shape, 2)))
-			heal(w)                     // a failure that is forgotten is none
-			w.o.Spec.ActiveDeadline = 0 // back-off is forgotten, so time goes another way
+			heal(w)                     // a failure that is forgotten does not count
+			w.o.Spec.ActiveDeadline = 0 // without the back-off the times differ
 			say("agent that forgets: %v\n%+v %+v", i == 1, w.o.Spec, w.programs)
 			j := watch(w, say)
 			for range 20 {
@@ -450,7 +453,7 @@ func TestForgettingIsHarmless(t *testing.T) {
 				return j.err
 			}
 			for k, st := range w.status.Containers {
-				if w.o.Spec.Containers[k].Kind == Main { // sidecars are stopped at another time
+				if w.o.Spec.Containers[k].Kind == Main { // sidecars are stopped at other times
 					ends[i] += string(w.status.Phase) + " " + st.Name + "=" + word(st) + " "
 				}
 			}

@@ -14,34 +14,34 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time on a simulated runtime. A block is one command and what came of
-// it. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt in virtual time on a simulated runtime. A block is one command and its outcome.
+// CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	pod [grace=30s] [deadline=D] [gates=(a,b)]   a new pod, agent and runtime; one container per line of input:
 //	    init|sidecar|main|ephemeral NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
 //	    [cpu=M] [memory=B]   limits, and requests equal to them: millicores, MiB
-//	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
-//	    hook=CODE@TIME|never   a postStart hook that ends so
-//	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
+//	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it reacts to SIGTERM
+//	    hook=CODE@TIME|never   a postStart hook, and how it ends
+//	run TIME [quiet]        let time pass; prints actions, and phase and container states when they change
 //	status                  print what is reported
 //	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
-//	probe NAME [starting] [unready] [dead]       what is known of its probes from now on
-//	probe NAME grace=D      dead, by a probe that has a grace of its own
-//	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | somebody removes it
-//	counted NAME N                               the API has another count of its restarts, and another run
+//	probe NAME [starting] [unready] [dead]       result of its probes from now on
+//	probe NAME grace=D      dead, by a probe that has its own grace period
+//	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | it is removed from outside
+//	counted NAME N                               the API shows another restart count and another run
 //	image NAME I            its image changes
-//	stop grace=D [keep] [disrupts] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
-//	forget | reboot [lost]  the agent restarts | the machine does; lost: the runtime remembers nothing afterwards
-//	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | a second one appears beside it
-//	resize NAME [cpu=M] [memory=B] [restart]     the node grants it other limits; restart: its resize policy demands one
-//	uses NAME|pod memory=B                       how much memory it uses from now on
-//	pending reason=R message=M | pending         the node does not grant a resize | no longer has one to judge
-//	meddle NAME [cpu=M] [memory=B]               somebody writes its cgroup
-//	debug NAME              somebody adds an ephemeral container
-//	wall STEP               the calendar steps
-//	gate TYPE STATUS        somebody reports a readiness gate
-//	hold message=M | hold                        the node does not let it start yet | lets it
-//	refuse reason=R message=M                    the node refuses the pod before anything ran
+//	stop grace=D [keep] [disrupts] [phase=P] [reason=R] [message=M]    order the end; keep: the pod object stays
+//	forget | reboot [lost]  the agent restarts | the machine reboots; lost: the runtime then has no containers
+//	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | there is a second sandbox
+//	resize NAME [cpu=M] [memory=B] [restart]     other limits are allocated; restart: its resize policy requires a restart
+//	uses NAME|pod memory=B                       memory in use from now on
+//	pending reason=R message=M | pending         the node does not allocate a resize | there is no pending resize any more
+//	meddle NAME [cpu=M] [memory=B]               its cgroup is changed from outside
+//	debug NAME              an ephemeral container is added
+//	wall STEP               the calendar is set
+//	gate TYPE STATUS        the condition of a readiness gate is reported
+//	hold message=M | hold                        the pod is held | it may start
+//	refuse reason=R message=M                    the node rejects the pod before anything of it ran
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var w *world
@@ -102,7 +102,7 @@ func integer(t *testing.T, text string) int64 {
 	return n
 }
 
-// limits is the size that a command names.
+// limits returns the size that a command names.
 func limits(t *testing.T, d *datadriven.TestData) resize.Size {
 	amount := func(key string) int64 {
 		if !d.HasArg(key) {
@@ -240,7 +240,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
-	w.wake = w.now // something happened: the shell looks
+	w.wake = w.now // something happened: the shell calls Step
 	return ""
 }
 
@@ -259,7 +259,7 @@ func number(t *testing.T, d *datadriven.TestData, key string) int64 {
 	return n
 }
 
-// play lets time pass and prints what happens.
+// play lets time pass, and prints what happens.
 func (w *world) play(t *testing.T, d *datadriven.TestData, for_ string) string {
 	length, err := time.ParseDuration(for_)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Sixty containers, each of which said as much as one may before it ended, twice, and whose next start fails with as
-// much: the status of them all has room for 12 KiB about ends and 64 KiB about waits.
+// Sixty containers with the longest possible messages about their last two ends, and about their next start, which
+// fails: the status has room for 12 KiB about ends and 64 KiB about waits.
 func TestMessagesOfOnePodAreBounded(t *testing.T) {
 	const containers = 60
 	said := strings.Repeat("\u00e9", 2048) // two bytes each

@@ -17,23 +17,23 @@ type world struct {
 	now        unit.Instant
 	wall       unit.Wall
 	life       *Life
-	o          Observation // Containers and Sandboxes are filled in from below
+	o          Observation // Containers and Sandboxes are set from the fields below
 	containers []*box
 	sandboxes  []*Sandbox
 	programs   map[string]program
 	failures   []*failure
 	lastID     int
-	busy       unit.Instant // the shell waits for stops until then
+	busy       unit.Instant // until then the shell waits for stops
 	finished   bool
 	generation int64
-	fragile    int // so many sandboxes die as soon as they are there
+	fragile    int // number of sandboxes that die as soon as they exist
 	group      resize.Size
 	uses       map[string]unit.Bytes // of memory, by container
 
-	steps   int // at this instant
+	steps   int // at the present moment
 	status  Status
 	wake    unit.Instant
-	said    func(format string, args ...any) // a line about what happens now
+	said    func(format string, args ...any) // prints what happens now
 	checked func(d Decision, o Observation)  // may be nil: called with every decision
 	asked   func(a Action)                   // may be nil: called before every action
 }
@@ -41,21 +41,21 @@ type world struct {
 // box is a container of the world.
 type box struct {
 	Container
-	exitAt unit.Instant // zero: runs for ever
+	exitAt unit.Instant // zero: never
 	exit   int32
 	hookAt unit.Instant // when its postStart hook ends; zero: never
-	hook   int32        // and how
-	start  Action       // that made it
+	hook   int32        // and its exit code
+	start  Action       // the action that started it
 }
 
-// program is what the runs of one container do: the nth run follows the nth entry, later ones the last.
+// program says how the runs of one container end: the nth run by the nth entry, later ones by the last.
 type program struct {
 	runs []run
-	term run // what SIGTERM does; for < 0: nothing
-	hook run // what its postStart hook does, if its spec has one
+	term run // reaction to SIGTERM; for < 0: none
+	hook run // result of its postStart hook, if its spec has one
 }
 
-// run ends with a code after a time; for < 0: never.
+// run is a run that ends with a code after a time; for < 0: never.
 type run struct {
 	code int32
 	for_ time.Duration
@@ -148,7 +148,7 @@ func (w *world) advance(to unit.Instant) {
 	}
 }
 
-// endHook is the end of a postStart hook, as the shell tells it.
+// endHook reports the end of a postStart hook, as the shell does.
 func (w *world) endHook(b *box) {
 	b.Hook = HookOver
 	if b.hook != 0 {
@@ -159,10 +159,10 @@ func (w *world) endHook(b *box) {
 
 func (w *world) end(b *box, code int32) {
 	b.State, b.ExitCode, b.FinishedAt = Exited, code, w.wall
-	delete(w.o.Probes, b.Name) // a prober forgets a run that ended
+	delete(w.o.Probes, b.Name) // a prober drops a run that has ended
 }
 
-// step is one pass of the shell.
+// step is one sync of the shell.
 func (w *world) step() (acted bool, err error) {
 	if w.steps++; w.steps > 50 {
 		return false, fmt.Errorf("at %s: 50 steps without rest, last actions %v", w.since(), w.status)
@@ -205,7 +205,7 @@ func (w *world) condition(kind string) *Condition {
 	return nil
 }
 
-// pastFrom is what agent/pods makes of a status that it wrote.
+// pastFrom returns what agent/pods makes of a status that it wrote.
 func pastFrom(st ContainerStatus) Past {
 	p := Past{ID: st.ID, ImageID: st.ImageID, RestartCount: st.RestartCount, Running: st.Running != nil, Ended: st.Ended, Last: st.Last, Over: st.Ended != nil}
 	if st.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
@@ -214,7 +214,7 @@ func pastFrom(st ContainerStatus) Past {
 	return p
 }
 
-// perform does an action and reports whether it succeeded.
+// perform performs an action, and reports whether it succeeded.
 func (w *world) perform(a Action) bool {
 	if w.asked != nil {
 		w.asked(a)
@@ -270,8 +270,8 @@ func (w *world) perform(a Action) bool {
 	return true
 }
 
-// resize takes the steps of a resize as the shell does: none if memory in use forbids one, else up to the first that
-// fails.
+// resize performs the steps of a resize as the shell does: none if memory in use forbids one, otherwise up to the first
+// that fails.
 func (w *world) resize(a Action, line string) bool {
 	var refusals []string
 	for _, step := range a.Steps {
@@ -305,7 +305,7 @@ func (w *world) resize(a Action, line string) bool {
 	return true
 }
 
-// sizeOf is the size of a container with these limits, and requests equal to them; zero: none.
+// sizeOf returns the size of a container with these limits, and requests equal to them; zero: no limit.
 func sizeOf(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
 	v := qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu))}
 	if cpu > 0 {
@@ -317,7 +317,7 @@ func sizeOf(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
 	return resize.SizeOf(v)
 }
 
-// grant gives a container another size, and the pod's group what follows from it.
+// grant allocates another size to a container, and to the pod's group what follows from it.
 func (w *world) grant(name string, size resize.Size) {
 	w.spec(name).Size = size
 	w.sizePod()
@@ -325,7 +325,7 @@ func (w *world) grant(name string, size resize.Size) {
 	w.o.Resizing.Generation = w.generation
 }
 
-// sizePod makes the pod's group as large as its containers together.
+// sizePod sets the size of the pod's group to the sum of its containers.
 func (w *world) sizePod() {
 	var sum qos.Values
 	sum.CPUPeriod = qos.CFSPeriodDefault
@@ -387,7 +387,7 @@ func (w *world) start(b *box) {
 	}
 }
 
-// stop has the shell wait until the container has died of SIGTERM or, at the end of the grace, of SIGKILL.
+// stop makes the shell wait until the container has died of SIGTERM or, at the end of the grace period, of SIGKILL.
 func (w *world) stop(a Action) {
 	for _, b := range w.containers {
 		if b.ID != a.ID || !b.alive() {
@@ -457,7 +457,7 @@ func describe(a Action, target string) string {
 	return fmt.Sprintf("%s %s: %s", a.Kind, target, a.Why)
 }
 
-// reboot ends every process, as a machine that goes down does, and the agent with them. With lost, the runtime forgets
+// reboot ends every process, including the agent, as a reboot of the machine does. With lost, the runtime loses
 // everything too.
 func (w *world) reboot(lost bool) {
 	for _, b := range w.containers {
@@ -477,15 +477,15 @@ func (w *world) reboot(lost bool) {
 func (w *world) restartAgent() {
 	w.life, w.busy, w.wake = New(0), 0, w.now
 	for _, b := range w.containers {
-		b.Hook = HookOver // nobody waits for it any more
+		b.Hook = HookOver // the process that waited for it no longer exists
 	}
-	if w.o.Stop != nil { // the new agent learns of the deletion from the API
+	if w.o.Stop != nil { // the new agent sees the deletion in the API
 		stop := *w.o.Stop
 		w.o.Stop = &stop
 	}
 }
 
-// order ends the pod within a grace as agent/pods does: a later order may only shorten what is left.
+// order ends the pod within a grace period as agent/pods does: a later order may only shorten the time left.
 func (w *world) order(grace time.Duration, o StopOrder) {
 	o.Deadline = w.now.Add(grace)
 	if old := w.o.Stop; old != nil {
@@ -502,7 +502,7 @@ func (w *world) order(grace time.Duration, o StopOrder) {
 	w.o.Stop = &o
 }
 
-// word is a container's state in a few words.
+// word describes a container's state in a few words.
 func word(st ContainerStatus) string {
 	switch {
 	case st.Running != nil && st.Ready:
@@ -532,7 +532,7 @@ func (s Status) words() string {
 	return strings.Join(out, " ")
 }
 
-// table prints a status for people.
+// table formats a status for people.
 func (w *world) table() string {
 	var out strings.Builder
 	s := w.status

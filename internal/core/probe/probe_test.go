@@ -30,7 +30,7 @@ func TestRandomHistories(t *testing.T) {
 		r := NewRun(specs, now, now, adopted)
 		busy := map[Kind]bool{}
 		stopping := false
-		failures := 0 // counted failures in a row of the probes that may kill
+		failures := 0 // consecutive counted failures of the probes that may make it dead
 		for step := range 200 {
 			var answers []Answer
 			for k := range kinds {
@@ -77,7 +77,7 @@ func TestRandomHistories(t *testing.T) {
 				anyBusy = anyBusy || b
 			}
 			if d.Wake.IsZero() && !anyBusy && !v.Dead && !stopping && specs.Any() {
-				// Only a startup probe that has succeeded and nothing else leaves nothing to do.
+				// With a startup probe only, nothing is left to do once it has succeeded.
 				if specs[Readiness] != nil || specs[Liveness] != nil || v.Starting {
 					t.Fatalf("seed %d step %d: nothing busy, no wake: forgotten", seed, step)
 				}

@@ -13,11 +13,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. A block is a new container, one command per line, and what was begun
-// and what changed. CONTRIBUTING.md says how to rewrite outcomes.
+// TestScenarios plays testdata/*.txt in virtual time. A block is a new container, one command per line, and the
+// outcome: which probes began, and what changed. CONTRIBUTING.md says how to rewrite outcomes.
 //
 //	container [KIND=DELAY/PERIOD/FAILURES/SUCCESSES[/eager]]... [adopted=started,ready] [phase=0.5]
-//	    KIND: startup, readiness, liveness; times in seconds; adopted: it ran before the agent began, and was that
+//	    KIND: startup, readiness, liveness; times in seconds; adopted: it ran before the agent began, in that state
 //	script KIND OUTCOMES   answers of that probe from now on, one letter each: s, f, u; the last one repeats
 //	takes KIND DURATION    how long that probe takes to answer
 //	run DURATION           time passes
@@ -129,7 +129,7 @@ func (w *world) print(what, detail string) {
 	fmt.Fprintf(&w.out, "%6.1fs %-18s %s\n", w.now.Sub(w.began).Seconds(), strings.TrimSpace(what+" "+detail), strings.Join(state, ", "))
 }
 
-// pass lets time pass until end, jumping from one event to the next.
+// pass lets time pass until end, from one event to the next.
 func (w *world) pass(end unit.Instant) {
 	for {
 		var answers []Answer

@@ -48,7 +48,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The uid is read back from the last element of the path.
+// The UID is read from the last element of the path.
 func TestUID(t *testing.T) {
 	for _, l := range []Layout{layout(t, Cgroupfs, "/"), layout(t, Systemd, "/a-b/c")} {
 		for _, uid := range []string{"7-8", "0b1c", "d7a9f2ea-5a02-4f52-a9f4-1b8a5d3b5a07"} {
@@ -119,8 +119,8 @@ func TestReservedGroup(t *testing.T) {
 	}
 }
 
-// A group's name and path have the limits of Linux and of systemd, whatever a slice's name expands to. The longest are
-// taken.
+// A group's name and path have the limits of Linux and of systemd, whatever a slice's name expands to. The longest
+// possible ones are accepted.
 func TestReservedGroupIsBounded(t *testing.T) {
 	fs, sd := layout(t, Cgroupfs, "/"), layout(t, Systemd, "/")
 	longest := strings.Repeat("a", 249) + ".slice"
@@ -147,7 +147,7 @@ func TestReservedGroupIsBounded(t *testing.T) {
 	}
 }
 
-// Names of reserved groups come from a file: whatever they are, the result is a clean path below the root, or an error.
+// Names of reserved groups come from a file: every name gives a clean path below the root, or an error.
 func FuzzReserved(f *testing.F) {
 	for _, seed := range []string{"/system.slice", "a-b", "..", "/x/../..", "a--b.slice", "-", "\x00"} {
 		cost.Attack(f, seed)

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// amounts states CPU in thousandths and memory in MiB; a negative number leaves the resource absent.
+// amounts has CPU in thousandths and memory in MiB; a negative number leaves the resource absent.
 func amounts(cpu, memory int64) Amounts {
 	var a Amounts
 	if cpu >= 0 {
@@ -58,7 +58,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// Requests are max(containers + sidecars, dearest moment of the start) + overhead.
+// Requests are max(containers + sidecars, most at one time of the start) + overhead.
 func TestRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod  Pod

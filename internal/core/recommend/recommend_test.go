@@ -7,7 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// TestFormulas holds the figures that the vendors publish, or that their scripts print, for machines they name.
+// TestFormulas checks the figures that the vendors publish, or that their scripts print, for the machines that they
+// name.
 func TestFormulas(t *testing.T) {
 	for _, c := range []struct {
 		cpus    int64
@@ -75,7 +76,7 @@ func TestPodsGroup(t *testing.T) {
 	}
 }
 
-// TestQuantiles holds that each quantile was really seen.
+// TestQuantiles checks that each quantile is a point of the series.
 func TestQuantiles(t *testing.T) {
 	var s series[int]
 	if q := s.quantiles(); q != (Quantiles[int]{}) {

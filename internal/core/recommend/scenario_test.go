@@ -13,13 +13,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
-// TestScenarios runs testdata. "watch" folds the samples of its input and prints the report and the recommendation for a
-// node of 4 CPUs, 8 GiB and 110 pods. Lines of the input:
+// TestScenarios plays testdata/*.txt. "watch" collects the samples of its input, and prints the report and the
+// recommendation for a node of 4 CPUs, 8 GiB and 110 pods. Lines of the input:
 //
 //	at TIME busy=TIME inuse=MIB [pods=N]     begins a sample
-//	group NAME CPU MIB                       a group of all pods in it
+//	group NAME CPU MIB                       a group with all its pods
 //	slice CPU MIB                            system.slice
-//	process PID NAME CPU RESIDENT PRIVATE    outside the pods; NAME may be a command line, with / for its spaces
+//	process PID NAME CPU RESIDENT PRIVATE    outside the pods; NAME may be a command line, with / instead of spaces
 //	repeat N EVERY [NAME=CPU...]             N more samples like the last, EVERY apart, in each of which busy and the named
 //	                                         processes and groups have used that much more CPU
 func TestScenarios(t *testing.T) {

@@ -25,7 +25,7 @@ func size(shares qos.Shares, quota time.Duration, memory unit.Bytes) Size {
 
 const ms = time.Millisecond
 
-// Orders that the scenarios of core/podlife do not show.
+// Orders of steps that the scenarios of core/podlife do not show.
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -63,8 +63,8 @@ func random(r *rand.Rand) Size {
 	return size(qos.Shares(2+r.IntN(3)), time.Duration(1+r.IntN(3))*ms, unit.Bytes(1+r.IntN(3)))
 }
 
-// TestPlanIsSafeAnywhere wants every plan to lead to the end, from wherever it was broken off, with a container's
-// limits within the pod's all the way whenever they are at both ends.
+// TestPlanIsSafeAnywhere checks that plans lead to the desired sizes from wherever they were interrupted. If a
+// container's limits are within the pod's at the beginning and at the end, they are within them all the time.
 func TestPlanIsSafeAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 20_000 {
@@ -80,7 +80,7 @@ func TestPlanIsSafeAnywhere(t *testing.T) {
 			if again := Plan(pod, containers); !reflect.DeepEqual(steps, again) {
 				t.Fatalf("round %d: two plans for one pod", round)
 			}
-			for _, step := range steps[:1+r.IntN(len(steps))] { // broken off anywhere
+			for _, step := range steps[:1+r.IntN(len(steps))] { // interrupted anywhere
 				take(step, &pod, containers)
 				for _, c := range containers {
 					if !within(c.Has, pod.Has) {
@@ -112,7 +112,7 @@ func within(inner, outer Size) bool {
 	return bound(inner.Quota) <= bound(outer.Quota) && bound(inner.Memory) <= bound(outer.Memory)
 }
 
-// larger has the larger limits of both; the sizes of these tests have all.
+// larger has the larger limits of both. The sizes in these tests all have limits.
 func larger(a, b Size) Size {
 	if bound(b.Quota) > bound(a.Quota) {
 		a.Quota = b.Quota
@@ -143,7 +143,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestBackToAmounts wants every request and limit to come back from what the kernel is told.
+// TestBackToAmounts checks that every request and limit can be computed from the kernel's settings.
 func TestBackToAmounts(t *testing.T) {
 	for cpu := unit.MilliCPU(10); cpu < 20_000; cpu++ { // below 2m and 10m the kernel has minima
 		s := size(qos.SharesOf(cpu), time.Duration(cpu)*qos.CFSPeriodDefault/time.Duration(unit.CPU), 0)
@@ -156,7 +156,7 @@ func TestBackToAmounts(t *testing.T) {
 	}
 }
 
-// What another process wrote last is not known where the kernel does not tell it and nobody was told.
+// What another process wrote last is not known if the kernel does not return it and it was not reported.
 func TestAdopted(t *testing.T) {
 	reported := size(10, ms, 64)
 	onV2 := func(s Size) Size {
@@ -184,7 +184,7 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// A step that failed may have been taken, and so the next plan takes it again, whatever is wanted by then.
+// A step that failed may have been written all the same. So the next plan writes it again, whatever is desired by then.
 func TestTorn(t *testing.T) {
 	before, to := size(10, ms, 64), size(20, 2*ms, 128)
 	v1 := to
@@ -195,7 +195,7 @@ func TestTorn(t *testing.T) {
 		name string
 		step Step
 		has  Size
-		want string // planned on the way back to what was before
+		want string // the plan for the way back to the sizes before
 	}{
 		{"CPU, v1", Step{Name: "c", Resource: CPU, Request: true, Limit: true, To: to}, v1, "[c shares=10 quota=1ms/100ms]"},
 		{"CPU, v2", Step{Name: "c", Resource: CPU, Request: true, Limit: true, To: to}, v2, "[c shares=10 quota=1ms/100ms]"},

@@ -9,14 +9,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// history plays a Limiter by chance and holds its invariants. It returns what was decided, as text.
+// history drives a Limiter at random and checks its invariants. It returns the decisions as text.
 func history(t *testing.T, seed uint64) string {
 	t.Helper()
 	chance := rand.New(rand.NewPCG(seed, 1))
 	o := Options{InFlightMax: 1 + chance.IntN(40), Tolerance: 1.1 + 10*chance.Float64()}
 	w := &world{now: start, l: New(start, o), server: server{base: time.Duration(1+chance.IntN(50)) * time.Millisecond, parallel: 1 + chance.IntN(30)}}
 	trace := ""
-	closed := unit.Instant(0) // until when a refusal asked for nothing
+	closed := unit.Instant(0) // until when a refusal forbade writes
 	longest := time.Duration(0)
 	for range 400 {
 		switch chance.IntN(8) {
@@ -67,7 +67,7 @@ func history(t *testing.T, seed uint64) string {
 	return trace
 }
 
-// TestRandomHistories: whatever the server does, the limit is kept, refusals are obeyed, nobody starves, and the same
+// TestRandomHistories: whatever the server does, the limit is kept, refusals are obeyed, no kind starves, and the same
 // history gives the same decisions.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(60) {
@@ -77,8 +77,8 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// TestRandomServers: under a burst that does not end, any server is used well, and answers hardly slower than at rest:
-// what its other clients feel.
+// TestRandomServers: under a burst that does not end, any server is well used, and its answers, also those to other
+// clients, take hardly longer than at rest.
 func TestRandomServers(t *testing.T) {
 	for seed := range uint64(60) {
 		chance := rand.New(rand.NewPCG(seed, 2))
@@ -99,7 +99,7 @@ func TestRandomServers(t *testing.T) {
 		took := total / float64(flying) / rate // Little's law
 		slow := took > 2*s.base.Seconds()+slack.Seconds()
 		if most < 1.25/PeriodMax.Seconds() {
-			slow = false // it bears little more than one write in each PeriodMax, which is sent whatever the limit
+			slow = false // it handles little more than one write in each PeriodMax, which is sent whatever the limit
 		}
 		if rate < 0.7*most || slow {
 			t.Errorf("seed %d: base %v, %d at once: %.0f/s of %.0f, %.1f ms each, limit %.1f", seed, s.base, s.parallel, rate, most, 1000*took, w.l.Limit())
@@ -107,13 +107,13 @@ func TestRandomServers(t *testing.T) {
 	}
 }
 
-// TestFirstThings: when all kinds wait, two thirds of the writes are marks, and none is left out.
+// TestFirstThings: when all kinds wait, two thirds of the writes are marks, and every kind gets some.
 func TestFirstThings(t *testing.T) {
 	for parallel := 1; parallel <= 64; parallel *= 2 {
 		w := &world{now: start, l: New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}), server: server{base: 5 * time.Millisecond, parallel: parallel}}
 		for _, k := range Kinds() {
 			if k == Bind || k == Overdue {
-				continue // nobody who marks binds, or lets Events become overdue
+				continue // a component that marks nodes does not bind, and its Events do not become overdue
 			}
 			for range 100_000 {
 				w.l.Want(w.now, k)
@@ -134,7 +134,7 @@ func TestFirstThings(t *testing.T) {
 	}
 }
 
-// TestCrowdOfClasses: what a server is asked is bounded in memory, whoever names the classes.
+// TestCrowdOfClasses: the memory for classes is limited, however many there are.
 func TestCrowdOfClasses(t *testing.T) {
 	l := New(start, Options{InFlightMax: 1, Tolerance: ToleranceDefault})
 	now := start
@@ -154,9 +154,8 @@ func TestCrowdOfClasses(t *testing.T) {
 	}
 }
 
-// TestSlowServerIsAskedAsUpstreamAsks: when others make everything take many times as long, nobody waits for them for
-// ever: slowMin writes are under way at all times, or 20 a second go out, eight at once at most, until the server says
-// that it wants none.
+// TestSlowServerIsAskedAsUpstreamAsks: when others make all requests many times slower, writes do not wait forever:
+// slowMin writes are in flight at all times, or 20 a second are sent, at most eight at once, until the server refuses.
 func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
 	for _, others := range []int{50, 200, 400} {
 		w := &world{now: start, l: New(start, Options{InFlightMax: 32, Tolerance: ToleranceDefault}), server: server{base: 4 * time.Millisecond, parallel: 4}}
@@ -188,13 +187,13 @@ func TestHangingBindsHoldUpNobody(t *testing.T) {
 	for range 1000 {
 		l.Want(now, Bind)
 	}
-	for n := 0; n < 200; n++ { // the limit rises to what the server bears
+	for n := 0; n < 200; n++ { // the limit rises to what the server handles
 		if _, ok := l.Next(now); ok {
 			now = now.Add(time.Millisecond)
 			l.Done(now, Outcome{Kind: Bind, Class: "bind", Took: time.Millisecond})
 		}
 	}
-	for _, ok := l.Next(now); ok; _, ok = l.Next(now) { // and from now on nothing is answered
+	for _, ok := l.Next(now); ok; _, ok = l.Next(now) { // from now on nothing is answered
 	}
 	began := map[Kind]int{}
 	for end := now.Add(20 * time.Second); now < end; now = now.Add(100 * time.Millisecond) {

@@ -12,17 +12,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt against a server whose answers take longer the more it has to do. Commands:
+// TestScenarios plays testdata/*.txt against a server whose answers take longer the more requests it has. Commands:
 //
-//	new max=N tolerance=X                  a Limiter that knows nothing, before a server at rest
-//	server base=D parallel=N others=N      from now on: what an answer takes alone, how many it works at without delay, and how many requests of
-//	                                       others it always has
+//	new max=N tolerance=X                  a Limiter without knowledge, and a server at rest
+//	server base=D parallel=N others=N      from now on: how long an answer takes alone, how many requests it handles without
+//	                                       delay, and how many requests of others it always has
 //	server refuse retry-after=D | fail after=D | ok
 //	want KIND=N ...                        so many more writes wait
 //	run for=D every=D                      virtual time passes; prints a line each period
 //
-// A line has the moment, the limit, what is in flight, and of each kind that was wanted how many began in the period
-// and how many wait.
+// A line has the moment, the limit, the number of writes in flight, and for each kind that was wanted how many writes
+// began in the period and how many wait.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{}
@@ -92,7 +92,7 @@ func kindNamed(t *testing.T, name string) Kind {
 	return 0
 }
 
-// server takes base for an answer, and longer in proportion when it has more than parallel requests.
+// server takes base for an answer, and proportionally longer when it has more than parallel requests.
 type server struct {
 	base       time.Duration
 	parallel   int
@@ -127,7 +127,7 @@ func (s *server) order(t *testing.T, d *datadriven.TestData) {
 	}
 }
 
-// serve is what comes of a write that begins while so many are in flight, itself one of them.
+// serve returns the outcome of a write that begins while so many are in flight, including itself.
 func (s *server) serve(k Kind, flying int) Outcome {
 	o := Outcome{Kind: k, Class: Class(k.String()), Took: time.Duration(float64(s.base) * max(1, float64(flying+s.others)/float64(s.parallel))), Answer: s.answer}
 	switch s.answer {
@@ -139,7 +139,7 @@ func (s *server) serve(k Kind, flying int) Outcome {
 	return o
 }
 
-// flight is a write on its way.
+// flight is a write in flight.
 type flight struct {
 	Outcome
 	ends unit.Instant
@@ -164,7 +164,7 @@ func (w *world) start() {
 	}
 }
 
-// run plays until the moment to.
+// run plays until the given moment.
 func (w *world) run(to unit.Instant) {
 	for {
 		next, ends := to, -1

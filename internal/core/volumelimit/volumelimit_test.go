@@ -32,8 +32,8 @@ func TestBoundsOfOnePod(t *testing.T) {
 	}
 }
 
-// TestEverybodyGetsItsShare has greedy pods take all that they are given, in any order, as long as the node takes pods.
-// Then there is still the share of every pod that has less.
+// TestEverybodyGetsItsShare lets pods take everything that they are allowed to, in any order, until the node has its
+// maximum of pods. Then every pod that has less than its share can still get its share.
 func TestEverybodyGetsItsShare(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
