@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The name of the file decides first, then the first argument; the program sees its own name as argument zero.
+// The name of the file has precedence over the first argument; the program gets its own name as argument zero.
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		args, want string

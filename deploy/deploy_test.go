@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// kinds are the kinds that our programs speak of, by their names in package kube.
+// kinds are the kinds that our programs use, by their names in package kube.
 var kinds = map[string]kube.Kind{
 	"Events":               kube.Events,
 	"Leases":               kube.Leases,
@@ -26,7 +26,7 @@ var kinds = map[string]kube.Kind{
 	"TokenReviews":         kube.TokenReviews,
 }
 
-// verbs are what the methods of kube.Client that take a kind ask of the API server.
+// verbs are the API verbs of the methods of kube.Client that take a kind.
 var verbs = map[string][]string{
 	"Create":   {"create"},
 	"Delete":   {"delete"},
@@ -38,15 +38,14 @@ var verbs = map[string][]string{
 	"Watch":    {"watch"},
 }
 
-// others are the calls that ask for something without naming a kind.
+// others are calls that send requests without naming a kind.
 var others = map[string][]string{
 	"Evict":       {"create pods/eviction"},
 	"NewRenewals": {"list leases", "watch leases"},
 	"NewRecorder": {"create events", "patch events"}, // sink.create and sink.patch in internal/kube/recorder.go
 }
 
-// requests finds in the source of packages what they ask of the API server: "verb resource" or "verb
-// resource/subresource".
+// requests returns the requests in the source of packages: "verb resource" or "verb resource/subresource".
 func requests(t *testing.T, packages ...string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -67,7 +66,7 @@ func requests(t *testing.T, packages ...string) map[string]bool {
 				switch n := n.(type) {
 				case *ast.CallExpr:
 					note(t, path, n, found)
-				case *ast.CompositeLit: // a row of a table of kinds to watch begins with the kind
+				case *ast.CompositeLit: // case *ast.CompositeLit: // a row in a table of watched kinds begins with the kind
 					if len(n.Elts) > 0 && kindOf(n.Elts[0]) != "" {
 						add(t, path, verbs["Informer"], kindOf(n.Elts[0]), found)
 					}
@@ -79,7 +78,7 @@ func requests(t *testing.T, packages ...string) map[string]bool {
 	return found
 }
 
-// note adds what one call asks.
+// note adds the requests of one call.
 func note(t *testing.T, path string, call *ast.CallExpr, found map[string]bool) {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -105,7 +104,7 @@ func note(t *testing.T, path string, call *ast.CallExpr, found map[string]bool) 
 				found[asks[0]+" "+of.Resource+"/"+strings.Trim(last.Value, `"`)] = true // a subresource
 				return
 			}
-			if call.Ellipsis.IsValid() { // whoever calls this one says which subresource, if any: a node's status, here
+			if call.Ellipsis.IsValid() { // if call.Ellipsis.IsValid() { // the caller passes the subresource: here, a node's status
 				found[asks[0]+" "+of.Resource+"/status"] = true
 			}
 		}
@@ -123,7 +122,7 @@ func add(t *testing.T, path string, asks []string, kind string, found map[string
 	}
 }
 
-// kindOf returns X of kube.X; empty for anything else.
+// kindOf returns X of kube.X; empty for any other expression.
 func kindOf(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if x, ok := s.X.(*ast.Ident); ok && x.Name == "kube" {
@@ -133,14 +132,14 @@ func kindOf(e ast.Expr) string {
 	return ""
 }
 
-// granted returns what a manifest's roles allow, in the same form.
+// granted returns what a manifest's roles allow, in the form of requests.
 func granted(t *testing.T, manifest string) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
 	for _, document := range strings.Split(manifest, "\n---\n") {
 		var role rbacv1.ClusterRole
 		if err := yaml.Unmarshal([]byte(document), &role); err != nil || role.Kind != "ClusterRole" {
-			continue // installed() of internal/cluster is tested to be well formed
+			continue // continue // internal/cluster tests that the manifests are well formed
 		}
 		for _, rule := range role.Rules {
 			for _, resource := range rule.Resources {
@@ -153,8 +152,8 @@ func granted(t *testing.T, manifest string) map[string]bool {
 	return all
 }
 
-// TestRolesAreWhatIsAsked: each program may do what its source asks for, and nothing else. That a program asks for no
-// more than this test finds shows in test/e2e, where it runs under its role.
+// TestRolesAreWhatIsAsked: each program's role allows exactly the requests in its source. test/e2e, where programs run
+// with their roles, shows that they send no requests that this test misses.
 func TestRolesAreWhatIsAsked(t *testing.T) {
 	for _, c := range []struct {
 		name, manifest string

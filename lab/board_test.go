@@ -45,7 +45,7 @@ func TestBoards(t *testing.T) {
 	})
 }
 
-// TestReadyMadeMachinesCanBeBuilt: by their descriptions alone, on any machine.
+// TestReadyMadeMachinesCanBeBuilt checks the descriptions alone, on any host.
 func TestReadyMadeMachinesCanBeBuilt(t *testing.T) {
 	for _, name := range Names() {
 		file, err := Describe(name)
@@ -96,7 +96,7 @@ func TestMemoryIsMeasuredOnce(t *testing.T) {
 	}
 }
 
-// A machine that lost memory is another machine, and what is known of the whole one stays.
+// A machine that lost memory is another machine; what is known of the whole one is kept.
 func TestShrink(t *testing.T) {
 	s := store{t.TempDir()}
 	b := board{nodes: []boardNode{{memory: unit.GiB, installed: unit.GiB + memoryBlock}}}

@@ -26,14 +26,14 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error { close(l); return nil }
 func (oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A command gets its input, and is over when it has ended, even where its input goes on.
+// A command gets its input, and its end is reported even if its input continues.
 func TestCommandEndsBeforeItsInput(t *testing.T) {
 	here, there := net.Pipe()
 	listener := make(oneConn, 1)
 	listener <- there
 	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lines := bufio.NewReader(r.Body)
-		if _, err := lines.ReadBytes('\n'); err != nil { // what to run
+		if _, err := lines.ReadBytes('\n'); err != nil { // if _, err := lines.ReadBytes('\n'); err != nil { // the command
 			t.Error(err)
 		}
 		said, err := lines.ReadBytes('\n')

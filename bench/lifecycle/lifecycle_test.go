@@ -26,7 +26,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestSee: what a watch shows of one node, in order, is dated when it begins and not when it is repeated.
+// TestSee: the changes of one node in a watch, in order; each state is dated when it begins, not when it is repeated.
 func TestSee(t *testing.T) {
 	n := &nodes{by: map[string]*nodeSeen{}, wake: make(chan struct{}, 1)}
 	show := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *nodeSeen {
@@ -52,7 +52,7 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestBars: what was not measured passes nothing, and each bar of the issue is there.
+// TestBars: a bar without a measured value is missed, and each bar of the issue exists.
 func TestBars(t *testing.T) {
 	c, err := parseFlags(nil)
 	if err != nil {
@@ -72,12 +72,12 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// TestFelt: what another client asked is told by when it was due, and what failed is counted.
+// TestFelt: a request of another client belongs to the span in which it was due, and failed requests are counted.
 func TestFelt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "asked.txt")
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	var text strings.Builder
-	for i := range 200 { // two a second: 10 ms at rest, 30 ms from second 50 on
+	for i := range 200 { // for i := range 200 { // two per second: 10 ms at rest, 30 ms from second 50
 		took := 10 * time.Millisecond
 		if i >= 100 {
 			took = 30 * time.Millisecond

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// TestNoise: the report says where somebody else used the machine.
+// TestNoise: the report warns when other processes used the machine.
 func TestNoise(t *testing.T) {
 	m := record.NewMeasurement(kubelet, 1)
 	m.Put("cores_others_steady", 0.5, 1)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestJudge: what was not measured must never look like a pass.
+// TestJudge: a bar without a measured value must never look like a pass.
 func TestJudge(t *testing.T) {
 	unknown := math.NaN()
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeEither: a share of what is possible does as well as a ratio to upstream's.
+// TestJudgeEither: a share of the possible maximum can replace a ratio to upstream's value.
 func TestJudgeEither(t *testing.T) {
 	unknown := math.NaN()
 	bar := Bar{RatioMin: 3, Or: "share", OrMin: 0.8}
@@ -100,7 +100,7 @@ func TestReportWarns(t *testing.T) {
 	}
 }
 
-// TestPlay: sides take turns, what fails is noted and the run goes on, and the report is there after each round.
+// TestPlay: sides alternate, a failure is recorded and the run continues, and the report is written after each round.
 func TestPlay(t *testing.T) {
 	r := &Report{Program: "test", Ours: "a", Theirs: "b", Rounds: 2}
 	file := filepath.Join(t.TempDir(), "results", "r.md")
@@ -122,7 +122,7 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-// TestProc reads what this process used: a busy loop uses something, and the machine at least as much.
+// TestProc reads the CPU time of this process: a busy loop uses some, and the machine uses at least as much.
 func TestProc(t *testing.T) {
 	before, err := CPUSeconds(os.Getpid())
 	if err != nil {

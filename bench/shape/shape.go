@@ -407,10 +407,11 @@ func mount(p *corev1.Pod, name string) []Change {
 	return []Change{{Object: volume}, {Object: claim}}
 }
 
-// fillTries is how many nodes are tried for a pod that is there at the start.
+// fillTries is how many nodes are tried for a pod of the start.
 const fillTries = 20
 
-// fill puts one more pod on a node that has room for it. One that finds none, and one with claims, is left out.
+// fill adds one more pod to a node that has room for it. A pod that does not fit on the tried nodes, or that has
+// claims, is left out.
 func (c *Cluster) fill() {
 	k := c.draw()
 	if k.of == statefulSet || len(c.nodes) == 0 {
@@ -434,7 +435,7 @@ func (c *Cluster) fill() {
 	}
 }
 
-// Next is what happens before the next pod comes, and the pod.
+// Next returns the changes before the next pod arrives, and the pod.
 func (c *Cluster) Next() (before []Change, p *corev1.Pod) {
 	happens := int(c.o.Churn)
 	if c.r.Float64() < c.o.Churn-float64(happens) {
@@ -447,14 +448,14 @@ func (c *Cluster) Next() (before []Change, p *corev1.Pod) {
 	return append(before, first...), p
 }
 
-// event is one thing that happens: mostly, a pod ends.
+// event is one change: usually, a pod ends.
 func (c *Cluster) event() []Change {
 	switch at := c.r.IntN(1000); {
 	case at < 5 && len(c.nodes) > 0:
 		return c.replaceNode()
 	case at < 35 && len(c.nodes) > 0:
 		n := c.nodes[c.r.IntN(len(c.nodes))]
-		n.object = n.object.DeepCopy() // who was told keeps the old one
+		n.object = n.object.DeepCopy() // n.object = n.object.DeepCopy() // callers that got the old object keep it
 		n.object.Labels[readingKey] = fmt.Sprint("v", c.r.IntN(1000))
 		return []Change{{Object: n.object}}
 	case at < 65:
@@ -467,7 +468,7 @@ func (c *Cluster) event() []Change {
 	return c.end()
 }
 
-// end deletes a pod that is there. Old ones live longer: of two that are drawn the younger ends.
+// end deletes a pod. Older pods live longer: of two random ones the younger ends.
 func (c *Cluster) end() []Change {
 	if len(c.pods) == 0 {
 		return nil
@@ -479,7 +480,7 @@ func (c *Cluster) end() []Change {
 	return []Change{{Object: p, Gone: true}}
 }
 
-// rollOut begins a new revision of a Deployment. The ReplicaSet of the one before the last is deleted.
+// rollOut begins a new revision of a Deployment. The ReplicaSet of the revision before the last is deleted.
 func (c *Cluster) rollOut() (out []Change) {
 	k := c.draw()
 	if k.of != deployment {
@@ -494,7 +495,7 @@ func (c *Cluster) rollOut() (out []Change) {
 	return append(out, Change{Object: k.replicaSet()})
 }
 
-// replaceNode has a node go with its pods, and another come.
+// replaceNode deletes a node with its pods and adds another node.
 func (c *Cluster) replaceNode() (out []Change) {
 	i := c.r.IntN(len(c.nodes))
 	old := c.nodes[i].object

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestSame: the seed decides everything.
+// TestSame: the same seed makes the same cluster.
 func TestSame(t *testing.T) {
 	history := func(seed uint64) (out []any) {
 		c := New(Options{Seed: seed, Nodes: 50, Pods: 300, Kinds: 40, Churn: 1.5})
@@ -27,8 +27,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestShape: few kinds have most pods, no node has more than it offers, names are given once, and only what is there
-// is deleted.
+// TestShape: a few kinds have most pods, pods on a node do not exceed its capacity, names are unique, and only existing
+// objects are deleted.
 func TestShape(t *testing.T) {
 	c := New(Options{Seed: 1, Nodes: 200, Pods: 3000, Kinds: 300, Churn: 2})
 	free := map[string][2]int64{}

@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster"
 )
 
-// TestEveryVerbExplainsItself walks the verbs: each is there once, says what it does in a phrase and in full, shows at
-// least one whole command line, and says what each of its flags is for.
+// TestEveryVerbExplainsItself checks the help of every verb: each exists once, has a short and a long description, an
+// example with a whole command line, and a text for each of its flags.
 func TestEveryVerbExplainsItself(t *testing.T) {
 	seen := map[string]bool{}
 	var walk func(c *cobra.Command)
@@ -46,7 +46,7 @@ func TestEveryVerbExplainsItself(t *testing.T) {
 	}
 }
 
-// Our two flags come first; all that follows is kubectl's, whatever it looks like.
+// Our two flags come first; all further arguments are for kubectl, whatever they look like.
 func TestSplitKubectlArgs(t *testing.T) {
 	for _, c := range []struct {
 		args, instance, stateDir, rest string
@@ -67,7 +67,7 @@ func TestSplitKubectlArgs(t *testing.T) {
 	}
 }
 
-// TestExitCodes holds what scripts rely on: 0 done, 1 failed, 2 bad usage or input.
+// TestExitCodes checks the exit codes that scripts rely on: 0 done, 1 failed, 2 bad usage or input.
 func TestExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		args string

@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// kubeadmLine is the command of kubeadm 1.36's static pod (cmd/kubeadm/app/phases/controlplane), k3sLine what k3s 1.36
-// gives its scheduler (pkg/daemons/control).
+// kubeadmLine is the command of kubeadm 1.36's static pod (cmd/kubeadm/app/phases/controlplane), k3sLine the arguments
+// that k3s 1.36 passes to its scheduler (pkg/daemons/control).
 var (
 	kubeadmLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG", "--bind-address=127.0.0.1",
 		"--kubeconfig=KUBECONFIG", "--leader-elect=true"}
@@ -32,7 +32,7 @@ var (
 		"--tls-cert-file=", "--tls-private-key-file=", "--feature-gates=NodeDeclaredFeatures=false"}
 )
 
-// TestCommandLinesOfOthers: what starts kube-scheduler is understood, whatever the program's name is.
+// TestCommandLinesOfOthers: command lines for kube-scheduler are accepted, whatever the program's name is.
 func TestCommandLinesOfOthers(t *testing.T) {
 	for name, line := range map[string][]string{"kubeadm": kubeadmLine, "k3s": k3sLine} {
 		args := asUpstream("/usr/local/bin/kube-scheduler", line)
@@ -83,8 +83,8 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {token: t}
 	return out
 }
 
-// emptyCluster is an API server without objects, that lists them when told and lets everybody with the token "good" do
-// everything.
+// emptyCluster is an API server without objects. It answers lists when the test allows it, and a request with the token
+// "good" may do everything.
 func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 	kinds := map[string]kube.Kind{}
 	for _, k := range []kube.Kind{kube.Pods, kube.Nodes, kube.Namespaces, kube.DisruptionBudgets, kube.Services, kube.ReplicationControllers, kube.ReplicaSets,
@@ -126,8 +126,8 @@ func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 	})
 }
 
-// TestSchedulerServes: the port tells the truth. It lives as soon as it listens, is ready when the lists are in, and
-// shows its configuration, measurements and profiles to those who may see them; without --profiling, no profiles.
+// TestSchedulerServes checks the HTTPS port. It is alive as soon as it listens, ready when the lists are in, and shows
+// its configuration, metrics and profiles to authorized clients; without --profiling there are no profiles.
 func TestSchedulerServes(t *testing.T) {
 	for _, profiling := range []bool{true, false} {
 		lists := make(chan struct{})
@@ -175,7 +175,7 @@ func TestSchedulerServes(t *testing.T) {
 			}
 		}
 		expect("/livez", 200, "ok")
-		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // it has not begun
+		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // the scheduler has not begun
 			if body != "ok" {
 				t.Errorf("ready: %s", body)
 			}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhatifExitCodes holds what scripts rest on: 0 answered, 2 the input is at fault, with the file named.
+// TestWhatifExitCodes checks the exit codes that scripts rely on: 0 answered, 2 wrong input, with the name of the file.
 func TestWhatifExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -69,7 +69,7 @@ func TestWhatifExitCodes(t *testing.T) {
 	}
 }
 
-// quietly runs do with standard output sent nowhere.
+// quietly runs do with standard output discarded.
 func quietly(t *testing.T, do func() error) error {
 	t.Helper()
 	nowhere, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

@@ -13,8 +13,8 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestArchive reads an archive of two images back: each name leads to a manifest, that to its configuration and
-// layers, and what they share is there once.
+// TestArchive reads an archive of two images: each name refers to a manifest, that to its configuration and layers, and
+// shared blobs are there once.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "program"), []byte("ELF"), 0o4755); err != nil {
@@ -63,7 +63,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestMissingSource: a layer with a part that is not there is no layer.
+// TestMissingSource: a layer with a missing part is an error.
 func TestMissingSource(t *testing.T) {
 	l := newLayer()
 	l.file("x", 0o755, filepath.Join(t.TempDir(), "nothing"))

@@ -21,7 +21,7 @@ func spec(name string, state types.SpecState, reason string) types.SpecReport {
 	}
 }
 
-// TestPassed: nothing that did not run may look like a pass.
+// TestPassed: a test that did not run must not look like a pass.
 func TestPassed(t *testing.T) {
 	good, bad := spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStateFailed, "no")
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestPassed(t *testing.T) {
 	}
 }
 
-// TestRender reads the table as its reader does.
+// TestRender reads the table as a Markdown reader does.
 func TestRender(t *testing.T) {
 	tab := newTable(config{tests: []string{"good", "renamed"}, repeat: 2, procs: 3})
 	good := spec("good", types.SpecStatePassed, "")
@@ -75,7 +75,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestReadReport: tests that the focus left out are not told; a failed step before all tests is.
+// TestReadReport: tests that the focus excluded are not in the report; a failed step before all tests is.
 func TestReadReport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.json")
 	const report = `[{"SpecReports": [
@@ -100,7 +100,7 @@ func TestReadReport(t *testing.T) {
 	}
 }
 
-// TestFocus: names are taken literally, and an empty file asks for nothing, which is no way to run everything.
+// TestFocus: names are literal, and an empty file of names is an error, not a request to run everything.
 func TestFocus(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tests.txt")
 	if err := os.WriteFile(path, []byte("# a comment\n\n  ends [Serial] (twice)  \nother\n"), 0o600); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// programs makes two files that stand for programs, with the given times.
+// programs makes two files that stand for programs, with the given modification time.
 func programs(t *testing.T, modified time.Time) (pause, workload string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func programs(t *testing.T, modified time.Time) (pause, workload string) {
 	return pause, workload
 }
 
-// TestSameProgramsSameBytes builds twice, from other places and times.
+// TestSameProgramsSameBytes builds twice, from different paths and times.
 func TestSameProgramsSameBytes(t *testing.T) {
 	var built [2][]byte
 	for n := range built {
@@ -52,7 +52,7 @@ func TestSameProgramsSameBytes(t *testing.T) {
 	}
 }
 
-// TestArchiveSaysWhatItIs reads archives back the way the product does.
+// TestArchiveSaysWhatItIs reads archives with the product's code.
 func TestArchiveSaysWhatItIs(t *testing.T) {
 	pause, workload := programs(t, time.Now())
 	out := t.TempDir()
@@ -72,7 +72,7 @@ func TestArchiveSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestWorkloadFiles looks for what kubectl cp and volume tests need.
+// TestWorkloadFiles checks for files that kubectl cp and volume tests need.
 func TestWorkloadFiles(t *testing.T) {
 	_, workload := programs(t, time.Now())
 	layer, err := workloadRecipe(workload).layer()

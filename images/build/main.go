@@ -100,7 +100,8 @@ type recipe struct {
 	entries             []entry
 }
 
-// An entry is one file of the image: a program copied from the build, a text, a link, or with a trailing slash a directory.
+// An entry is one file of the image: a program copied from the build, a text, a link, or with a trailing slash a
+// directory.
 type entry struct {
 	name    string
 	mode    int64

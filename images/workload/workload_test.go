@@ -22,13 +22,13 @@ func call(ctx context.Context, stdin string, argv ...string) (int, string, strin
 	return status, out.String(), errs.String()
 }
 
-// TestCommands goes through verbs that end by themselves. $D is a directory of the test.
+// TestCommands runs verbs that end by themselves. $D is a directory of the test.
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
-		line   string // as the run verb splits it
+		line   string // line   string // arguments of the run verb
 		status int
-		out    string // all of stdout, or with a leading ~ a part of stdout and stderr
+		out    string // out    string // all of stdout, or with a leading ~ a part of stdout and stderr
 	}{
 		{"workload write $D/a hello  world", 0, ""},
 		{"workload write --append $D/a 'two  blanks'", 0, ""},
@@ -92,7 +92,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestStopIsNoFailure ends verbs that would go on for ever.
+// TestStopIsNoFailure stops verbs that would run without end.
 func TestStopIsNoFailure(t *testing.T) {
 	for _, line := range []string{"sleep infinity", "memory --hold 1Mi --grow 1Mi/s", "log --rate 10", "exit --code 3 --after 1h", "disk --path /dev/null --size 1Gi --rate 1Ki",
 		"flood --rate 1Ki/s", "flood --width 1Ki --rate 1Ki/s"} {
@@ -110,7 +110,7 @@ func TestStopIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestMemoryGrowsAtItsRate watches the sizes that are printed while the clock of the bubble runs.
+// TestMemoryGrowsAtItsRate checks the printed sizes in virtual time.
 func TestMemoryGrowsAtItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -124,7 +124,7 @@ func TestMemoryGrowsAtItsRate(t *testing.T) {
 	})
 }
 
-// TestTarRoundTrip packs as kubectl cp reads and unpacks as it writes.
+// TestTarRoundTrip packs in the form that kubectl cp reads, and unpacks what it writes.
 func TestTarRoundTrip(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	for _, dir := range []string{"d", "d/empty"} {
@@ -156,7 +156,7 @@ func TestTarRoundTrip(t *testing.T) {
 	}
 }
 
-// TestTarStaysInside refuses an archive that leads out by a link.
+// TestTarStaysInside: an archive with a link that leads out is refused.
 func TestTarStaysInside(t *testing.T) {
 	from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(from, "prey"), []byte("x"), 0o644); err != nil {
@@ -178,7 +178,7 @@ func TestTarStaysInside(t *testing.T) {
 	}
 }
 
-// TestHealthByAge asks the http verb at several ages.
+// TestHealthByAge sends requests to the http verb at several ages.
 func TestHealthByAge(t *testing.T) {
 	for _, c := range []struct {
 		path string
@@ -204,7 +204,7 @@ func TestHealthByAge(t *testing.T) {
 	}
 }
 
-// TestOdd fills a directory that is then not easy to read, and churns beside it.
+// TestOdd fills a directory that is then hard to read, with churn running next to it.
 func TestOdd(t *testing.T) {
 	dir := t.TempDir()
 	if status, _, errs := call(t.Context(), "", "workload", "odd", dir); status != 0 {
@@ -223,7 +223,7 @@ func TestOdd(t *testing.T) {
 	}
 }
 
-// TestRude asks for each rude answer with a client that gives up.
+// TestRude requests each rude answer with a client that times out.
 func TestRude(t *testing.T) {
 	for path, want := range map[string]string{
 		"/hang": "", "/drip": "\r\n\r\nx", "/endless": strings.Repeat("x", 1<<20), "/headers": strings.Repeat("y", 1<<20)[:rudeBlock],

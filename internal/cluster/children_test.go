@@ -33,7 +33,7 @@ func allSpecs(b builder) []supervise.Spec {
 	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock")}
 }
 
-// A command line that differed from one `up` to the next would restart children that could be adopted.
+// If a command line differed from one `up` to the next, children that could be adopted would be restarted.
 func TestCommandLinesAreStable(t *testing.T) {
 	o := testOptions(t)
 	o.EtcdServers, o.EtcdCAFile, o.EtcdCertFile, o.EtcdKeyFile = []string{"https://a:1", "https://b:2"}, "/ca", "/cert", "/key"
@@ -46,7 +46,7 @@ func TestCommandLinesAreStable(t *testing.T) {
 	}
 }
 
-// --gc-percent is for upstream's programs alone, and nothing is said to Go where it is not given.
+// --gc-percent applies only to upstream's programs; without it GOGC is not set.
 func TestGCPercent(t *testing.T) {
 	for _, percent := range []int{0, 400} {
 		o := testOptions(t)
@@ -72,7 +72,8 @@ func TestEveryChildIsStopped(t *testing.T) {
 	}
 }
 
-// Ports of the scheduler and the lifecycle controller are closed unless asked for, and open where all ports are.
+// Ports of the scheduler and the lifecycle controller are closed by default, and open on the same address as all
+// others.
 func TestSecurePorts(t *testing.T) {
 	o := testOptions(t)
 	for _, spec := range []supervise.Spec{testBuilder(t, o).scheduler(), testBuilder(t, o).lifecycle()} {
@@ -115,7 +116,7 @@ func TestAPIServerArguments(t *testing.T) {
 	}
 }
 
-// One identity each, as the authorizers know them.
+// Each component has its own identity, with the name that the API server's authorizers expect.
 func TestIdentities(t *testing.T) {
 	l := layout{testOptions(t)}
 	l.o.Hollow = 1
@@ -162,7 +163,7 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// The agent's server is verified by kube-apiserver, whichever of its names it is reached by.
+// kube-apiserver can verify the agent's server by each of its names.
 func TestAgentServingCertificate(t *testing.T) {
 	l := layout{testOptions(t)}
 	for _, leaf := range l.plan().Leaves {
@@ -182,7 +183,7 @@ func TestAgentServingCertificate(t *testing.T) {
 	}
 }
 
-// What is installed is well formed, and every identity of our own is bound by it.
+// The installed manifests are well formed, and they bind each of our own identities.
 func TestManifests(t *testing.T) {
 	o := testOptions(t)
 	if bound := bindings(t, o); bound[userFleet] || slices.ContainsFunc(layout{o}.plan().Leaves, func(l pki.Leaf) bool { return l.CommonName == userFleet }) {
@@ -204,7 +205,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// bindings checks the form of what is installed and returns who is bound by it.
+// bindings checks the form of the installed manifests and returns the users that they bind.
 func bindings(t *testing.T, o Options) map[string]bool {
 	t.Helper()
 	bound := map[string]bool{}
@@ -233,7 +234,7 @@ func bindings(t *testing.T, o Options) map[string]bool {
 	return bound
 }
 
-// The user's file is kept but for what only `up` can know.
+// The user's configuration is kept, except for the fields that `up` sets.
 func TestAgentConfig(t *testing.T) {
 	o := testOptions(t)
 	o.AgentConfig = filepath.Join(t.TempDir(), "kubelet.yaml")

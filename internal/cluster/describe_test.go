@@ -28,7 +28,7 @@ func pod(name string, phase corev1.PodPhase, requests corev1.ResourceList) corev
 	}
 }
 
-// Reserved is capacity less allocatable; a finished pod holds nothing; what is not known is a dash.
+// Reserved is capacity minus allocatable; finished pods do not count; an unknown value is a dash.
 func TestLoadLine(t *testing.T) {
 	node := &corev1.Node{Status: corev1.NodeStatus{
 		Capacity:    list("cpu", "2", "memory", "24684092Ki", "pods", "110", "ephemeral-storage", "252Gi", "hugepages-2Mi", "0", "example.com/gpu", "2"),
@@ -69,7 +69,7 @@ func parseSummary(t *testing.T, text string) (s summary) {
 	return s
 }
 
-// An agent that was never asked before knows no CPU rate; two answers make one.
+// An agent that was never asked before has no CPU rate; it is computed from two answers.
 func TestUsageRate(t *testing.T) {
 	a := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":5000000000}}}`)
 	b := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":8000000000}}}`)

@@ -9,14 +9,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// notes keeps what was shown.
+// notes records the events that were shown.
 type notes []progress.Event
 
 func (n *notes) Show(e progress.Event) { *n = append(*n, e) }
 func (n *notes) Close()                {}
 
-// A new instance is refused where there is no room. One that is there is brought up: who does so is told what is full
-// and what will be done about it.
+// A new instance is refused on a disk without space. An existing one is started, and the user is told that the disk is
+// full and what will be done about it.
 func TestSpaceOfNewAndOldInstances(t *testing.T) {
 	for _, c := range []struct{ options, want string }{
 		{"size=1m,nr_inodes=4000", "MiB free, a new instance needs 256 MiB"},

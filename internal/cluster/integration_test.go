@@ -24,15 +24,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// program is a fresh build of cmd/plimsoll and an instance of its own that its verbs are run on.
+// program is a fresh build of cmd/plimsoll with its own instance.
 type program struct {
 	t        *testing.T
 	path     string
-	instance []string // flags that name it
+	instance []string // instance []string // flags that select it
 	up       []string // flags of up
 }
 
-// newProgram skips, with the reason, where there is no control plane to run.
+// newProgram skips the test, with the reason, if there is no control plane to run.
 func newProgram(t *testing.T) *program {
 	t.Helper()
 	if testing.Short() {
@@ -53,7 +53,7 @@ func newProgram(t *testing.T) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Parallel() // instances live side by side
+	t.Parallel() // t.Parallel() // several instances can run on one machine
 	p := &program{t: t, path: path}
 	p.instance = []string{"--instance", "t" + strconv.Itoa(freePort(t)), "--state-dir", filepath.Join(t.TempDir(), "s")}
 	p.up = append(slices.Clone(p.instance), "--no-agent", "--hollow", "2", "--controlplane-binary", controlplane,
@@ -77,11 +77,11 @@ var buildPlimsoll = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "plimsoll"), nil
 })
 
-// builtIn is the directory that buildPlimsoll made.
+// builtIn is the directory that buildPlimsoll created.
 var builtIn string
 
-// freePort finds a port below the range that outgoing connections are given theirs from (32768 on, ip(7)), so that none
-// takes it before its user does.
+// freePort returns a free port below the range of outgoing connections (32768 on, ip(7)), so that no connection takes
+// it before it is used.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -96,9 +96,9 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// run runs a verb and returns what it said.
+// run runs a verb and returns its output.
 func (p *program) run(verb string, args ...string) (string, error) {
-	// The test's own context is over when cleanups run.
+	// The test's own context has ended when cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.path, append([]string{verb}, args...)...)
@@ -124,7 +124,7 @@ func (p *program) kubectl(args ...string) string {
 
 func (p *program) status() Status {
 	p.t.Helper()
-	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit 1 says that not all is well
+	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit code 1 means that not everything is healthy
 	var s Status
 	if strings.Contains(out, "never been up") {
 		return s
@@ -143,7 +143,7 @@ func (s Status) child(name string) supervise.Status {
 	return s.Children[i]
 }
 
-// await polls for a state of real processes, for which there is no event to wait for.
+// await polls for a state of real processes, for which there is no event.
 func await(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	tick := time.NewTicker(pollPeriod)
@@ -292,8 +292,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// A control plane that others put to work: etcd and kube-apiserver only, with the garbage collector's setting in their environments.
-// The next up may want more.
+// A control plane that others put to work: etcd and kube-apiserver only, with the garbage collector's setting in their
+// environments. The next up may want more.
 func TestUpWithoutControllers(t *testing.T) {
 	p := newProgram(t)
 	names := func() (out []string) {
@@ -320,7 +320,8 @@ func TestUpWithoutControllers(t *testing.T) {
 	}
 }
 
-// What cannot work is refused before anything is started, with what, where, which value and what to do.
+// What cannot work is refused before anything is started. The error names the flag, the value, the reason and what to
+// do.
 func TestUpRefuses(t *testing.T) {
 	p := newProgram(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -374,7 +375,7 @@ func TestUpRefuses(t *testing.T) {
 	}
 }
 
-// smallFilesystem is a directory on a file system of 1 MiB, empty if this process may not make one.
+// smallFilesystem returns a directory on a file system of 1 MiB, empty if this process may not mount one.
 func smallFilesystem(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -389,7 +390,7 @@ func smallFilesystem(t *testing.T) string {
 	return dir
 }
 
-// In the foreground, SIGTERM is down.
+// In the foreground, SIGTERM has the effect of `down`.
 func TestForeground(t *testing.T) {
 	p := newProgram(t)
 	cmd := exec.Command(p.path, append([]string{"up"}, p.up...)...)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary is also the other process that holds a lock; lockRole holds the lock's path then.
+// The test binary is also the other process that holds a lock; then the variable lockRole contains the lock's path.
 const lockRole = "PLIMSOLL_CLUSTER_TEST_LOCK"
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func lockElsewhere(t *testing.T, path string) *exec.Cmd {
 	return cmd
 }
 
-// The kernel says who holds the lock, and drops it with its holder, however that ends.
+// The kernel reports which process holds the lock, and drops the lock when that process ends for any reason.
 func TestLockDiesWithItsHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if pid, err := lockHolder(path); pid != 0 || err != nil {
@@ -83,7 +83,7 @@ func TestLockDiesWithItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Looking at our own lock must not drop it, which a careless open and close of the file would.
+	// Reading our own lock must not drop it, as opening and closing the file would.
 	if pid, err := lockHolder(path); pid != os.Getpid() || err != nil {
 		t.Errorf("our own: %d, %v", pid, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// testOptions are those of an instance in a directory of the test's own.
+// testOptions returns options of an instance in a directory of the test.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 }
 
-// The agent's file is input like the flags are: what is wrong in it is said with them.
+// The agent's configuration file is input like the flags: its problems are reported with theirs.
 func TestValidateReadsTheAgentsConfiguration(t *testing.T) {
 	o := testOptions(t)
 	o.AgentConfig, o.Hollow = filepath.Join(t.TempDir(), "kubelet.yaml"), -1
@@ -126,7 +126,7 @@ func TestOptionsAreKept(t *testing.T) {
 	}
 }
 
-// `down --purge` removes directories, so `up` must never move into one that holds someone's files.
+// `down --purge` removes directories, so `up` must not use one that contains other files.
 func TestStrangersDirectoriesAreRefused(t *testing.T) {
 	for _, flag := range []string{"state-dir", "run-dir"} {
 		o := testOptions(t)
@@ -142,7 +142,7 @@ func TestStrangersDirectoriesAreRefused(t *testing.T) {
 		}
 	}
 	o := testOptions(t)
-	for range 2 { // our own are fine, again and again
+	for range 2 { // for range 2 { // our own directories are accepted again and again
 		if err := (layout{o}).makeDirectories(); err != nil {
 			t.Error(err)
 		}

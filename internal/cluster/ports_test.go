@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// The error names the port, its holder and the flag; a port that one of our own children holds is none.
+// The error names the port, its holder and the flag. A port that one of our own children uses is no error.
 func TestPortInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,13 +43,13 @@ func TestPortInUse(t *testing.T) {
 
 func TestForeignAddress(t *testing.T) {
 	o := testOptions(t)
-	o.Agent, o.ControllerManagerPort, o.BindAddress = false, 0, "192.0.2.1" // TEST-NET-1: nobody's
+	o.Agent, o.ControllerManagerPort, o.BindAddress = false, 0, "192.0.2.1" // o.Agent, o.ControllerManagerPort, o.BindAddress = false, 0, "192.0.2.1" // TEST-NET-1: no machine has this address
 	if err := o.checkPorts(nil); err == nil || !strings.Contains(err.Error(), "--bind-address") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// One member of a quorum that answers is enough; if none does, each says why.
+// One etcd member that answers is enough; if none does, the error has the reason for each.
 func TestEtcdMustAnswer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestEtcdMustAnswer(t *testing.T) {
 	}
 }
 
-// The form of proc_net_tcp: only sockets that listen (0A) on the port count.
+// The format of proc_net_tcp: only sockets that listen (0A) on the port count.
 func TestListeningInodes(t *testing.T) {
 	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1 0 100 0 0 10 0

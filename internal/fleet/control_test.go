@@ -6,7 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzReadOrder: an order from the control socket is one that is to be carried out now, or an error.
+// FuzzReadOrder: an order from the control socket is one to execute now, or an error.
 func FuzzReadOrder(f *testing.F) {
 	for _, text := range []string{"silence 3 for 1m", "at 5m silence 10%", "heal all", "kill n-1,n-2", "", " \n"} {
 		cost.Attack(f, text)

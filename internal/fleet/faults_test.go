@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// order gives an order as the socket would, and returns how many nodes it was for.
+// order sends an order as through the socket, and returns the number of its nodes.
 func (s *server) order(t *testing.T, f *fleet, text string) int {
 	t.Helper()
 	if s.held {
@@ -39,7 +39,7 @@ func (s *server) order(t *testing.T, f *fleet, text string) int {
 	return len(nodes)
 }
 
-// beatsIn returns how often each node renews while d passes.
+// beatsIn returns how often each node renews within d.
 func (s *server) beatsIn(d time.Duration) map[string]int {
 	s.wait(0)
 	before := maps.Clone(s.leases)
@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultEndsByItself, and a node that was called silent answers when it returns.
+// TestFaultEndsByItself: a node that was marked silent renews again when its fault ends.
 func TestFaultEndsByItself(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, s *server, f *fleet) {
 		s.wait(time.Second)
@@ -105,7 +105,7 @@ func TestFaultEndsByItself(t *testing.T) {
 		s.wait(time.Minute)
 		unknown := s.nodes["h-0"].DeepCopy()
 		unknown.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
-		for range 100 { // each heartbeat of the watch would otherwise be kept
+		for range 100 { // for range 100 { // each change in the watch would otherwise be kept for the node
 			f.nodeHandler().OnUpdate(nil, unknown)
 		}
 		s.wait(time.Minute)
@@ -185,7 +185,7 @@ func TestPodsOfHelplessNodes(t *testing.T) {
 	})
 }
 
-// TestControl speaks to a fleet over its socket, in real time.
+// TestControl sends orders over a fleet's socket, in real time.
 func TestControl(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, said: map[string]string{}, status: map[string]corev1.PodStatus{}}

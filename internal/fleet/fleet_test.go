@@ -21,10 +21,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// server keeps nodes, leases and pods as far as a fleet can tell.
+// server is an API server with the nodes, leases and pods that a fleet uses.
 type server struct {
 	mu      sync.Mutex
-	held    bool // by the test
+	held    bool // held    bool // requests wait until the test continues
 	down    bool
 	nodes   map[string]*corev1.Node
 	leases  map[string]int // renewals
@@ -149,7 +149,7 @@ func (s *server) deletePod(_ context.Context, _, name string, _ types.UID) error
 	return nil
 }
 
-// bubble runs a fleet of n nodes against a server in virtual time.
+// bubble runs a fleet of n nodes with a server in virtual time.
 func bubble(t *testing.T, n int, test func(t *testing.T, s *server, f *fleet)) {
 	bubbleOf(t, Options{Nodes: n, Zones: 3}, test)
 }
@@ -177,7 +177,8 @@ func bubbleOf(t *testing.T, o Options, test func(t *testing.T, s *server, f *fle
 	})
 }
 
-// wait lets d pass and everything settle, and holds the server still for the test to look at, until the next wait.
+// wait lets d pass, waits until everything is idle, and stops the server until the next wait so that the test can read
+// its state.
 func (s *server) wait(d time.Duration) {
 	if s.held {
 		s.mu.Unlock()
@@ -200,7 +201,7 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 		}
 		s.wait(10 * time.Minute)
 		for name, beats := range s.leases {
-			if beats < 57 || beats > 61 { // every 10 s, lengthened by up to 4 %
+			if beats < 57 || beats > 61 { // if beats < 57 || beats > 61 { // every 10 s, plus up to 4 % of jitter
 				t.Errorf("%s renewed %d times in 10 min", name, beats)
 			}
 		}
@@ -210,7 +211,7 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 	})
 }
 
-// TestAPIAway: nothing is lost, and the nodes beat again soon after the server is back.
+// TestAPIAway: nothing is lost, and the nodes renew again soon after the server is back.
 func TestAPIAway(t *testing.T) {
 	bubble(t, 50, func(t *testing.T, s *server, _ *fleet) {
 		s.wait(time.Minute)
@@ -225,7 +226,7 @@ func TestAPIAway(t *testing.T) {
 	})
 }
 
-// TestLeaseOfAnother: somebody else wrote the Lease, then somebody deleted it; the next renewal makes it good.
+// TestLeaseOfAnother: another client wrote the Lease, then another deleted it; the next renewal corrects that.
 func TestLeaseOfAnother(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, s *server, _ *fleet) {
 		s.wait(time.Minute)
@@ -261,7 +262,7 @@ func TestRealNodeIsNotTaken(t *testing.T) {
 	})
 }
 
-// TestDeletedNodeComesBack and a node that a controller calls silent says that it is not.
+// TestWhatTheWatchShows: a deleted node registers again, and a node that a controller marked silent reports its status.
 func TestWhatTheWatchShows(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, s *server, f *fleet) {
 		s.wait(time.Second)

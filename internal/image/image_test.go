@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// TestReadSaysWhatIsWrong feeds archives that are not ours.
+// TestReadSaysWhatIsWrong reads archives that are not ours.
 func TestReadSaysWhatIsWrong(t *testing.T) {
 	const entry = `{"digest":"sha256:aa","annotations":{"io.containerd.image.name":"x/y:1"}}`
 	for name, c := range map[string]struct {

@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// held is an API server that answers a request when it is told to.
+// held is an API server whose answers wait for the test.
 type held struct {
 	mu      sync.Mutex
 	now     int
@@ -71,8 +71,8 @@ func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
 	return c, g
 }
 
-// TestGateOrdersWrites: over real connections one write at a time passes, the most important first; leases, reads and
-// questions pass beside it, unless a write needs them.
+// TestGateOrdersWrites: over real connections one write at a time is sent, the most important first. Leases, reads and
+// reviews are not throttled, except reads that a write needs.
 func TestGateOrdersWrites(t *testing.T) {
 	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
 	c, g := gatedClient(t, h, GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
@@ -133,7 +133,7 @@ func TestGateOrdersWrites(t *testing.T) {
 	}
 }
 
-// TestGateAnswers: what counts as the server's refusal, and that an eviction refused for a budget does not.
+// TestGateAnswers: which answers count as a refusal by the server. An eviction that a budget refuses does not.
 func TestGateAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -160,7 +160,7 @@ func TestGateAnswers(t *testing.T) {
 	}
 }
 
-// slowServer answers after a while, or with the end of the request.
+// slowServer answers after a while, or when the request is cancelled.
 type slowServer struct{ takes func() time.Duration }
 
 func (s slowServer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -184,8 +184,8 @@ func write(ctx context.Context, via http.RoundTripper, path string) error {
 	return resp.Body.Close()
 }
 
-// TestGateGivesUp: who gives up while he waits frees his place, and a server that does not answer holds a write for
-// AnswerMax, not for ever; the time before the Gate does not count.
+// TestGateGivesUp: a caller that stops waiting frees its place, and a server that does not answer delays a write for
+// AnswerMax; the time of waiting at the Gate does not count.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -223,7 +223,8 @@ func TestGateGivesUp(t *testing.T) {
 	})
 }
 
-// TestGateUnderCrowd: many at once, some of which give up at any moment; in the end nothing is left in it.
+// TestGateUnderCrowd: many writes at once, some of which are cancelled at any moment; in the end none is left at the
+// Gate.
 func TestGateUnderCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 7, Tolerance: throttle.ToleranceDefault}})
@@ -280,7 +281,7 @@ func FuzzResourceOf(f *testing.F) {
 	})
 }
 
-// refusing refuses the first write, and asks for three seconds.
+// refusing refuses the first write, with a Retry-After of three seconds.
 type refusing struct{ came []time.Time }
 
 func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
@@ -310,7 +311,7 @@ func TestGateWaitsAsAsked(t *testing.T) {
 	})
 }
 
-// TestGateMetrics: what /metrics says of a Gate, while one write waits after a refusal.
+// TestGateMetrics: the metrics of a Gate while one write waits after a refusal.
 func TestGateMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
@@ -347,7 +348,7 @@ func TestGateMetrics(t *testing.T) {
 	})
 }
 
-// samples are the values in a registry, by name and labels.
+// samples returns the values in a registry, by name and labels.
 func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -371,8 +372,8 @@ func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return out
 }
 
-// TestGateAsksWhoLeads: a write whose turn comes when another leads is not sent, and leaves its place to the next;
-// reads and Events are.
+// TestGateAsksWhoLeads: a write whose turn comes while another process leads is not sent, and its place goes to the
+// next; reads and Events are sent.
 func TestGateAsksWhoLeads(t *testing.T) {
 	var sent, leads atomic.Int32
 	c, g := gatedClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -22,13 +22,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// sink is an API server that takes a millisecond for an Event, when it is there.
+// sink is an API server that needs a millisecond per Event, while it is up.
 type sink struct {
 	away    atomic.Bool
 	mu      sync.Mutex
 	created []*corev1.Event
 	patched int
-	said    []string // the messages, in the order in which they arrived
+	said    []string // said    []string // the messages in the order of arrival
 }
 
 func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
@@ -45,7 +45,7 @@ func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.
 	return e, nil
 }
 
-// has returns the place of the Event about the pod of this name; below zero: there is none.
+// has returns the index of the Event about the pod of this name; below zero: there is none.
 func (s *sink) has(pod string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func eventPod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i))}}
 }
 
-// TestRecorder: a burst far beyond what client-go's broadcaster keeps is written whole, Warnings before those that came
-// earlier; a server that is away is waited for, and one that refuses is not asked again.
+// TestRecorder: a burst far larger than client-go's broadcaster keeps is written completely, Warnings before earlier
+// Events. Events wait for a server that does not answer, and one that refuses is not asked again.
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -105,14 +105,14 @@ func TestRecorder(t *testing.T) {
 	})
 }
 
-// TestEventsOutliveTrouble: what a server refuses that has too much to do, or fails, it is asked again until it takes
-// it, but not for longer than it would have kept the Event; what it refuses for other reasons it is not asked again.
+// TestEventsOutliveTrouble: an overloaded or failing server is asked again until it accepts the Event, but not for
+// longer than it would have kept the Event. After other refusals it is not asked again.
 func TestEventsOutliveTrouble(t *testing.T) {
 	for name, q := range map[string]struct {
 		refusal error
 		lasts   time.Duration
 		written int
-		tries   int // at most
+		tries   int // tries   int // upper bound
 	}{
 		"too much to do":    {apierrors.NewTooManyRequests("busy", 1), 10 * time.Minute, 1, 100},
 		"its store is away": {apierrors.NewInternalError(errors.New("etcdserver: no leader")), 10 * time.Minute, 1, 100},
@@ -142,7 +142,7 @@ func TestEventsOutliveTrouble(t *testing.T) {
 	}
 }
 
-// refusingSink is a sink that says no while refusal is set.
+// refusingSink is a sink that returns refusal while that is set.
 type refusingSink struct {
 	sink
 	refusal error
@@ -160,7 +160,7 @@ func (s *refusingSink) create(ctx context.Context, since time.Time, e *corev1.Ev
 	return s.sink.create(ctx, since, e)
 }
 
-// TestSettle waits until all Events are written, or for as long as it is told.
+// TestSettle waits until all Events are written, or for the given time.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +185,7 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// TestRecorderIsBounded: what is beyond its bound is dropped, and the caller never waits.
+// TestRecorderIsBounded: Events beyond the bound are dropped, and the caller never blocks.
 func TestRecorderIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -204,8 +204,8 @@ func TestRecorderIsBounded(t *testing.T) {
 	})
 }
 
-// TestEventsOfOneObjectAreBounded: one that happened again while it waited is one Event that says how often, and a pod
-// that fails with ever new words keeps no more than its share, the last of them among them.
+// TestEventsOfOneObjectAreBounded: repetitions of a waiting Event are counted in it, and a pod that fails with ever new
+// messages keeps only its share of waiting Events, including the newest.
 func TestEventsOfOneObjectAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -224,7 +224,7 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 		for i := range 1000 {
 			r.Eventf(eventPod(1), corev1.EventTypeWarning, "FailedScheduling", "the %dth reason", i)
 			if i == 0 {
-				synctest.Wait() // it is being written
+				synctest.Wait() // synctest.Wait() // it is being written
 			}
 		}
 		if n := all.lines[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
@@ -245,8 +245,8 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 	})
 }
 
-// TestEventsThatDiffer: of Events about one object that wait, those are one that say the same. One that differs in its
-// reason, its words, who says it, the part of the object or its annotations is written by itself.
+// TestEventsThatDiffer: waiting Events about one object are merged if they are equal. One with another reason, message,
+// source, part of the object or annotations is written separately.
 func TestEventsThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -295,8 +295,8 @@ func TestEventsThatDiffer(t *testing.T) {
 	})
 }
 
-// TestEventsThatExpire: what the server keeps no more it is told anew, and what it has under a name of its own is told
-// there that it happened again.
+// TestEventsThatExpire: an Event that the server no longer has is created again; one that it has is patched with its
+// new count.
 func TestEventsThatExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -321,7 +321,7 @@ func TestEventsThatExpire(t *testing.T) {
 	})
 }
 
-// store is an API server that names the Events that it keeps, and how often each happened.
+// store is an API server that names its stored Events and counts how often each happened.
 type store struct {
 	t    *testing.T
 	has  map[string]int32
@@ -347,8 +347,8 @@ func (s *store) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte)
 	return e, nil
 }
 
-// TestEventsOfNoNamespace, as those about nodes, are in the one where everybody looks for them. What cannot be an Event
-// is left out.
+// TestEventsOfNoNamespace: Events about cluster-scoped objects, such as nodes, are in the default namespace. What
+// cannot be an Event is left out.
 func TestEventsOfNoNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -366,8 +366,8 @@ func TestEventsOfNoNamespace(t *testing.T) {
 	})
 }
 
-// TestEventsKeepUpWithBinds: while binds go out as fast as the server takes them, and more always wait, there is an
-// Event of each before long; without keeping up there are a few hundredths of them. Warnings wait a second or so.
+// TestEventsKeepUpWithBinds: while binds are sent as fast as the server accepts them, and more always wait, each bind's
+// Event is written soon after; without keepsUp only a few hundredths of the Events are. Warnings wait a second or so.
 func TestEventsKeepUpWithBinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -405,7 +405,7 @@ func TestEventsKeepUpWithBinds(t *testing.T) {
 	})
 }
 
-// gatedSink is an API server behind a Gate that takes 10 ms for a write.
+// gatedSink is an API server behind a Gate that needs 10 ms per write.
 type gatedSink struct {
 	gate *Gate
 	mu   sync.Mutex

@@ -28,7 +28,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// frame is one event as apimachinery's own serializers write it.
+// frame returns one event as apimachinery's own serializers write it.
 func frame(t testing.TB, kind string, object runtime.Object) []byte {
 	t.Helper()
 	var raw, event bytes.Buffer
@@ -58,7 +58,7 @@ func lease(name, version string, renewed time.Time) *coordinationv1.Lease {
 	return l
 }
 
-// What apimachinery writes is read back, whatever else the lease says.
+// What apimachinery writes is read correctly, whatever else the lease contains.
 func TestParseRenewal(t *testing.T) {
 	when := time.Date(2026, 11, 20, 15, 0, 0, 123456000, time.UTC)
 	for _, test := range []struct {
@@ -116,7 +116,7 @@ func FuzzParseRenewal(f *testing.F) {
 	})
 }
 
-// leaseServer serves lists and watches from a script: each watch plays its frames, then ends.
+// leaseServer serves lists and watches from a script: each watch sends its frames, then ends.
 type leaseServer struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -154,8 +154,8 @@ func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A watch that ends is taken up where it was; one whose version is too old is replaced by a list, which tells what
-// went.
+// A watch that ends is continued where it was. If its version is too old, a list replaces it, which reports deleted
+// leases.
 func TestFollow(t *testing.T) {
 	when := time.Unix(1000, 0)
 	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410, Reason: "Expired", Message: "too old"}
@@ -202,7 +202,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// However small the pieces that arrive, the connection is read once per period; what fills the buffer is read at once.
+// However small the arriving pieces are, the connection is read once per period; if they fill the buffer, it is read at
+// once.
 func TestGather(t *testing.T) {
 	for _, test := range []struct {
 		piece int // bytes

@@ -13,9 +13,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A watch in protobuf is a sequence of frames: length (4 bytes, big endian), then a WatchEvent. The object in it is what
-// every stored or sent Kubernetes object is: four magic bytes, then an Unknown with the type and the bytes of the object.
-// Field numbers are those of apimachinery's and api's generated.proto, which the API's compatibility promise freezes:
+// A watch in protobuf is a sequence of frames: length (4 bytes, big endian), then a WatchEvent. The object in it is
+// what every stored or sent Kubernetes object is: four magic bytes, then an Unknown with the type and the bytes of the
+// object. Field numbers are those of apimachinery's and api's generated.proto, which the API's compatibility promise
+// freezes:
 //
 //	WatchEvent    { 1: type string; 2: RawExtension object }
 //	RawExtension  { 1: raw bytes }

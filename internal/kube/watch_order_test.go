@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestOrderedInformer: the objects of a list are told in order, be it the first or one after a gap; what is gone since
-// is told first, and what changes between them as it happens. Both when the server streams its lists and when it does
-// not.
+// TestOrderedInformer: the handler gets the objects of a list in order, for the first list and for one after a gap.
+// Deleted objects come first, and changes between lists come as they happen. This holds whether or not the server
+// streams its lists.
 func TestOrderedInformer(t *testing.T) {
 	for _, streams := range []bool{false, true} {
 		t.Run(fmt.Sprintf("streams %v", streams), func(t *testing.T) {
@@ -58,7 +58,7 @@ func orderOf(t *testing.T, streams bool) {
 	server.watch.Add(server.pod("zulu"))
 	server.watch.Modify(server.pod("alpha"))
 	server.watch.Delete(server.pod("yankee"))
-	server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // delta went, unheard of
+	server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // delta is deleted during the gap
 	server.watch.Error(&apierrors.NewResourceExpired("too old").ErrStatus)
 	time.Sleep(time.Minute) // more than a reflector waits
 	synctest.Wait()

@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// After an absence of any length, a watch is back within unreachableMax of the server, and has not stormed it.
+// After an absence of any length, a watch is back within unreachableMax of the server, and has not overloaded it.
 func TestPatientlyIsBackSoon(t *testing.T) {
 	for _, absence := range []time.Duration{0, time.Second, time.Minute, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPatientlyIsBackSoon(t *testing.T) {
 	}
 }
 
-// What the server answers is the caller's, and so is the end of the caller's patience.
+// The server's answers are returned to the caller, and the end of the context ends the wait.
 func TestPatientlyLeavesAnswersAlone(t *testing.T) {
 	for _, want := range []error{apierrors.NewUnauthorized("who?"), apierrors.NewServiceUnavailable("starting"), errors.New("cannot decode")} {
 		if _, err := patiently(t.Context(), func() (int, error) { return 0, want }); err != want {

@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// TestWithdrawable: a write that waits before the Gate ends when it is withdrawn; one that was sent goes on, and its
-// context says so.
+// TestWithdrawable: a write that waits at the Gate ends when it is withdrawn; one that was sent continues, and its
+// context reports the withdrawal.
 func TestWithdrawable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 1, Tolerance: 2}})

@@ -26,22 +26,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// server is one node, its lease and its pods behind an API that guards resourceVersions.
+// server is one node, its lease and its pods behind an API that checks resourceVersions.
 type server struct {
 	mu        sync.Mutex
 	down      bool
 	node      *corev1.Node
 	renewed   time.Time
 	podReady  map[string]string  // latest patch of a pod's status
-	deleted   []string           // pods, with how
-	refuse    map[string][]error // answers to deletions of a pod, in order, before it works
-	gone      bool               // the node is
+	deleted   []string           // deleted   []string           // deleted pods, with the kind of deletion
+	refuse    map[string][]error // refuse    map[string][]error // errors for deletions of a pod, in order, before one succeeds
+	gone      bool               // gone      bool               // the node is deleted
 	writes    int
 	conflicts int
 	version   int
 
-	watch      func(*corev1.Node) // brings every change, late
-	podPatched func(version int)  // happens before the answer
+	watch      func(*corev1.Node) // watch      func(*corev1.Node) // gets every change, late
+	podPatched func(version int)  // podPatched func(version int)  // called before the answer
 }
 
 func (s *server) ready(context.Context) error {
@@ -104,7 +104,7 @@ func (s *server) patchNode(_ context.Context, name string, t types.PatchType, bo
 	return merged, nil
 }
 
-// store makes a new version current and lets the watch bring it 100 ms later.
+// store makes a new version current; the watch gets it 100 ms later.
 func (s *server) store(n *corev1.Node) {
 	s.version++
 	n.ResourceVersion = strconv.Itoa(s.version)
@@ -184,7 +184,7 @@ func condition(t corev1.NodeConditionType, s corev1.ConditionStatus) corev1.Node
 	return corev1.NodeCondition{Type: t, Status: s, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 }
 
-// inBubble runs test with a controller over one Ready node that carries the taint it was born with.
+// inBubble runs test with a controller and one Ready node that has the taint of new nodes.
 func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -203,7 +203,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		done.Go(func() { c.run(ctx) })
 		done.Go(func() { c.probe(ctx) })
 		c.hearRenewals(ctx, []kube.Renewal{{Name: "n", Renewed: unit.WallOf(s.renewed)}})
-		// A second node lives all the time: were every node silent, none would be emptied.
+		// A second node stays alive: if every node were silent, none would be tainted for eviction.
 		c.nodeHandler().OnAdd(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
 		}, true)
@@ -223,7 +223,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	})
 }
 
-// wait lets d pass and everything settle.
+// wait lets d pass and waits until everything is idle.
 func wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -272,7 +272,7 @@ func TestSilentNode(t *testing.T) {
 	})
 }
 
-// TestWatchThatLags: the lease is renewed, but the watch does not bring it. The read before the judgement does.
+// TestWatchThatLags: the lease is renewed, but the watch does not bring it. The read before the node is marked does.
 func TestWatchThatLags(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, _ *controller) {
 		for range 30 {
@@ -287,8 +287,8 @@ func TestWatchThatLags(t *testing.T) {
 	})
 }
 
-// TestConflict: a user edits the node in the instant it is judged. The write fails, and is made anew on what the watch
-// brings; the user's taint survives.
+// TestConflict: a user edits the node at the moment when it is marked. The write fails and is repeated on the version
+// that the watch brings; the user's taint survives.
 func TestConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		wait(time.Second)

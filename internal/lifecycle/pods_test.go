@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/atonce"
 )
 
-// bound is a Ready pod on node n that tolerates being down for so many seconds.
+// bound returns a Ready pod on node n that tolerates a lost node for that many seconds.
 func bound(name string, seconds int64) *corev1.Pod {
 	toleration := func(key string) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
@@ -61,16 +61,15 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 				t.Errorf("no %s in %s", part, s.podReady["p"])
 			}
 		}
-		wait(10 * time.Minute) // the watch is slow to say that it is going: nobody asks twice
+		wait(10 * time.Minute) // wait(10 * time.Minute) // the watch is slow to bring the deletion: there must be no second request
 		if got := s.ended(); got != "p deleted" {
 			t.Errorf("later: %s", got)
 		}
 	})
 }
 
-// A pod is marked not Ready while its node comes back: its agent says at once that it is Ready, and the watch brings
-// that before the answer to our own write comes. What the agent said is what counts: when the node is silent, the pod
-// is marked again.
+// A pod is marked not Ready while its node returns: its agent reports Ready at once, and the watch brings that before
+// the answer to our own write. The agent's report counts: when the node is silent again, the pod is marked again.
 func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		var patches atomic.Int32
@@ -138,7 +137,7 @@ func TestPodsOfADeletedNodeAreCollected(t *testing.T) {
 		c.nodeHandler().OnDelete(s.node)
 		wait(50 * time.Second)
 		if got := s.ended(); got != "" {
-			t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
+			t.Errorf("the API has the node, and yet: %s", got) // t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
 		}
 		s.mu.Lock()
 		s.gone = true
@@ -186,7 +185,7 @@ func TestNothingIsWrittenWithoutTheLead(t *testing.T) {
 	})
 }
 
-// Evictions that no server answers hold up no marks: each kind has workers of its own.
+// Evictions that no server answers do not delay marks: each kind of write has its own workers.
 func TestLanes(t *testing.T) {
 	l := newLanes(2)
 	hang, marked := make(chan struct{}), make(chan struct{})
@@ -206,8 +205,8 @@ func TestLanes(t *testing.T) {
 	<-done
 }
 
-// TestWhatWaitedIsAskedAgain: pods have to leave, and the server takes its time. Meanwhile the node is back: those
-// whose turn has not come stay, and are told so.
+// TestWhatWaitedIsAskedAgain: pods must be evicted, and the server is slow. Meanwhile the node returns: pods whose
+// eviction was not sent stay.
 func TestWhatWaitedIsAskedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		turns := make(chan struct{})
@@ -241,8 +240,8 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 }
 
 // TestMarkIsDecidedAnewAtItsTurn: a node changes again and again while its mark waits behind others. When its turn
-// comes it is written once, on the node as it is; else, with thousands in line, each write would be refused for its
-// version and stand in line again.
+// comes, it is written once, on the node's current version. Otherwise, with thousands waiting, each write would fail
+// because of its version and wait again.
 func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		wait(time.Second)
@@ -275,8 +274,8 @@ func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 	})
 }
 
-// TestWritesPassTheGate: however many writes are decided at once, an API server gets as many at a time as it may, and
-// no more: Events and the reads that writes need are among them.
+// TestWritesPassTheGate: however many writes are decided at once, the API server gets only as many at a time as the
+// limit allows, including Events and the reads that writes need.
 func TestWritesPassTheGate(t *testing.T) {
 	for _, may := range []int{1, 5} {
 		synctest.Test(t, func(t *testing.T) {

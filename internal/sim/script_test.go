@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// TestDay: the day that the project's bar is measured on can be played on a small cluster.
+// TestDay: the day of the project's performance bar can be simulated on a small cluster.
 func TestDay(t *testing.T) {
 	script, err := ParseScript(Day)
 	if err != nil || len(script) < 15 {

@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestScenarios plays testdata/*.txt: "play" with the options as arguments and a script as input prints the table of
-// policies side by side. The first line of the table has the seed.
+// TestScenarios runs testdata/*.txt: "play" with options as arguments and a script as input prints the table that
+// compares the policies. The first line of the table has the seed.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -54,7 +54,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// troubles is a script in which everything happens.
+// troubles is a script with every kind of event.
 const troubles = `
 at 2m   silence count=7
 at 5m   partition zone=zone-1 for=10m
@@ -84,7 +84,7 @@ func play(t *testing.T, change func(*Options)) []Result {
 	return results
 }
 
-// TestSameSeedSameTrace: the outcome is a function of the options.
+// TestSameSeedSameTrace: the result is a function of the options.
 func TestSameSeedSameTrace(t *testing.T) {
 	a, b, other := play(t, func(*Options) {}), play(t, func(*Options) {}), play(t, func(o *Options) { o.Seed++ })
 	for i := range a {
@@ -100,7 +100,7 @@ func TestSameSeedSameTrace(t *testing.T) {
 	}
 }
 
-// TestCoastingIsExact: to play each heartbeat by itself changes nothing but the time it takes.
+// TestCoastingIsExact: simulating each heartbeat individually gives the same result.
 func TestCoastingIsExact(t *testing.T) {
 	for _, seed := range []uint64{7} {
 		fast, exact := play(t, func(o *Options) { o.Seed = seed }), play(t, func(o *Options) { o.Seed, o.Exact = seed, true })
@@ -112,7 +112,7 @@ func TestCoastingIsExact(t *testing.T) {
 	}
 }
 
-// TestOrderOfVisitsDoesNotMatter: what happens at one moment is visited in another order, and comes out the same.
+// TestOrderOfVisitsDoesNotMatter: processing the things of one moment in another order gives the same result.
 func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	a := play(t, func(*Options) {})
 	for shuffle := uint64(1); shuffle <= 2; shuffle++ {
@@ -125,8 +125,8 @@ func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestLoadOnTheServer: while a large zone dies, ours asks no more of the API server in any second than what it bears
-// while it answers well, and yet marks the zone many times sooner than upstream's.
+// TestLoadOnTheServer: while a large zone dies, our policy sends no more requests in any second than the API server
+// sustains, and still marks the zone many times sooner than upstream's.
 func TestLoadOnTheServer(t *testing.T) {
 	script, err := ParseScript("at 5m silence zone=zone-1")
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// TestQuestions runs testdata. "machine" and "config" set the file that the questions after them rest on, "allocatable" and
-// "admit" (with the pods' manifests) ask, "evict" (with a Summary and the pods' manifests), and "place" (with those of a whole cluster); with the argument json or yaml they print that format.
+// TestQuestions runs testdata. "machine" and "config" set the files for the questions after them. The questions are
+// "allocatable", "admit" (with pods' manifests), "evict" (with a Summary and pods' manifests) and "place" (with
+// manifests of a whole cluster); with the argument json or yaml they print that format.
 func TestQuestions(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var machine machinefile.File
@@ -65,7 +66,8 @@ func TestQuestions(t *testing.T) {
 	})
 }
 
-// evictText asks what a node sheds; the first document is its Summary, the others are manifests. Arguments: for=D, available.
+// evictText asks what a node evicts; the first document is its Summary, the others are manifests. Arguments: for=D,
+// available.
 func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.KubeletConfiguration) string {
 	t.Helper()
 	summary, documents, _ := strings.Cut(d.Input, "\n---\n")
@@ -99,7 +101,7 @@ func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.Kub
 	return show(t, d, out, nil)
 }
 
-// placeText asks where the pods of manifests go; a first document of kind KubeSchedulerConfiguration is the configuration.
+// placeText asks where pods are placed; a first document of kind KubeSchedulerConfiguration is the configuration.
 func placeText(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	var config, documents string
@@ -129,7 +131,7 @@ func placeText(t *testing.T, d *datadriven.TestData) string {
 	return out.String() + show(t, d, p, nil)
 }
 
-// podsOf reads pods; one line "NAME cpu=2 memory=1Gi [RESOURCE=N]" is a Guaranteed pod of one container.
+// podsOf reads pods; a line "NAME cpu=2 memory=1Gi [RESOURCE=N]" is a Guaranteed pod of one container.
 func podsOf(t *testing.T, d *datadriven.TestData) []*corev1.Pod {
 	t.Helper()
 	var text strings.Builder

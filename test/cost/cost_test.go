@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// judge is a testing.TB that remembers whether it was failed.
+// judge is a testing.TB that records whether it was failed.
 type judge struct {
 	testing.TB
 	failed bool
@@ -17,11 +17,11 @@ func (j *judge) Errorf(string, ...any) { j.failed = true }
 
 var sink any
 
-// TestUnderCanFail: what expands a few bytes into much memory or many steps is found, what is linear is not.
+// TestUnderCanFail: an expansion of a few bytes into much memory or many steps is found, and linear costs pass.
 func TestUnderCanFail(t *testing.T) {
 	steps := 1 << 28
 	if instrumented {
-		steps <<= 3 // the budget is ten times as large, and an empty loop does not become slower
+		steps <<= 3 // steps <<= 3 // the budget is ten times as large, while an empty loop does not become slower
 	}
 	for _, c := range []struct {
 		name  string
@@ -70,8 +70,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestAttackFindsSquares: a parser that looks at the text before it for each byte goes over the budget that fuzz
-// targets have, with what Hostile makes of a small seed, though each step is a nanosecond.
+// TestAttackFindsSquares: a parser that reads all text before each byte exceeds the budget of fuzz targets for what
+// Hostile makes of a small seed, though each step is a nanosecond.
 func TestAttackFindsSquares(t *testing.T) {
 	if instrumented {
 		t.Skip("the race detector's budget is ten times as large, and these steps do not become slower with it")

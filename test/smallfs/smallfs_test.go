@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What is full has no room for a byte of data or for a file, and has it again when it was freed.
+// A full file system has no space for a byte of data or for a file, and has it again after it was freed.
 func TestFull(t *testing.T) {
 	for name, dir := range map[string]string{
 		"tmpfs": Tmpfs(t, "size=1m,nr_inodes=40"),
@@ -65,7 +65,7 @@ func TestNoDescriptors(t *testing.T) {
 	f.Close()
 }
 
-// What watches over a disk does not look like something that is left of an instance on it.
+// The guard of a disk does not look like the remains of an instance on it.
 func TestGuardIsNoTrace(t *testing.T) {
 	d := ForTest(t, "", 16*unit.MiB)
 	for _, file := range []string{"cmdline", "environ"} {

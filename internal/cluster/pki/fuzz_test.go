@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzReadFiles: a key or a certificate in a file is read, or is an error that names the file, at a cost that its
-// length explains: a file without end markers is not searched for them again and again.
+// FuzzReadFiles: reading a file with a key or a certificate succeeds or returns an error that names the file, at a cost
+// in proportion to its length: a file without end markers is not searched again and again.
 func FuzzReadFiles(f *testing.F) {
 	dir := filepath.Join(f.TempDir(), "pki")
 	plan := smallPlan()

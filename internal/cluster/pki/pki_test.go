@@ -66,7 +66,7 @@ func TestFilesAreTheOwnersAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Someone opened a key up: the next run takes it back without making it anew.
+	// If a user made a key readable for others, the next run restores its mode and keeps the key.
 	if err := os.Chmod(KeyPath(dir, "node"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestFilesAreTheOwnersAlone(t *testing.T) {
 	}
 }
 
-// Each leaf must verify against its own authority, for its own use and name, and for no other.
+// Each leaf must verify against its own authority, for its own use and name, and for no others.
 func TestChains(t *testing.T) {
 	dir := newDir(t)
 	ensure(t, dir, smallPlan(), t0)
@@ -111,7 +111,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// What is right is left alone; what is not is made anew, and nothing else with it.
+// What is right is not touched; what is wrong is made again, and nothing else with it.
 func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 	all := []string{"ca", "other-ca", "server", "node", "proxy", "sa"}
 	for _, c := range []struct {
@@ -180,7 +180,8 @@ func TestRenewedAuthorityKeepsItsClients(t *testing.T) {
 	}
 }
 
-// An authority that many check has a key that is checked fast, if it is made new; one that is there stays as it is.
+// An authority with ManyChecks gets a key whose signatures are fast to verify, if the key is new; an existing key
+// stays.
 func TestKindsOfKeys(t *testing.T) {
 	plain := smallPlan()
 	plain.Authorities[0].ManyChecks = false
@@ -205,7 +206,7 @@ func TestKindsOfKeys(t *testing.T) {
 	}
 }
 
-// An authority is never replaced behind its clients' backs.
+// A damaged authority is not replaced, since its clients would silently fail.
 func TestDamagedAuthorityIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		what  string

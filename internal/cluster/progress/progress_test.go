@@ -30,7 +30,7 @@ func TestPlainPrintsOneLinePerEnd(t *testing.T) {
 	})
 }
 
-// screen plays what a terminal would show: lines, the last of which a carriage return and EL wipe.
+// screen returns what a terminal would show: lines, of which carriage return and EL erase the last.
 func screen(text string) (lines []string) {
 	line := ""
 	for text != "" {
@@ -70,7 +70,7 @@ func TestTerminalRewritesOneLine(t *testing.T) {
 		sink.Show(Event{Step: "containerd", Phase: Failed, Took: 3 * time.Millisecond})
 		sink.Close()
 		show("✓ etcd: ready  1.0 s", "· containerd: slow", "✗ containerd  3 ms", "")
-		sink.Close() // twice is fine
+		sink.Close() // sink.Close() // a second call has no effect
 	})
 }
 
@@ -101,7 +101,7 @@ func TestWireCarriesEventsToRelay(t *testing.T) {
 	}
 }
 
-// A reader that has gone away must not stop the work.
+// A reader that has ended must not stop the work.
 func TestWireOutlivesItsReader(t *testing.T) {
 	r, w := io.Pipe()
 	r.Close()

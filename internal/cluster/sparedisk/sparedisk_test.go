@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// On a disk that is full of blocks or of inodes, the reserve is what a starting instance has, and it is kept again with
-// room only.
+// On a disk without free blocks or inodes, the reserve is enough for a starting instance. It is made again only when
+// there is enough space.
 func TestReserve(t *testing.T) {
 	disk := smallfs.Tmpfs(t, fmt.Sprintf("size=%d,nr_inodes=%d", (room+1)*blocks, (room+1)*inodes))
 	dir := filepath.Join(disk, "reserve")
@@ -46,7 +46,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// use takes what an instance takes, and gives it back.
+// use uses the resources of an instance and frees them.
 func use(disk string) error {
 	dir := filepath.Join(disk, "run")
 	err := os.Mkdir(dir, 0o700)
@@ -56,7 +56,7 @@ func use(disk string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// What a crash left of a reserve is no reserve, and does not keep one from being made.
+// The remains of a crash while a reserve was made are not a reserve, and do not prevent a new one.
 func TestHalfAReserve(t *testing.T) {
 	disk := smallfs.Tmpfs(t, fmt.Sprintf("size=%d,nr_inodes=%d", (room+1)*blocks, (room+2)*inodes))
 	dir := filepath.Join(disk, "reserve")

@@ -14,8 +14,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// TestForgedChildren has processes that carry a child's mark and its command line, as any process may: another program,
-// another user, somebody in a container. Only the one that the kernel calls like a child is taken for one.
+// TestForgedChildren starts processes with a child's mark and command line, which any process may have: another
+// program, another user, a process in a container. Only the process for which the kernel confirms all properties of a
+// child is recognized.
 func TestForgedChildren(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: becomes another user, and makes a mount namespace")
@@ -28,11 +29,11 @@ func TestForgedChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "program") // a copy: another file, which somebody else may run
+	program := filepath.Join(dir, "program") // program := filepath.Join(dir, "program") // a copy: another file, which another user may run
 	copyFile(t, sleep, program)
 	for _, c := range []struct {
 		what string
-		path string // what is really run
+		path string // path string // the program that really runs
 		attr *syscall.SysProcAttr
 		ours bool
 	}{
@@ -54,7 +55,7 @@ func TestForgedChildren(t *testing.T) {
 			t.Fatal(c.what, err)
 		}
 		got := len(scanMarks(dir)) == 1
-		if c.ours && got { // an upgrade replaces the program of a child that runs
+		if c.ours && got { // if c.ours && got { // an upgrade replaces the program of a running child
 			copyFile(t, sleep, program+".new")
 			if err := os.Rename(program+".new", program); err != nil {
 				t.Fatal(err)
@@ -92,8 +93,7 @@ func TestRunsAs(t *testing.T) {
 	}
 }
 
-// On a full disk a log is cut all the same, and its end is kept if there is room for that: what filled the disk may be
-// the log.
+// On a full disk a log is truncated nevertheless, and its end is kept if it fits: the log may be what filled the disk.
 func TestTrimLogOnAFullDisk(t *testing.T) {
 	for _, left := range []int64{0, 1 << 20} {
 		dir := smallfs.Tmpfs(t, "size=24m")
@@ -126,8 +126,8 @@ func TestTrimLogOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A child starts on a disk without inodes and on one that is read-only, with the older log or none: it may be the one
-// that frees it. The record of children stays whole.
+// A child starts on a disk without inodes and on a read-only one, with the older log or none, because it may be the
+// process that frees the disk. The record of children stays complete.
 func TestChildStartsWithoutALog(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=6")
 	s, err := Open(Options{Record: filepath.Join(dir, "record"), Owner: dir})
@@ -135,7 +135,7 @@ func TestChildStartsWithoutALog(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Stop(t.Context(), "a", 0); s.Stop(t.Context(), "b", 0); s.Stop(t.Context(), "c", 0) })
-	apply := func(name, log string) { // log: below dir, or absolute
+	apply := func(name, log string) { // apply := func(name, log string) { // log: relative to dir, or absolute
 		t.Helper()
 		spec := childSpec(dir, name, "polite")
 		if spec.Dir, spec.Log = "/", log; !filepath.IsAbs(log) {

@@ -21,7 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// The test binary is also the children's program, and a supervisor to be killed; testRole says which.
+// The test binary is also the children's program, and a supervisor that is killed; the variable testRole selects the
+// role.
 const testRole = "PLIMSOLL_SUPERVISE_TEST"
 
 func TestMain(m *testing.M) {
@@ -70,7 +71,7 @@ func childSpec(dir, name, role string, args ...string) Spec {
 		Log: filepath.Join(dir, name+".log"), Grace: 5 * time.Second}
 }
 
-// bench is a supervisor in a fresh directory whose changes a test can wait for.
+// bench is a supervisor in a fresh directory whose notices a test can await.
 type bench struct {
 	*Supervisor
 	t       *testing.T
@@ -129,7 +130,7 @@ func (x *bench) pid(name string) int {
 	return 0
 }
 
-// awaitLog returns when a child has said text.
+// awaitLog returns when a child has printed text.
 func awaitLog(t *testing.T, path, text string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -167,7 +168,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A child that cannot run is tried again with growing pauses, never in a tight loop.
+// A child that cannot run is restarted after growing pauses, never in a tight loop.
 func TestBackoff(t *testing.T) {
 	b := Backoff{First: 200 * time.Millisecond, Max: 3 * time.Second, Steady: time.Minute}
 	var got []time.Duration
@@ -182,7 +183,7 @@ func TestBackoff(t *testing.T) {
 	x := open(t, t.TempDir(), Backoff{First: time.Hour, Max: time.Hour, Steady: time.Hour})
 	x.apply(childSpec(x.dir, "a", "7"))
 	x.await("second death", func(s Status) bool { return s.PID == 0 && s.Restarts == 1 && s.LastExit == "exit code 7" })
-	x.Stop(t.Context(), "a", time.Hour) // waiting for the next start must not delay a stop
+	x.Stop(t.Context(), "a", time.Hour) // x.Stop(t.Context(), "a", time.Hour) // it must not wait for the next restart
 }
 
 // A child that runs long enough has recovered.
@@ -225,7 +226,8 @@ func TestAdoptAfterSupervisorIsKilled(t *testing.T) {
 			if !x.apply(childSpec(dir, "a", "polite")) || x.pid("a") != first {
 				t.Fatalf("runs as %d, want the survivor %d adopted", x.pid("a"), first)
 			}
-			// Adopted is supervised: it is restarted when it dies, though it is nobody's child here.
+			// An adopted child is supervised: it is restarted when it dies, although it is not a child process of this
+			// supervisor.
 			if err := unix.Kill(first, unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
@@ -268,7 +270,7 @@ func startAndKillSupervisor(t *testing.T, dir string) int {
 	return status[0].PID
 }
 
-// What decides how a child runs has changed: the survivor is replaced, never doubled.
+// If what decides how a child runs has changed, the survivor is replaced, and there is never a second one.
 func TestChangedChildIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -311,7 +313,7 @@ func TestChangedChildIsReplaced(t *testing.T) {
 	}
 }
 
-// A record whose pid now belongs to a stranger must neither adopt nor harm the stranger.
+// If the pid in the record now belongs to another process, that process is neither adopted nor signalled.
 func TestPidReuse(t *testing.T) {
 	dir := t.TempDir()
 	stranger := exec.Command("sleep", "60")
@@ -392,7 +394,7 @@ func TestStopIsPatientThenFirm(t *testing.T) {
 	x.Stop(t.Context(), "never-was", time.Hour)
 }
 
-// A released child is not restarted, but still known, and can be stopped or taken back.
+// A released child is not restarted, but it is still known, and can be stopped or adopted again.
 func TestRelease(t *testing.T) {
 	x := open(t, t.TempDir(), Backoff{})
 	spec := childSpec(x.dir, "a", "polite")
@@ -465,7 +467,7 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
-// A mark says what it was made of, whatever the owner is called; others' marks are not ours.
+// A mark contains the values that it was made of, whatever the owner's name; marks of other owners are not recognized.
 func TestMarkRoundTrip(t *testing.T) {
 	for _, owner := range []string{"/var/lib/plimsoll", "/with:colon=and equals", ""} {
 		m := mark{name: "a", digest: "d1", argv: "h1"}
@@ -507,7 +509,7 @@ func TestTrimLogKeepsOneOlderFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The writer never reopened its file, and went on at the new end.
+	// The writer did not reopen its file and continued at the new end.
 	if text, err := os.ReadFile(path); err != nil || string(text) != "b" {
 		t.Errorf("log holds %d bytes, %v, want the last one", len(text), err)
 	}

@@ -36,7 +36,7 @@ type api struct {
 	allow  map[string]bool
 	away   error
 	asked  []string
-	wait   chan struct{} // if not nil, answers come when it is closed
+	wait   chan struct{} // wait   chan struct{} // if not nil, answers wait until it is closed
 }
 
 func (a *api) Create(ctx context.Context, k kube.Kind, _, _ string, obj, out runtime.Object, _ ...string) error {
@@ -223,7 +223,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// A server that is no node's: access is to paths, as to upstream's controllers.
+// A server that belongs to no node is authorized by path, as upstream's controllers are.
 func TestPaths(t *testing.T) {
 	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper"}}, allow: map[string]bool{"scraper get /metrics": true}}
 	g, err := New(Options{API: a, Tokens: true})
@@ -238,7 +238,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestVerbOf: streams and commands create; everything else does what its method says.
+// TestVerbOf: streams and commands need create; all other requests need the verb of their method.
 func TestVerbOf(t *testing.T) {
 	for request, want := range map[string]string{
 		"GET /exec/a/b/c": "create", "POST /exec/a/b/c": "create", "GET /attach/a/b/c": "create", "GET /run": "create", "GET /portForward/a/b": "create",
@@ -265,7 +265,7 @@ func TestSubresources(t *testing.T) {
 	}
 }
 
-// Answers are remembered for their time, errors are not, and an API server that is away lets nobody in.
+// Answers are cached for their time, errors are not, and without an API server no request is allowed.
 func TestRemembering(t *testing.T) {
 	ca := newAuthority(t)
 	now := time.Now()
@@ -302,13 +302,13 @@ func TestRemembering(t *testing.T) {
 	now = now.Add(2 * time.Minute)
 	ask("/pods", "good", "503", "token good")
 	a.away = nil
-	ask("/pods", "good", u, "token good") // the decision is still remembered
+	ask("/pods", "good", u, "token good") // ask("/pods", "good", u, "token good") // the decision is still cached
 	ask("/stats", "good", "403", "u get stats system:authenticated")
 	now = now.Add(4 * time.Minute)
 	ask("/pods", "good", u, "token good; u get pods system:authenticated")
 }
 
-// Many ask the same at once: one question. A flood of different ones: bounded.
+// Many callers with the same question cause one review. The number of different reviews in flight is bounded.
 func TestQuestionsAreShared(t *testing.T) {
 	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "u"}}, wait: make(chan struct{})}
 	g, err := New(Options{NodeName: "n1", API: a, Tokens: true, TokenTTL: time.Minute, AlwaysAllow: true})
@@ -330,7 +330,7 @@ func TestQuestionsAreShared(t *testing.T) {
 			refused <- outcome(nil, err)
 		})
 	}
-	for range 2 * pendingMax { // those over the bound are refused while the API server is silent
+	for range 2 * pendingMax { // for range 2 * pendingMax { // those above the bound are refused while the API server does not answer
 		if got := <-refused; got != "503" {
 			t.Fatalf("refused with %s, want 503", got)
 		}

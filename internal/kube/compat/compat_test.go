@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write docs/compatibility.md")
 
 const page = "../../../docs/compatibility.md"
 
-// TestCompatibilityIsCurrent: the page says what the tables say.
+// TestCompatibilityIsCurrent: the page in the repository is the one that the tables give.
 func TestCompatibilityIsCurrent(t *testing.T) {
 	if *update {
 		if err := os.WriteFile(page, []byte(Markdown()), 0o644); err != nil {
@@ -30,7 +30,8 @@ func TestCompatibilityIsCurrent(t *testing.T) {
 	}
 }
 
-// TestPageHasEverything: every row of both tables is on the page, each outcome has its word, and what is held says why.
+// TestPageHasEverything: every row of both tables is on the page, each outcome has a word, and for held fields the
+// reason is given.
 func TestPageHasEverything(t *testing.T) {
 	text := Markdown()
 	for _, f := range kubeletconfig.Fields() {

@@ -66,7 +66,7 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever it is, it is a Recipe without problems, or there are problems.
+// Every input gives either a Recipe without problems, or problems.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{head + "grams: 7", head + "parts: {a: 1}\nname: b", "- a", "\x00", head + "grams: 1\ngrams: 2"} {
 		cost.Attack(f, text)

@@ -20,7 +20,7 @@ import (
 
 var leases = schema.GroupResource{Resource: "leases"}
 
-// server keeps one Lease and guards its version. down holds who cannot reach it.
+// server stores one Lease and checks its version. down contains the candidates that cannot reach it.
 type server struct {
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
@@ -30,7 +30,7 @@ type server struct {
 	writes  int
 }
 
-// door is one process's way to the server.
+// door is one process's connection to the server.
 type door struct {
 	*server
 	name string
@@ -41,7 +41,7 @@ func (d door) enter(ctx context.Context) (func(), error) {
 	d.mu.Lock()
 	if d.down[d.name] {
 		d.mu.Unlock()
-		<-ctx.Done() // as behind a cut cable
+		<-ctx.Done() // <-ctx.Done() // as with a broken connection
 		return nil, ctx.Err()
 	}
 	return d.mu.Unlock, nil
@@ -92,14 +92,14 @@ func (s *server) store(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return s.lease.DeepCopy()
 }
 
-// asked is how often the Lease was read and written over.
+// asked returns how often the Lease was read and overwritten.
 func (s *server) asked() (reads, writes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reads, s.writes
 }
 
-// stored is the Lease as it is now.
+// stored returns the current Lease.
 func (s *server) stored() *coordinationv1.Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,16 +112,16 @@ func (s *server) cut(name string, cut bool) {
 	s.down[name] = cut
 }
 
-// process is a candidate that notes when it leads.
+// process is a candidate that records when it leads.
 type process struct {
 	*Candidate
-	asleep  atomic.Int64 // nanoseconds that its machine has slept
+	asleep  atomic.Int64 // asleep  atomic.Int64 // how long its machine has slept, in nanoseconds
 	stop    context.CancelFunc
 	leading chan struct{} // closed while it leads, once
 	ended   chan error
 }
 
-// start lets a candidate run that leads until it is told to stop.
+// start starts a candidate that leads until it is stopped.
 func (s *server) start(t *testing.T, name string) *process {
 	t.Helper()
 	return s.startUntil(t, name, func(ctx context.Context) error {
@@ -185,7 +185,7 @@ func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
 		if !leads(a) || leads(b) {
 			t.Fatalf("a leads %v, b leads %v", leads(a), leads(b))
 		}
-		a.stop() // it sets the lease free
+		a.stop() // a.stop() // it clears the lease
 		if err := <-a.ended; err != nil {
 			t.Error(err)
 		}
@@ -207,7 +207,7 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 		a := s.start(t, "a")
 		wait(time.Second)
 		b := s.start(t, "b")
-		wait(time.Minute + 500*time.Millisecond) // a renewal has just been
+		wait(time.Minute + 500*time.Millisecond) // wait(time.Minute + 500*time.Millisecond) // right after a renewal
 		s.cut("a", true)
 		for i := range 300 {
 			wait(100 * time.Millisecond)
@@ -229,7 +229,7 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 	})
 }
 
-// A short cut costs nobody his lead.
+// A short interruption does not change the leader.
 func TestAShortCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -249,10 +249,11 @@ func TestAShortCut(t *testing.T) {
 	})
 }
 
-// sleep lets the machine of p sleep for d, in which Go's clock stands still.
+// sleep lets the machine of p sleep for d, during which Go's clock stands still.
 func (p *process) sleep(d time.Duration) { p.asleep.Add(int64(d)) }
 
-// Who wakes up, after others may have taken its Lease, does not act, however soon it is asked; and ends when it looks.
+// A leader that wakes up after others may have taken its Lease does not act, however soon Holds is called; it ends at
+// its next attempt.
 func TestALeaderThatSleptDoesNotAct(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -282,7 +283,7 @@ func TestALeaderThatSleptDoesNotAct(t *testing.T) {
 	})
 }
 
-// A short sleep costs nobody his lead, and he who waits does not count his own sleep as the silence of another.
+// A short sleep does not change the leader. A waiting candidate does not count its own sleep as silence of the leader.
 func TestSleepThatDoesNotMatter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -312,7 +313,7 @@ func TestSleepThatDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestSinceBoot holds the clock to what the kernel says elsewhere of the same.
+// TestSinceBoot compares the clock with another source of the kernel.
 func TestSinceBoot(t *testing.T) {
 	before := SinceBoot()
 	text, err := os.ReadFile("/proc/uptime") // "350735.47 234388.90", seconds since boot and idle
@@ -328,7 +329,7 @@ func TestSinceBoot(t *testing.T) {
 	}
 }
 
-// The other's clock does not matter: its renewTime may say anything, what counts is that it changes.
+// The other process's clock does not matter: its renewTime may have any value; what counts is that the Lease changes.
 func TestClocksOfOthersDoNotMatter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -338,7 +339,7 @@ func TestClocksOfOthersDoNotMatter(t *testing.T) {
 		s.store(other.fill(&coordinationv1.Lease{}, time.Now().Add(-50*time.Hour)))
 		s.mu.Unlock()
 		a := s.start(t, "a")
-		for range 5 { // it lives, with a clock far behind
+		for range 5 { // for range 5 { // it renews, with a clock far behind
 			wait(10 * time.Second)
 			s.mu.Lock()
 			s.store(other.fill(s.lease.DeepCopy(), time.Now().Add(-50*time.Hour)))
@@ -360,8 +361,8 @@ func TestClocksOfOthersDoNotMatter(t *testing.T) {
 	})
 }
 
-// Leases that no candidate wrote: without a holder, a duration, a time. One that nobody holds is taken at once; one
-// whose holder promises nothing, when nobody has touched it for a second.
+// Leases that no candidate wrote: without a holder, a duration or a time. A Lease without a holder is taken at once;
+// one whose holder promises no duration is taken when it did not change for a second.
 func TestStrangeLeases(t *testing.T) {
 	nobody, negative, zero, name := "", int32(-5), int32(0), "x"
 	for _, spec := range []coordinationv1.LeaseSpec{
@@ -386,7 +387,7 @@ func TestStrangeLeases(t *testing.T) {
 	}
 }
 
-// TestALeaderThatEndsByItself sets the Lease free, though it is just being renewed, and its error is told.
+// TestALeaderThatEndsByItself clears the Lease, even during a renewal, and its error is returned.
 func TestALeaderThatEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -404,11 +405,11 @@ func TestALeaderThatEndsByItself(t *testing.T) {
 	})
 }
 
-// TestWhoNeverLed ends without an error when it is told to, and nothing of it was done.
+// TestWhoNeverLed: a waiting candidate that is stopped ends without an error, and lead was not called.
 func TestWhoNeverLed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
-		a, b := s.start(t, "a"), s.start(t, "b") // both make the Lease
+		a, b := s.start(t, "a"), s.start(t, "b") // a, b := s.start(t, "a"), s.start(t, "b") // both try to create the Lease
 		wait(time.Second)
 		leader, other := a, b
 		if leads(b) {
@@ -428,7 +429,7 @@ func TestWhoNeverLed(t *testing.T) {
 	})
 }
 
-// TestWhoIsRobbed: a leader whose Lease somebody else has taken, as an administrator may, stops at its next renewal.
+// TestWhoIsRobbed: a leader whose Lease another client has taken, as an administrator may, stops at its next renewal.
 func TestWhoIsRobbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -452,8 +453,8 @@ func TestWhoIsRobbed(t *testing.T) {
 	})
 }
 
-// TestWhoIsRobbedAtTheEnd: also whoever is told to stop meanwhile holds the Lease no more once it is seen to be
-// another's, and does not touch it.
+// TestWhoIsRobbedAtTheEnd: a leader that is stopped while another client takes its Lease does not modify the Lease any
+// more.
 func TestWhoIsRobbedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -478,7 +479,7 @@ func TestWhoIsRobbedAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLeasesTellTheirHistory: how often the Lease has changed hands, and since when it is held.
+// TestLeasesTellTheirHistory: the Lease contains how often its holder changed, and since when the current one holds it.
 func TestLeasesTellTheirHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
@@ -510,11 +511,11 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestCheckAtItsEdges: what is just too long or too short is refused, and by New, too.
+// TestCheckAtItsEdges: values just above or below a bound are refused, also by New.
 func TestCheckAtItsEdges(t *testing.T) {
 	for _, q := range []struct {
 		change func(*Config)
-		bad    string // the flag that is named; none: it is good
+		bad    string // bad    string // the flag in the error; empty: no error
 	}{
 		{func(c *Config) { c.RenewDeadline = 2401 * time.Millisecond }, ""},
 		{func(c *Config) { c.RenewDeadline = 2400 * time.Millisecond }, "renew-deadline"},

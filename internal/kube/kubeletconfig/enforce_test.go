@@ -118,7 +118,7 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// What cannot be enforced is refused before anything starts, all of it at once.
+// What cannot be enforced is refused before the start, all of it at once.
 func TestBadEnforcement(t *testing.T) {
 	_, _, err := Parse([]byte(head+`
 enforceNodeAllocatable: [none, pods, kube-reserved, system-reserved-compressible]

@@ -52,8 +52,8 @@ memory.available 100Mi`},
 	}
 }
 
-// TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is no resource of the node, and its
-// limits evict nobody.
+// TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is not a resource of the node, and its
+// limits cause no evictions.
 func TestLocalStorageUncounted(t *testing.T) {
 	for yaml, counted := range map[string]bool{"": true, "localStorageCapacityIsolation: true": true, "localStorageCapacityIsolation: false": false} {
 		c, warnings, err := Parse([]byte(head+yaml+"\n"), "/")
@@ -115,7 +115,7 @@ evictionMaxPodGracePeriod: -1
 	}
 }
 
-// FuzzEviction reads thresholds: what is taken is a line that can be compared, what is not is named.
+// FuzzEviction reads thresholds: an accepted one can be compared, and the error names each other.
 func FuzzEviction(f *testing.F) {
 	for _, seed := range [][3]string{{"100Mi", "90s", "10%"}, {"10%", "0s", "0"}, {"0%", "-1s", "0%"}, {"1n", "1h", "-1"}, {"NaN%", "", "1e30"}, {"9Ei", "2540400h", "100%"}} {
 		cost.Attack(f, seed[0], seed[1], seed[2])

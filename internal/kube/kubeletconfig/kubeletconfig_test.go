@@ -20,7 +20,7 @@ import (
 
 const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
-// TestEveryFieldHasALine fails for a field that upstream added, and for a line whose field is gone.
+// TestEveryFieldHasALine fails for a field that upstream added, and for an entry whose field no longer exists.
 func TestEveryFieldHasALine(t *testing.T) {
 	listed := map[string]int{}
 	for _, f := range fields {
@@ -56,7 +56,7 @@ func TestNothingSetIsAllDefaults(t *testing.T) {
 	}
 }
 
-// TestKubeadm reads what kubeadm writes, zeros and all, without a warning about the zeros.
+// TestKubeadm reads what kubeadm writes, including zero values, without warnings about them.
 func TestKubeadm(t *testing.T) {
 	c, warnings, err := Load("testdata/kubeadm.yaml")
 	if err != nil {

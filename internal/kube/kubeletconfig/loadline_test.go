@@ -7,8 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzAmounts reads reservations and thresholds: what is taken is an amount that can be subtracted, what is not is
-// named.
+// FuzzAmounts reads reservations and thresholds: an accepted one can be subtracted, and the error names each other.
 func FuzzAmounts(f *testing.F) {
 	for _, seed := range []string{"500Mi", "250m", "1e3", "0.5", "10%", "0%", "100%", "-1", "9Ei", "1e18", "9223372036854775807", "NaN%", "1n", "", " 1", "0x10%", "9227000000000000000"} {
 		cost.Attack(f, seed)

@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// numaOf loads a configuration as the agent does, on a machine of two NUMA nodes with four CPUs and 8 GiB each.
+// numaOf loads a configuration as the agent does, for a machine of two NUMA nodes with four CPUs and 8 GiB each.
 func numaOf(t *testing.T, text string) (numa.Config, error) {
 	t.Helper()
 	m := machine.Machine{
@@ -69,7 +69,7 @@ topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true", max-allowable-
 	}
 }
 
-// Everything that is wrong is told at once.
+// All problems are reported at once.
 func TestNUMATellsEveryProblem(t *testing.T) {
 	for _, c := range []struct {
 		text string

@@ -14,13 +14,14 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// readers are the files of this package that hand a field on; the others decode, default and check.
+// readers are the files of this package that translate fields for others; the other files decode, set defaults and
+// check.
 var readers = map[string]bool{"enforce.go": true, "eviction.go": true, "gates.go": true, "loadline.go": true, "numa.go": true}
 
-// here are the fields that this package itself carries out, by the function that does.
+// here are the fields that this package itself carries out, by the function that does so.
 var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine", "failCgroupV1": "CheckMachine"}
 
-// TestHonouredFieldsAreUsed: a field that is called honoured is read by the product, and some test speaks of it.
+// TestHonouredFieldsAreUsed: the product reads every field that is marked as honoured, and a test mentions it.
 func TestHonouredFieldsAreUsed(t *testing.T) {
 	used, tested, inHere := map[string]bool{}, map[string]bool{}, map[string]map[string]bool{}
 	for _, dir := range []string{"cmd", "internal", "test"} {
@@ -92,7 +93,7 @@ func TestHonouredFieldsAreUsed(t *testing.T) {
 	}
 }
 
-// selectors are the names that a function selects.
+// selectors returns the names of the selector expressions in a function.
 func selectors(f *ast.FuncDecl) map[string]bool {
 	names := map[string]bool{}
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -104,7 +105,7 @@ func selectors(f *ast.FuncDecl) map[string]bool {
 	return names
 }
 
-// goNames notes the name in Go of each field, by path.
+// goNames adds the Go name of each field, by path.
 func goNames(prefix string, t reflect.Type, names map[string]string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -123,8 +124,8 @@ func goNames(prefix string, t reflect.Type, names map[string]string) {
 	}
 }
 
-// TestNotes: what the kubelet does by default and this agent does not is told, and no longer when the configuration
-// says so.
+// TestNotes: what the kubelet does by default and this agent does not is reported, unless the configuration sets the
+// value that is honoured.
 func TestNotes(t *testing.T) {
 	plain, warnings, err := Parse([]byte(head), "/")
 	if err != nil || len(warnings) > 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
-// TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with an argument in json or
-// as a table, or its problems. What was written must read back as the same machine, and be written the same again.
+// TestFiles runs testdata: "decode" reads a file and prints it in YAML, or with an argument in JSON or as a table, or
+// prints its problems. The output must be read back as the same machine, and be written the same again.
 func TestFiles(t *testing.T) {
 	scenario.Play(t, "testdata", "decode", func(t *testing.T, d *datadriven.TestData) string {
 		f, err := Decode([]byte(d.Input))
@@ -66,7 +66,7 @@ func TestRandomMachines(t *testing.T) {
 	}
 }
 
-// randomMachine draws a machine that is possible but need not be sensible.
+// randomMachine returns a random machine that is valid but need not be realistic.
 func randomMachine(random *rand.Rand) machine.Machine {
 	var m machine.Machine
 	cpus := random.Perm(64)
@@ -130,7 +130,7 @@ func randomMachine(random *rand.Rand) machine.Machine {
 	return m
 }
 
-// halves cuts a set in two, both of them not empty; a set of one CPU stays whole.
+// halves splits a set into two non-empty ones; a set of one CPU is not split.
 func halves(random *rand.Rand, s idset.Set) []idset.Set {
 	var first idset.Set
 	for id := range s.All() {

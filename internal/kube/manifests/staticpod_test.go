@@ -41,8 +41,7 @@ func TestDefaultPod(t *testing.T) {
 	}
 }
 
-// FuzzDecodePod: whatever a manifest holds, it is decoded or refused, and what was decoded can be defaulted and
-// checked.
+// FuzzDecodePod: every manifest is decoded or refused, and a decoded one can be defaulted and checked.
 func FuzzDecodePod(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestRefused has the holds that look at values.
+// TestRefused checks the holds that depend on values.
 func TestRefused(t *testing.T) {
 	yes, no, out, in := true, false, "../../etc/profile", "profiles/a.json"
 	seccomp := func(kind corev1.SeccompProfileType, path *string) *corev1.SecurityContext {
@@ -52,7 +52,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestBlocks: what one container asks for keeps that container from starting, what the pod asks for keeps all.
+// TestBlocks: an unsupported field of one container prevents that container from starting, one of the pod prevents all.
 func TestBlocks(t *testing.T) {
 	no := false
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}
@@ -65,7 +65,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestText is bounded: a pod may have thousands of fields that are refused.
+// TestText is bounded: a pod may have thousands of unsupported fields.
 func TestText(t *testing.T) {
 	pod := &corev1.Pod{}
 	for range 1000 {
@@ -79,7 +79,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// BenchmarkCodesOf is what a scheduler pays for each pending pod.
+// BenchmarkCodesOf is the cost for each pending pod in a scheduler.
 func BenchmarkCodesOf(b *testing.B) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 2), Volumes: make([]corev1.Volume, 3)}}
 	b.ReportAllocs()

@@ -17,11 +17,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 )
 
-// root is the repository, seen from here.
+// root is the path of the repository.
 const root = "../../.."
 
-// TestEveryFieldHasARow: a field that k8s.io/api has and the table has not would be ignored in silence; a row that
-// means no field hides a misspelling.
+// TestEveryFieldHasARow: a field of k8s.io/api without a row would be ignored silently; a row without a field hides a
+// misspelling.
 func TestEveryFieldHasARow(t *testing.T) {
 	rows := map[string]int{}
 	for _, row := range podfields.Rows() {
@@ -43,7 +43,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 	}
 }
 
-// TestHeldFieldsAreRefused sets every field alone that the table calls held.
+// TestHeldFieldsAreRefused sets each field that the table marks as held, alone.
 func TestHeldFieldsAreRefused(t *testing.T) {
 	for _, row := range podfields.Rows() {
 		if row.Outcome != podfields.Held {
@@ -63,7 +63,7 @@ func TestHeldFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// TestSamplesAreNotRefused: what the table calls carried out, the agent starts.
+// TestSamplesAreNotRefused: the agent accepts all fields that the table marks as carried out.
 func TestSamplesAreNotRefused(t *testing.T) {
 	for _, pod := range sample.Pods() {
 		if refused := podfields.Refused(pod); len(refused) > 0 {
@@ -72,8 +72,8 @@ func TestSamplesAreNotRefused(t *testing.T) {
 	}
 }
 
-// TestEveryRowIsProved: what is carried out or rejected names who proves it, and that exists. An observer's test calls
-// sample.Unproved; another test at least speaks of the field.
+// TestEveryRowIsProved: a row that is carried out or rejected names its proof, and the proof exists. An observer's test
+// calls sample.Unproved; another test must mention the field.
 func TestEveryRowIsProved(t *testing.T) {
 	observed := observers(t)
 	for _, observer := range podfields.Observers() {
@@ -97,7 +97,7 @@ func TestEveryRowIsProved(t *testing.T) {
 	}
 }
 
-// observers finds the observers that tests ask sample.Unproved for.
+// observers returns the observers for which tests call sample.Unproved.
 func observers(t *testing.T) map[string]bool {
 	names := map[string]string{}
 	for _, o := range podfields.Observers() {
@@ -130,7 +130,7 @@ func observers(t *testing.T) map[string]bool {
 	return found
 }
 
-// selected is a selector as it is written: package.Name.
+// selected returns a selector expression as text: package.Name.
 func selected(e ast.Expr) string {
 	s, ok := e.(*ast.SelectorExpr)
 	if !ok {
@@ -143,7 +143,7 @@ func selected(e ast.Expr) string {
 	return x.Name + "." + s.Sel.Name
 }
 
-// mentions says what is wrong with the test that a row names; empty: it is there and speaks of the field.
+// mentions says what is wrong with the test that a row names; empty: it exists and mentions the field.
 func mentions(row podfields.Row) string {
 	i := strings.LastIndex(row.By, ".")
 	if i < 0 {

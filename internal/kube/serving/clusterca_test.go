@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestClusterCA reads the CA where upstream's components do, keeps what it had when there is none to be had, and says
-// why.
+// TestClusterCA reads the CA from where upstream's components read it. When it cannot be read, the old CA is kept and
+// the reason is returned.
 func TestClusterCA(t *testing.T) {
 	certPEM, _, err := SelfSigned([]string{"ca"})
 	if err != nil {

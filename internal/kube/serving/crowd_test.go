@@ -15,7 +15,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// pipes is a listener whose connections the test holds the other ends of.
+// pipes is a listener for which the test holds the clients' ends.
 type pipes struct {
 	net.Listener
 	conns chan net.Conn
@@ -23,7 +23,7 @@ type pipes struct {
 
 func (p pipes) Accept() (net.Conn, error) { return <-p.conns, nil }
 
-// join lets somebody connect and returns what the server and the client hold.
+// join connects a client and returns both ends.
 func join(t *testing.T, c *Crowd, p pipes) (m *member, client net.Conn) {
 	t.Helper()
 	client, server := net.Pipe()
@@ -72,7 +72,7 @@ func TestCrowd(t *testing.T) {
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
-		conn, _ := c.Accept() // returns once there is room
+		conn, _ := c.Accept() // conn, _ := c.Accept() // it returns once there is a place
 		conn.Close()
 	}()
 	if _, err := lateClient.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -93,7 +93,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestServerTimes: nobody holds a connection for ever, with whatever part of a request.
+// TestServerTimes: no client can occupy a connection for ever, whatever part of a request it sends.
 func TestServerTimes(t *testing.T) {
 	s := newServer(http.NotFoundHandler(), nil)
 	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 {
@@ -101,7 +101,8 @@ func TestServerTimes(t *testing.T) {
 	}
 }
 
-// TestRefusals: a flood of refusals with long paths makes a bounded log that says how many are not in it.
+// TestRefusals: a flood of refusals with long paths makes a bounded log, which contains the number of refusals that
+// were left out.
 func TestRefusals(t *testing.T) {
 	var out bytes.Buffer
 	l := Refusals{logging: slog.New(slog.NewTextHandler(&out, nil))}

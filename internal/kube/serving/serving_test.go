@@ -24,7 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// api knows one token, whose owner may read /metrics.
+// api accepts one token, whose owner may read /metrics.
 type api struct{}
 
 func (api) Create(_ context.Context, _ kube.Kind, _, _ string, obj, out runtime.Object, _ ...string) error {
@@ -112,7 +112,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// A rotation that is half done keeps the old pair; a whole one is taken up.
+// During a rotation the old pair stays in use; after it the new one is used.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	pair := &KeyPair{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}

@@ -28,7 +28,8 @@ func eachCPU(format string) string {
 	return entries(cpusMax, func(i int) string { return fmt.Sprintf(format, i) })
 }
 
-// hostileObjects are what a node could publish to cost a scheduler more than its length explains, by what they repeat.
+// hostileObjects are objects that a node could publish to cost a scheduler more than their length explains, by what
+// they repeat.
 func hostileObjects() map[string][6]string {
 	machine := func(spec string) [6]string {
 		return [6]string{"none", "container", hostileStart + spec + hostileEnd, `{}`, `[]`, `[]`}
@@ -72,7 +73,7 @@ func hostileObjects() map[string][6]string {
 	}
 }
 
-// aliases is YAML in which each of n lists holds nine times the one before.
+// aliases is YAML with n lists, each of which contains the previous one nine times.
 func aliases(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -82,7 +83,7 @@ func aliases(n int) string {
 	return b.String()
 }
 
-// TestHostileObjects: what a node publishes costs a scheduler that reads it no more than its length explains.
+// TestHostileObjects: the cost of reading a node's object is in proportion to its length.
 func TestHostileObjects(t *testing.T) {
 	for name, said := range hostileObjects() {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 const gpu = "example.com/gpu"
 
-// world is a node on which things happen.
+// world is a node and its random changes.
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -56,7 +56,8 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 	return w
 }
 
-// someMachine has 1 to 8 nodes with sparse ids, some without CPUs, several caches, and distances that differ.
+// someMachine returns a machine of 1 to 8 nodes with sparse ids, some without CPUs, several caches, and different
+// distances.
 func someMachine(rng *rand.Rand) machine.Machine {
 	m := machine.Machine{L3: map[machine.CacheID]idset.Set{}}
 	m.NodeFS.Capacity = unit.GiB
@@ -86,7 +87,7 @@ func someMachine(rng *rand.Rand) machine.Machine {
 	return m.Complete()
 }
 
-// step lets a pod come or go, or the devices change.
+// step makes a pod arrive or end, or devices change.
 func (w *world) step() {
 	w.next++
 	switch held := w.state.Assignments(); {
@@ -141,7 +142,7 @@ func (w *world) pod() numa.Pod {
 	return p
 }
 
-// TestNodesOfOneKind: what differs in pods and devices only shares a Layout.
+// TestNodesOfOneKind: nodes that differ only in pods and devices share a Layout.
 func TestNodesOfOneKind(t *testing.T) {
 	var d Decoder
 	var nodes []*Node
@@ -164,8 +165,8 @@ func TestNodesOfOneKind(t *testing.T) {
 	}
 }
 
-// TestSameOffers holds the promise of the package: whatever happened to a node, who decodes its object gets the same
-// offers and refusals, also after further pods came and went on both sides.
+// TestSameOffers checks the promise of the package: whatever happened to a node, its decoded object gives the same
+// offers and refusals, also after further pods arrived and ended on both sides.
 func TestSameOffers(t *testing.T) {
 	const seed, histories, steps = 11, 60, 60
 	admitted, refused := 0, 0
@@ -199,7 +200,7 @@ func TestSameOffers(t *testing.T) {
 	}
 }
 
-// compare asks both states for the same pods, some of which stay.
+// compare asks both states for the same pods; some of the admitted ones stay.
 func (w *world) compare(read *numa.State) (admitted, refused int) {
 	ours := w.state.Fork()
 	if !ours.SharedCPUs().Equal(read.SharedCPUs()) || !reflect.DeepEqual(ours.Free(), read.Free()) || !reflect.DeepEqual(ours.FreeDevices(), read.FreeDevices()) {
@@ -238,7 +239,7 @@ func (w *world) compare(read *numa.State) (admitted, refused int) {
 	return admitted, refused
 }
 
-// overTheWire is what the API server would hand out of it.
+// overTheWire returns the object as the API server would return it.
 func overTheWire(t *testing.T, o *Object) *Object {
 	t.Helper()
 	document, err := json.Marshal(o)
@@ -252,7 +253,7 @@ func overTheWire(t *testing.T, o *Object) *Object {
 	return read.DeepCopy()
 }
 
-// TestZones shows what others read.
+// TestZones checks the part of the object that other readers use.
 func TestZones(t *testing.T) {
 	m := machine.Machine{
 		NUMANodes: []machine.NUMANode{
@@ -321,7 +322,7 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// TestBadObjects: every problem in one error, and others' objects told apart.
+// TestBadObjects: every problem is in one error, and objects of other programs are recognized.
 func TestBadObjects(t *testing.T) {
 	w := newWorld(t, rand.New(rand.NewPCG(1, 1)))
 	good := w.encoder.Encode(w.state)
@@ -373,7 +374,7 @@ func TestBadObjects(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever an object says, reading it ends in a value that answers, or an error.
+// FuzzDecode: reading an object gives a usable value or an error, whatever the object contains.
 func FuzzDecode(f *testing.F) {
 	for i := range 8 {
 		w := newWorld(&testing.T{}, rand.New(rand.NewPCG(3, uint64(i))))

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAdmissionNeeds has every field that a pod is rejected for, alone.
+// TestAdmissionNeeds sets each field for which a pod is rejected, alone.
 func TestAdmissionNeeds(t *testing.T) {
 	strict, merge := corev1.SupplementalGroupsPolicyStrict, corev1.SupplementalGroupsPolicyMerge
 	confined := &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}

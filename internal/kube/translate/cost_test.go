@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzPlacementPod: what a pod says of where it wants to be (selectors, tolerations, spread, ports) costs the scheduler
-// and the lifecycle controller that read it no more than its length explains.
+// FuzzPlacementPod: the cost of reading a pod's placement fields (selectors, tolerations, spread, ports) is in
+// proportion to their length, in the scheduler and the lifecycle controller.
 func FuzzPlacementPod(f *testing.F) {
 	for _, spec := range []string{
 		`"tolerations":[{"key":"a","operator":"Exists","effect":"NoExecute","tolerationSeconds":5}]`,
@@ -38,7 +38,7 @@ func FuzzPlacementPod(f *testing.F) {
 	})
 }
 
-// FuzzPlacementNode: what a node object says costs its readers no more than its length explains.
+// FuzzPlacementNode: the cost of reading a node object is in proportion to its length.
 func FuzzPlacementNode(f *testing.F) {
 	cost.Attack(f, []byte(`{"metadata":{"name":"n","labels":{"a":"b"},"annotations":{"c":"d"}},"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`))
 	cost.Attack(f, []byte(`{"status":{"images":[{"names":["a:1"],"sizeBytes":5}],"allocatable":{"cpu":"1"},"conditions":[{"type":"Ready"}]}}`))

@@ -15,11 +15,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// translation is what one consumer makes of a pod.
+// translation is a translation of a pod for one consumer.
 type translation func(pod *corev1.Pod) any
 
-// translations are all that this package makes of pods, by the observers that tables of podfields name, and those of
-// which each field has another reader, too.
+// translations are all of this package's translations of pods, by the observers of podfields; also those whose fields
+// all have another reader.
 var (
 	observed = map[string]translation{
 		podfields.ObserverLife: func(pod *corev1.Pod) any {
@@ -53,7 +53,7 @@ var (
 
 func (of translation) observe(pod *corev1.Pod) (any, error) { return of(pod), nil }
 
-// What the table says of the fields that each of these reads: what is made of a pod changes with every one.
+// The result of each of these translations changes with every field of which the table says that it is read.
 
 func TestFieldsOfLife(t *testing.T) {
 	if err := sample.Unproved(podfields.ObserverLife, observed[podfields.ObserverLife].observe); err != nil {
@@ -85,8 +85,8 @@ func TestFieldsOfLost(t *testing.T) {
 	}
 }
 
-// TestFieldsWithoutEffect: what the table says nobody reads, no translation reads. Together with podfields'
-// TestEveryFieldHasARow, every field of a pod is read by somebody who is named, or by nobody, and the table says why.
+// TestFieldsWithoutEffect: no translation reads a field of which the table says that it has no effect. Together with
+// podfields' TestEveryFieldHasARow: every field of a pod has a named reader, or none, and the table says why.
 func TestFieldsWithoutEffect(t *testing.T) {
 	all := maps.Clone(observed)
 	maps.Copy(all, others)
@@ -115,7 +115,7 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
-// idle is a pod with what the samples do not set.
+// idle is a pod with the fields that the samples do not set.
 func idle(t *testing.T) *corev1.Pod {
 	t.Helper()
 	manifest, err := os.ReadFile("testdata/idle.yaml")

@@ -55,10 +55,10 @@ func TestBerth(t *testing.T) {
 	}
 }
 
-// berthPod has the containers that berths of tests speak of.
+// berthPod has the containers that the tests' berths name.
 var berthPod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}, {Name: "side"}}}}
 
-// hostileBerths are annotations that would cost or hold much more than their length, by what they repeat.
+// hostileBerths are annotations that would use much more CPU or memory than their length explains, by what they repeat.
 func hostileBerths() map[string]string {
 	fill := func(head, part, tail string) string {
 		return head + strings.TrimSuffix(strings.Repeat(part, (berthMax-len(head)-len(tail))/len(part)), ",") + tail
@@ -73,8 +73,8 @@ func hostileBerths() map[string]string {
 	}
 }
 
-// TestBerthCost: what a pod writes into its annotation costs a scheduler that reads it no more than its length
-// explains, and what is kept of it for a bound pod is bounded by the pod's containers.
+// TestBerthCost: the cost of reading a pod's annotation is in proportion to its length, and what is kept of it for a
+// bound pod is bounded by the pod's containers.
 func TestBerthCost(t *testing.T) {
 	for name, text := range hostileBerths() {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestBerthCost(t *testing.T) {
 	}
 }
 
-// FuzzBerth: whatever an annotation says, reading it is cheap, and what is read says the same when it is written again.
+// FuzzBerth: reading any annotation is cheap, and writing the result and reading it again gives the same.
 func FuzzBerth(f *testing.F) {
 	cost.Attack(f, `[{"name":"main","cpus":"2-3,6","nodes":[0,4]},{"name":"side"}]`)
 	cost.Attack(f, `[{"cpus":"0-4294967295"}]`)

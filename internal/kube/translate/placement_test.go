@@ -127,7 +127,7 @@ func TestPlacementNode(t *testing.T) {
 	}
 }
 
-// notTranslated are the fields of scheduler.Pod that the pod below does not show, and who says what is in them.
+// notTranslated are the fields of scheduler.Pod that the pod below does not set, and what sets them.
 var notTranslated = map[string]string{
 	"Asks":          "the scheduler, which knows the extenders",
 	"AsksEvictions": "likewise",
@@ -135,7 +135,8 @@ var notTranslated = map[string]string{
 	"Features":      "upstream's inference, which few fields of pods have",
 }
 
-// TestPlacementFillsEveryField: what placement knows of pods and nodes and nobody translates is a rule that never acts.
+// TestPlacementFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule
+// without effect.
 func TestPlacementFillsEveryField(t *testing.T) {
 	never, controls, priority := corev1.PreemptNever, true, int32(7)
 	started, term := metav1.Unix(1, 0), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
@@ -219,8 +220,8 @@ func TestPlacementFillsEveryField(t *testing.T) {
 	}
 }
 
-// TestPlacementBadPods: what cannot be meant keeps a pod pending with its name, or matches nothing; it never panics,
-// wraps around or is left out.
+// TestPlacementBadPods: an invalid requirement keeps a pod pending and is named, or matches nothing; the translation
+// never panics, overflows or ignores it.
 func TestPlacementBadPods(t *testing.T) {
 	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near", Values: []string{"b"}}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "p", UID: "p"}, Spec: corev1.PodSpec{
@@ -248,7 +249,7 @@ func TestPlacementBadPods(t *testing.T) {
 			t.Errorf("failure %q does not say %s", d.Failure, part)
 		}
 	}
-	// Without what cannot be meant it is a question of room: the node takes no pods, whatever it claims to have.
+	// Without invalid requirements only resources decide: the node accepts no pods, whatever it claims to have.
 	pod.UID, pod.Spec.TopologySpreadConstraints, pod.Spec.Affinity.PodAntiAffinity = "q", nil, nil
 	for _, v := range p.Verdicts(PlacementPod(pod)) {
 		if v.Plugin != "NodeAffinity" {
@@ -279,7 +280,7 @@ func TestPlacementBadPods(t *testing.T) {
 	}
 }
 
-// TestAgentLacks: what an agent lacks is read only from Nodes that it still speaks for, and never without bound.
+// TestAgentLacks: the annotation is read only from Nodes whose agent is ours, and only up to a bound.
 func TestAgentLacks(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, annotation string
@@ -307,8 +308,8 @@ func TestAgentLacks(t *testing.T) {
 	}
 }
 
-// TestVolumesNeedTheirAgent: of every kind of persistent volume, the agent mounts it or publishes that it does not, and
-// the scheduler knows which.
+// TestVolumesNeedTheirAgent: for every kind of persistent volume, the agent mounts it or publishes that it does not,
+// and the scheduler uses the same codes.
 func TestVolumesNeedTheirAgent(t *testing.T) {
 	kinds := reflect.TypeFor[corev1.PersistentVolumeSource]()
 	for i := range kinds.NumField() {

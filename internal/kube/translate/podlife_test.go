@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// podlifePod has a container of every kind but ephemeral ones.
+// podlifePod has a container of every kind except ephemeral ones.
 func podlifePod() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	grace, deadline := int64(7), int64(60)
@@ -30,7 +30,7 @@ func podlifePod() *corev1.Pod {
 	}
 }
 
-// amounts reads "cpu=1 memory=1Gi".
+// amounts parses "cpu=1 memory=1Gi".
 func amounts(text string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for _, word := range strings.Fields(text) {
@@ -71,8 +71,8 @@ func TestPodlifeSpec(t *testing.T) {
 	}
 }
 
-// TestFixedResources: only what the policy names, and the pod's limit where the container has none, makes another
-// container.
+// TestFixedResources: only resources that the policy names, or the pod's limit where the container has none, require a
+// new container.
 func TestFixedResources(t *testing.T) {
 	c := corev1.Container{Resources: requirements("cpu=1 memory=1Gi", "memory=2Gi")}
 	pod := &corev1.Pod{}

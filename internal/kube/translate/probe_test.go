@@ -8,8 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 )
 
-// TestProbeGrace: a container that is found dead is stopped within the grace of the probe that found it so, if it has
-// one.
+// TestProbeGrace: a container whose probe failed is stopped within the grace period of that probe, if it has one.
 func TestProbeGrace(t *testing.T) {
 	with := func(seconds *int64) *corev1.Probe { return &corev1.Probe{TerminationGracePeriodSeconds: seconds} }
 	five, zero, seven := int64(5), int64(0), int64(7)

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestStorageClasses: the annotation of older releases goes before the field, also when it is empty, and a claim
-// without either has not chosen.
+// TestStorageClasses: the annotation of older releases has precedence over the field, even if it is empty; a claim
+// without either has not chosen a class.
 func TestStorageClasses(t *testing.T) {
 	fast, none := "fast", ""
 	old := func(class string) map[string]string {

@@ -20,7 +20,8 @@ import (
 // crowd is how many pods live through the outages.
 const crowd = 10
 
-// TestAwayAPI takes the API server away from the agent, for longer than the grace after which a silent node is given up.
+// TestAwayAPI takes the API server away from the agent, for longer than the grace after which a silent node is given
+// up.
 func TestAwayAPI(t *testing.T) {
 	t.Parallel()
 	w, namespace := newCrowd(t, "away")
@@ -60,7 +61,8 @@ func (w *witness) crowd(namespace string) {
 	rig.Eventually(w.t, soon, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
-// How long the API server is silent, and then until it returns: together more than the grace of 50 s (--node-monitor-grace-period).
+// How long the API server is silent, and then until it returns: together more than the grace of 50 s
+// (--node-monitor-grace-period).
 const (
 	silentFor = 35 * time.Second
 	awayFor   = 70 * time.Second

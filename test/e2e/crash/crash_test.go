@@ -8,9 +8,9 @@
 //
 // # Model
 //
-// A witness looks at containers in three ways that no process of ours can paint over: the kernel's start time of the first
-// process, the runtime's records, and a line that each container appends to a file when it starts. Random instants come
-// from one seed, which is printed first; PLIMSOLL_E2E_SEED repeats it.
+// A witness looks at containers in three ways that no process of ours can paint over: the kernel's start time of the
+// first process, the runtime's records, and a line that each container appends to a file when it starts. Random
+// instants come from one seed, which is printed first; PLIMSOLL_E2E_SEED repeats it.
 package crash
 
 import (
@@ -41,14 +41,15 @@ const (
 // workload is the image that `up` brings along.
 const workload = "plimsoll.dev/workload:dev"
 
-// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to a time that the agent keeps, as in package pods.
+// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to a time that the agent keeps,
+// as in package pods.
 const (
 	soon  = 2 * time.Minute
 	slack = 20 * time.Second
 )
 
-// parallel is how many tests run at once, each with an instance of its own (chosen: they wait more than they compute, and an
-// instance that starts keeps two CPUs busy for some seconds).
+// parallel is how many tests run at once, each with an instance of its own (chosen: they wait more than they compute,
+// and an instance that starts keeps two CPUs busy for some seconds).
 const parallel = 3
 
 func TestMain(m *testing.M) {

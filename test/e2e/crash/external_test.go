@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestExternalRuntime points an instance at somebody else's containerd, on which somebody else's pod runs: neither notices
-// the instance's coming, its pods or its end.
+// TestExternalRuntime points an instance at somebody else's containerd, on which somebody else's pod runs: neither
+// notices the instance's coming, its pods or its end.
 func TestExternalRuntime(t *testing.T) {
 	t.Parallel()
 	theirs, pid := somebodysContainerd(t)

@@ -27,8 +27,8 @@ import (
 // steadyPods run through all of TestKills: a Deployment's, a DaemonSet's and a static one.
 const steadyPods = 30
 
-// TestKills kills every process of an instance, twice, at random instants, while pods come and go. What ran goes on, what
-// came is started once, what went leaves nothing.
+// TestKills kills every process of an instance, twice, at random instants, while pods come and go. What ran goes on,
+// what came is started once, what went leaves nothing.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	random := chance(t)
@@ -66,8 +66,9 @@ func (w *witness) at(t *testing.T) *witness {
 	return &at
 }
 
-// startedOnce: a pod that was to run once did. When containerd dies between the start of a container and its note of it,
-// it calls the state unknown, and a second start is the only way on: as many as could be under way at each of its deaths.
+// startedOnce: a pod that was to run once did. When containerd dies between the start of a container and its note of
+// it, it calls the state unknown, and a second start is the only way on: as many as could be under way at each of its
+// deaths.
 func (w *witness) startedOnce(pods []types.UID, containerdDied int) {
 	w.t.Helper()
 	const underWay = 8
@@ -138,8 +139,8 @@ func (w *witness) staticPod(file, manifest string) {
 	}
 }
 
-// killAll kills every process of the instance twice, in random order and at random instants, and returns how often each.
-// The supervisor is replaced by another `up`, which must adopt what runs.
+// killAll kills every process of the instance twice, in random order and at random instants, and returns how often
+// each. The supervisor is replaced by another `up`, which must adopt what runs.
 func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 	t.Helper()
 	targets := []string{agent, containerd, etcd, apiServer, controllerManager, scheduler, lifecycle, supervisor}

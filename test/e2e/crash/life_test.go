@@ -264,8 +264,8 @@ func (w *witness) killEverything(namespace string) {
 	w.upAgain(namespace, pods)
 }
 
-// TestHollow: without root, an instance of hollow nodes serves a Deployment; with root, hollow nodes stand beside the real
-// one.
+// TestHollow: without root, an instance of hollow nodes serves a Deployment; with root, hollow nodes stand beside the
+// real one.
 func TestHollow(t *testing.T) {
 	t.Parallel()
 	t.Run("nobody", hollowAlone)

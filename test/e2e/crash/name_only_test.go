@@ -15,9 +15,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestAliveInNameOnly freezes containerd for longer than the lease may stand for it. The agent's process lives on, speaks
-// to the API server, and says nothing: first that its runtime is down, then no lease and no report more, also when the
-// lifecycle controller gives up on it. When the runtime answers again the node is Ready at once. It takes five minutes:
+// TestAliveInNameOnly freezes containerd for longer than the lease may stand for it. The agent's process lives on,
+// speaks to the API server, and says nothing: first that its runtime is down, then no lease and no report more, also
+// when the lifecycle controller gives up on it. When the runtime answers again the node is Ready at once. It takes five
+// minutes:
 //
 //	PLIMSOLL_E2E_LONG=1 go test -tags e2e -count=1 -run TestAliveInNameOnly ./test/e2e/crash
 func TestAliveInNameOnly(t *testing.T) {

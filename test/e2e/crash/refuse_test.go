@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestRefusals: what cannot work is refused before anything is started, with what, where, which value and what to do, and
-// with the exit code that scripts rely on: 1 for what failed, 2 for what was asked wrongly.
+// TestRefusals: what cannot work is refused before anything is started, with what, where, which value and what to do,
+// and with the exit code that scripts rely on: 1 for what failed, 2 for what was asked wrongly.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	binary := rig.Binary(t)
@@ -115,8 +115,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// hiding runs plimsoll in a mount namespace in which some programs are no programs. (Without them in PATH, it would still
-// look where systems keep them.)
+// hiding runs plimsoll in a mount namespace in which some programs are no programs. (Without them in PATH, it would
+// still look where systems keep them.)
 func hiding(binary string, args, programs []string) *exec.Cmd {
 	if len(programs) == 0 {
 		return exec.Command(binary, args...)

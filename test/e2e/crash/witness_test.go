@@ -33,8 +33,9 @@ type witness struct {
 	c       *rig.Cluster
 	runtime *cri.Client
 	starts  string // one file per pod, one line per start of its container
-	// lost is how many addresses and links may be left: containerd 1.6 makes a pod's network some 20 ms before it notes that
-	// there is a pod, and when it dies between the two, nobody knows whose network that was. One per death; down removes it.
+	// lost is how many addresses and links may be left: containerd 1.6 makes a pod's network some 20 ms before it notes
+	// that there is a pod, and when it dies between the two, nobody knows whose network that was. One per death; down
+	// removes it.
 	lost int
 }
 
@@ -78,7 +79,8 @@ func (w *witness) started(uid types.UID) int {
 	return strings.Count(string(text), "started")
 }
 
-// startsOnce waits for the line of a container that runs: the runtime calls it running a moment before it has written that.
+// startsOnce waits for the line of a container that runs: the runtime calls it running a moment before it has written
+// that.
 func (w *witness) startsOnce(uid types.UID, what string) {
 	w.t.Helper()
 	rig.Eventually(w.t, soon, what+" started once", func(ctxT) error {
@@ -259,8 +261,8 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 }
 
 // strays are containers that run beside those that the runtime lists (ids). A shim without a container is none: when
-// containerd 1.6 dies between the start of a shim and the creation of its container, it keeps the shim and forgets what for.
-// No CRI call reaches it; `down` ends it.
+// containerd 1.6 dies between the start of a shim and the creation of its container, it keeps the shim and forgets what
+// for. No CRI call reaches it; `down` ends it.
 func (w *witness) strays(ids map[string]bool) (found, notes []string, err error) {
 	bundles, err := filepath.Glob(filepath.Join(w.c.RunDir, "containerd/io.containerd.runtime.v2.task/k8s.io/*"))
 	if err != nil {

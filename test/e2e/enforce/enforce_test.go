@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package enforce holds the load line to the kernel: an agent is given one configuration after the other, and what it makes
-// of each is read from cgroup v1's files. It needs root.
+// Package enforce holds the load line to the kernel: an agent is given one configuration after the other, and what it
+// makes of each is read from cgroup v1's files. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/enforce
 //
@@ -54,7 +54,8 @@ func at(t *testing.T) node {
 // generated is what `up` wrote for the agent, before the first change.
 var generated []byte
 
-// configure gives the agent another configuration, beside what `up` gave it, and waits until a new one works by it. Pods stay.
+// configure gives the agent another configuration, beside what `up` gave it, and waits until a new one works by it.
+// Pods stay.
 func (n node) configure(text string) {
 	n.t.Helper()
 	file := filepath.Join(n.StateDir, "agent.yaml")
@@ -214,8 +215,8 @@ memorySwap: {swapBehavior: UnlimitedSwap}
 	}
 }
 
-// A reserved group that lacks a controller, reservations above capacity, CPUs that are not there: all in one error, each
-// lacking controller with its path and the command that makes it, and nothing is made.
+// A reserved group that lacks a controller, reservations above capacity, CPUs that are not there: all in one error,
+// each lacking controller with its path and the command that makes it, and nothing is made.
 func TestReservedGroups(t *testing.T) {
 	n := at(t)
 	group := n.CgroupRoot() + "/system"
@@ -312,7 +313,8 @@ func TestPodsAndTiers(t *testing.T) {
 	n.want("pids", n.pods()+"/burstable/pod"+string(burst.UID), "pids.max", "64")
 	n.want("cpuset", n.pods(), "cpuset.cpus", strings.TrimSpace(n.text("cpuset", n.CgroupRoot(), "cpuset.cpus")))
 
-	// The Burstable tier weighs what its pods request; half of what is promised to a class is out of reach for those below.
+	// The Burstable tier weighs what its pods request; half of what is promised to a class is out of reach for those
+	// below.
 	n.want("cpu", n.pods()+"/burstable", "cpu.shares", "307")
 	memory := n.node().Status.Capacity.Memory().Value()
 	n.want("memory", n.pods()+"/burstable", "memory.limit_in_bytes", fmt.Sprint(memory-64<<20))
@@ -340,8 +342,8 @@ func (n node) text(controller, group, file string) string {
 	return string(text)
 }
 
-// Allocatable is lowered below what a running pod uses (k/k #141609): the pod goes on, the limit waits for it and comes down
-// when it has gone.
+// Allocatable is lowered below what a running pod uses (k/k #141609): the pod goes on, the limit waits for it and comes
+// down when it has gone.
 func TestLoweringUnderARunningPod(t *testing.T) {
 	n := at(t)
 	ns := n.Namespace(t)

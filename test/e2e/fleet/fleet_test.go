@@ -366,8 +366,8 @@ func (i *instance) drain(t *testing.T) {
 	})
 }
 
-// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; as every node is silent, none is
-// given a NoExecute taint. Then it goes on, and all is well again.
+// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; as every node is silent,
+// none is given a NoExecute taint. Then it goes on, and all is well again.
 func (i *instance) silence(t *testing.T) {
 	i.t = t
 	i.createPods(0, 100, podSpec("100m"))

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The nodes of a fleet of the test's own, beside the instance's. A lease of 20 s is renewed every 5 s: a node that is well has
-// three quarters of the grace to spare, on a busy machine too.
+// The nodes of a fleet of the test's own, beside the instance's. A lease of 20 s is renewed every 5 s: a node that is
+// well has three quarters of the grace to spare, on a busy machine too.
 const (
 	thousand      = 1000
 	thousandZones = 5
@@ -121,9 +121,9 @@ func (i *instance) await(what string, limit time.Duration, pods func(int) bool, 
 	})
 }
 
-// TestThousand: a fleet of a thousand has a bad day. One zone is cut off, some nodes fall silent, some flap, some say that they
-// are not ready: each is marked as what it is, and nobody else; nodes that are down are emptied one after another. Then
-// all fall silent: emptying is taken back. Then all return, with the pods that they had.
+// TestThousand: a fleet of a thousand has a bad day. One zone is cut off, some nodes fall silent, some flap, some say
+// that they are not ready: each is marked as what it is, and nobody else; nodes that are down are emptied one after
+// another. Then all fall silent: emptying is taken back. Then all return, with the pods that they had.
 func TestThousand(t *testing.T) {
 	if os.Getenv("PLIMSOLL_E2E_LONG") == "" {
 		t.Skip("takes minutes: set PLIMSOLL_E2E_LONG, or make test-long")

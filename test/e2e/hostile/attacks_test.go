@@ -14,7 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// attacks is the table, in lists by what is attacked. A new attack is a row; what all of them must leave alone is in neighbour_test.go.
+// attacks is the table, in lists by what is attacked. A new attack is a row; what all of them must leave alone is in
+// neighbour_test.go.
 var attacks = slices.Concat(onDisk, inProcesses, inLogs, inProbes, inHooks, inObjects)
 
 // What a tenant may use of the disk where it must be evicted for more, and what it then uses.

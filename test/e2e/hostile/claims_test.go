@@ -145,7 +145,8 @@ func says(text string) claim {
 	}
 }
 
-// messagesMax bounds the termination messages of a pod together, in bytes, upstream's (kubecontainer.MaxPodTerminationMessageLogLength).
+// messagesMax bounds the termination messages of a pod together, in bytes, upstream's
+// (kubecontainer.MaxPodTerminationMessageLogLength).
 const messagesMax = 12 << 10
 
 // both holds two claims.

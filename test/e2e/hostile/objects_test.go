@@ -183,8 +183,8 @@ func secretOf(name string, keys, size int) func(*siege) error {
 	}
 }
 
-// What a pod's volumes of objects may hold of the node's memory, whatever it asked for (chosen: somewhat above volumelimit.PodMax, directories
-// and links being files too, and far below what each of these attacks asks for).
+// What a pod's volumes of objects may hold of the node's memory, whatever it asked for (chosen: somewhat above
+// volumelimit.PodMax, directories and links being files too, and far below what each of these attacks asks for).
 const (
 	objectBytesMax = 80 * unit.MiB
 	objectFilesMax = 20_000
@@ -280,7 +280,8 @@ func addEphemeral(count int) func(*siege, *corev1.Pod) error {
 	}
 }
 
-// again deletes a pod without grace and makes it anew, without waiting for anything. The last one is gone when it returns.
+// again deletes a pod without grace and makes it anew, without waiting for anything. The last one is gone when it
+// returns.
 func again(times int) func(*siege, *corev1.Pod) error {
 	return func(s *siege, pod *corev1.Pod) error {
 		old := pod.UID

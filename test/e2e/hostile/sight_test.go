@@ -69,8 +69,8 @@ func (s *sight) pod(of *corev1.Pod) (*corev1.Pod, <-chan struct{}) {
 	return pod, s.changed
 }
 
-// until waits for a state of a pod, nil being its absence, and returns how long that took from a moment on. look is also asked each
-// second, because not everything that it looks at is in the pod.
+// until waits for a state of a pod, nil being its absence, and returns how long that took from a moment on. look is
+// also asked each second, because not everything that it looks at is in the pod.
 func (s *sight) until(ctx context.Context, of *corev1.Pod, since time.Time, look func(*corev1.Pod) error) (time.Duration, error) {
 	for {
 		pod, changed := s.pod(of)

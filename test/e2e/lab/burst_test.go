@@ -34,7 +34,8 @@ const (
 	burstPods = 1000
 	// burstRuns: every so manieth pod runs a container to its end, which takes a guest some seconds.
 	burstRuns = 125
-	// burstWithin bounds the burst (chosen: four pods a second passed through on two cores on 2026-11-20, two where others worked).
+	// burstWithin bounds the burst (chosen: four pods a second passed through on two cores on 2026-11-20, two where
+	// others worked).
 	burstWithin = 15 * time.Minute
 	// burstWriters make and delete pods at the same time.
 	burstWriters = 8
@@ -60,12 +61,13 @@ type burst struct {
 	moved   chan struct{}
 }
 
-// TestPinnedBurst sends a thousand pods with one to three CPUs and memory of their own at two nodes under single-numa-node that can
-// hold a dozen at a time, so that pods are bound while others end, and faster than any report comes back. No agent refuses one.
+// TestPinnedBurst sends a thousand pods with one to three CPUs and memory of their own at two nodes under
+// single-numa-node that can hold a dozen at a time, so that pods are bound while others end, and faster than any report
+// comes back. No agent refuses one.
 //
-// A guest needs seconds to start a container, and an agent decides on a pod before it starts anything of it. So most pods have a
-// volume from a ConfigMap that there is not: their agent lets them in, gives them their CPUs and memory, and waits for the volume; then
-// they are deleted, and it takes everything back. The others run to their end.
+// A guest needs seconds to start a container, and an agent decides on a pod before it starts anything of it. So most
+// pods have a volume from a ConfigMap that there is not: their agent lets them in, gives them their CPUs and memory,
+// and waits for the volume; then they are deleted, and it takes everything back. The others run to their end.
 func TestPinnedBurst(t *testing.T) {
 	c := rig.Shared(t)
 	b := &burst{t: t, c: c, letIn: map[string]string{}, sent: map[string]bool{}, moved: make(chan struct{}, 1)}

@@ -21,8 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestCgroup2WithSystemd reads what the agent, the runtime and systemd made of three pods and a reservation, from the files of
-// a real cgroup v2. TestCgroup2WithCgroupfs does so without systemd.
+// TestCgroup2WithSystemd reads what the agent, the runtime and systemd made of three pods and a reservation, from the
+// files of a real cgroup v2. TestCgroup2WithCgroupfs does so without systemd.
 func TestCgroup2WithSystemd(t *testing.T) { cgroup2(t, lab.Systemd, "systemd", systemdNames) }
 
 // Names of groups by what they are; UID and ID stand for the pod's and the container's.
@@ -55,11 +55,12 @@ func hugeToo(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the system's leaves; both
-// drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the machine's), which is TASKS here.
-// containerd leaves the huge pages of containers alone unless it is configured to care (disable_hugetlb_controller).
-// Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi / 1Gi. Others get none. Of the node's memory,
-// Burstable pods may not have half of what Guaranteed ones request, BestEffort pods nor half of what Burstable ones request.
+// cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the
+// system's leaves; both drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the
+// machine's), which is TASKS here. containerd leaves the huge pages of containers alone unless it is configured to care
+// (disable_hugetlb_controller). Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi /
+// 1Gi. Others get none. Of the node's memory, Burstable pods may not have half of what Guaranteed ones request,
+// BestEffort pods nor half of what Burstable ones request.
 const cgroup2Want = `
 system 10 max/100000 524288000 524288000 0 max max 0 max max
 node 69 max/100000 549453824 167772160 0 max max 0 8192 16777216

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestContainerd2 is an agent beside containerd 2, which tells its cgroup driver and what happens to containers. The agent's
-// configuration names the other driver both times.
+// TestContainerd2 is an agent beside containerd 2, which tells its cgroup driver and what happens to containers. The
+// agent's configuration names the other driver both times.
 func TestContainerd2(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(filepath.Dir(rig.Binary(t)), "containerd2")

@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// TestMachinesComeBack boots every ready-made machine and asks `plimsoll machine` there what it is: to the byte what was
-// described. It proves both, for they know nothing of each other: the lab builds from the description, the kernel
+// TestMachinesComeBack boots every ready-made machine and asks `plimsoll machine` there what it is: to the byte what
+// was described. It proves both, for they know nothing of each other: the lab builds from the description, the kernel
 // reads QEMU's firmware tables, and discovery reads the kernel.
 func TestMachinesComeBack(t *testing.T) {
 	t.Parallel() // with tests that wait for time to pass

@@ -28,8 +28,8 @@ tar -cf image.tar manifest.json config.json layer.tar
 ctr -n k8s.io images import image.tar
 cd / && rm -r /var/lib/unused`
 
-// TestEvictingDisks fills disks of a node's own, one for the agent and one for the runtime: limits of volumes, inodes, bytes, and
-// images before pods. A pod lives on throughout that writes nothing.
+// TestEvictingDisks fills disks of a node's own, one for the agent and one for the runtime: limits of volumes, inodes,
+// bytes, and images before pods. A pod lives on throughout that writes nothing.
 func TestEvictingDisks(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -93,7 +93,8 @@ func (n evictingNode) inodes() {
 	n.remove("files")
 }
 
-// nodeDisk: others fill the disk; of the pods, the one with a volume goes. The pressure ends, and so does the condition.
+// nodeDisk: others fill the disk; of the pods, the one with a volume goes. The pressure ends, and so does the
+// condition.
 func (n evictingNode) nodeDisk() {
 	n.presses(corev1.ConditionFalse)
 	pod := n.load("data", "sleep infinity")
@@ -106,8 +107,8 @@ func (n evictingNode) nodeDisk() {
 	n.remove("data")
 }
 
-// imagesFirst: the images' disk is short; what no pod uses goes and is enough. It is short again; now the pod goes that has
-// written most to its container's layer.
+// imagesFirst: the images' disk is short; what no pod uses goes and is enough. It is short again; now the pod goes that
+// has written most to its container's layer.
 func (n evictingNode) imagesFirst() {
 	n.presses(corev1.ConditionFalse)
 	n.load("layer", "disk --path /big --size 100Mi")

@@ -29,8 +29,8 @@ func evictingMemory(more map[string]any) map[string]any {
 	return config
 }
 
-// TestEvictingMemory runs a node of cgroup v2 out of memory in every way of the issue, in one boot. Throughout a pod lives on that
-// does nothing wrong, and the kernel kills nobody for memory: the agent is first.
+// TestEvictingMemory runs a node of cgroup v2 out of memory in every way of the issue, in one boot. Throughout a pod
+// lives on that does nothing wrong, and the kernel kills nobody for memory: the agent is first.
 func TestEvictingMemory(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -101,7 +101,8 @@ func (n evictingNode) again(more map[string]any, flags ...string) {
 	n.says("pods of this node known")
 }
 
-// load posts a pod that runs verbs of the workload, one after the other, and is restarted if it ends. It waits until it runs.
+// load posts a pod that runs verbs of the workload, one after the other, and is restarted if it ends. It waits until it
+// runs.
 func (n evictingNode) load(name string, verbs ...string) *corev1.Pod {
 	n.t.Helper()
 	n.postLoad(name, "16Mi", 1, verbs...)
@@ -192,7 +193,8 @@ func (n evictingNode) remove(names ...string) {
 	n.c.Kubectl(n.t, append([]string{"--namespace", n.ns, "delete", "pod", "--grace-period=1"}, names...)...)
 }
 
-// inside starts a script in the group of a pod's container, which must be Burstable; it ends with the group or the test.
+// inside starts a script in the group of a pod's container, which must be Burstable; it ends with the group or the
+// test.
 func (n evictingNode) inside(pod *corev1.Pod, script string) *lab.Process {
 	n.t.Helper()
 	const enter = `echo $$ > "/sys/fs/cgroup/$0/cgroup.procs" && eval "$1"`
@@ -262,7 +264,8 @@ func (n evictingNode) manySmall() {
 	n.remove(names...)
 }
 
-// runtimeHung: the runtime is stopped while a pod grows. It is killed all the same, and told so when the runtime goes on.
+// runtimeHung: the runtime is stopped while a pod grows. It is killed all the same, and told so when the runtime goes
+// on.
 func (n evictingNode) runtimeHung() {
 	pod := n.load("hung", "memory --hold=64Mi --grow=30Mi")
 	n.Run(n.t, "pkill", "-STOP", "-x", "containerd")
@@ -307,7 +310,8 @@ func (n evictingNode) refuses() {
 	n.remove("refuses")
 }
 
-// agentKilled: a pod was told to go and has time left when the agent is killed. The next agent ends it, and starts it no more.
+// agentKilled: a pod was told to go and has time left when the agent is killed. The next agent ends it, and starts it
+// no more.
 func (n evictingNode) agentKilled() {
 	n.stubborn("orphan", 8)
 	n.decided("orphan")
@@ -338,8 +342,8 @@ func (n evictingNode) hardWhileSoft() {
 	n.remove("gentle", "hasty")
 }
 
-// pageCache: a pod reads a large file again and again, another one grows; together they have more than the line allows, and
-// nobody goes, since the kernel drops the cache.
+// pageCache: a pod reads a large file again and again, another one grows; together they have more than the line allows,
+// and nobody goes, since the kernel drops the cache.
 func (n evictingNode) pageCache() {
 	pod := n.load("reader", "sleep infinity")
 	n.fillsCache(pod, 320)
@@ -375,12 +379,12 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 	return value
 }
 
-// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes. The cache that
-// the scenario before has left goes first: at a limit the kernel swaps beside dropping cache, so that 264 MiB of old cache in the
-// pods' group cost up to 290 MiB of swap for the 22 MiB that were needed (seen with a busy host). It alone: where QEMU has translated
-// code, each store has it look for that, until all of the page is overwritten; with all caches dropped, programs' pages became the
-// pods', and filling 540 MiB took minutes. Both grow slower than the disk takes pages: where swap does not keep up, the kernel kills
-// although there is some left.
+// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes.
+// The cache that the scenario before has left goes first: at a limit the kernel swaps beside dropping cache, so that
+// 264 MiB of old cache in the pods' group cost up to 290 MiB of swap for the 22 MiB that were needed (seen with a busy
+// host). It alone: where QEMU has translated code, each store has it look for that, until all of the page is
+// overwritten; with all caches dropped, programs' pages became the pods', and filling 540 MiB took minutes. Both grow
+// slower than the disk takes pages: where swap does not keep up, the kernel kills although there is some left.
 func (n evictingNode) swaps() {
 	n.Run(n.t, "rm", "-f", cachedFile)
 	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi") // may have 300Mi in swap, by its request
@@ -426,8 +430,8 @@ func (n evictingNode) tasksLeft() (left int) {
 	return left
 }
 
-// forkBomb: a pod's processes start others for ever. Their number stays within the pod's limit, the node stays well, and as process
-// ids become short the bomb goes as a whole.
+// forkBomb: a pod's processes start others for ever. Their number stays within the pod's limit, the node stays well,
+// and as process ids become short the bomb goes as a whole.
 func (n evictingNode) forkBomb() {
 	pod := n.load("bomb", "sleep infinity")
 	n.inside(pod, `bomb() { while :; do bomb & bomb & sleep 1; done; }; bomb 2>/dev/null`)

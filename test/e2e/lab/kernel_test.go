@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// onKernel are packages and tests of theirs that ask the kernel, and must run, not be skipped, in a guest: cgroup v2, pressure
-// stalls and project quota, which many a machine has not.
+// onKernel are packages and tests of theirs that ask the kernel, and must run, not be skipped, in a guest: cgroup v2,
+// pressure stalls and project quota, which many a machine has not.
 var onKernel = []struct{ pkg, must string }{
 	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitRings TestLiveReclaim TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},

@@ -17,7 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestGuestDiesWithItsProcess kills plimsoll-lab, as one that runs a test may be, while its guest runs: QEMU must end too.
+// TestGuestDiesWithItsProcess kills plimsoll-lab, as one that runs a test may be, while its guest runs: QEMU must end
+// too.
 func TestGuestDiesWithItsProcess(t *testing.T) {
 	program := filepath.Join(filepath.Dir(rig.Binary(t)), "plimsoll-lab")
 	command := exec.CommandContext(t.Context(), program, "exec", "tiny", "--", "sh", "-c", "echo up; sleep 1000")
@@ -50,7 +51,8 @@ func TestGuestDiesWithItsProcess(t *testing.T) {
 	})
 }
 
-// childrenOf returns the processes that a process is the parent of (proc_pid_task(5), children, is not in every kernel).
+// childrenOf returns the processes that a process is the parent of (proc_pid_task(5), children, is not in every
+// kernel).
 func childrenOf(t *testing.T, parent int) (pids []int) {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")

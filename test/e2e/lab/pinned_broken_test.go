@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// broken starts the agent over what would keep upstream's from starting, with all pods running. Each time the node is Ready, a new
-// pod runs, nothing has moved, and the log says what is different, with numbers.
+// broken starts the agent over what would keep upstream's from starting, with all pods running. Each time the node is
+// Ready, a new pod runs, nothing has moved, and the log says what is different, with numbers.
 func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 	n.t.Helper()
 	one, two := n.holding(n.get("one")), n.holding(n.get("two"))
@@ -39,7 +39,8 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			}
 			n.movedTo("one", kept, one.mems, pinned) // by the kernel, not by us
 			n.Run(n.t, "sh", "-c", "echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
-			// What is left of the pod's core is the smallest core now, and the one CPU that systemReserved asks for is taken from there.
+			// What is left of the pod's core is the smallest core now, and the one CPU that systemReserved asks for is
+			// taken from there.
 		}, []string{fmt.Sprintf("container c: CPUs %v: not free here", one.cpus), fmt.Sprintf("it was given %v: missing %v", one.cpus, lost)}},
 		{"the CPU again, and another topology policy", pinnedConfig("single-numa-node"), func() {
 			for cpu := range lost.All() {

@@ -36,8 +36,9 @@ type devicesNode struct {
 	input  io.Closer // of plugin; it ends with that
 }
 
-// TestPinnedDevices has pods get devices, CPUs, memory and huge pages on one NUMA node; kills plugin and agent at random while others come; and
-// boots the machine again, with less memory and the plugin late: its pod waits, and then has what it had.
+// TestPinnedDevices has pods get devices, CPUs, memory and huge pages on one NUMA node; kills plugin and agent at
+// random while others come; and boots the machine again, with less memory and the plugin late: its pod waits, and then
+// has what it had.
 func TestPinnedDevices(t *testing.T) {
 	n := &devicesNode{pinnedNode: pin(t, "two-socket", "single-numa-node")}
 	n.startPlugin()
@@ -137,7 +138,8 @@ func (n *devicesNode) gone(name string) {
 	})
 }
 
-// reboots boots the machine again, with less memory on the pod's node. The pod waits for its plugin, and has then what it had.
+// reboots boots the machine again, with less memory on the pod's node. The pod waits for its plugin, and has then what
+// it had.
 func (n *devicesNode) reboots(had held) {
 	n.t.Helper()
 	n.Run(n.t, "sync")

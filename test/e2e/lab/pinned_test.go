@@ -40,8 +40,8 @@ func reservedMemory(node machine.NUMAID, amount string) map[string]any {
 	return map[string]any{"numaNode": int(node), "limits": map[string]string{"memory": amount}}
 }
 
-// TestPinnedTwoSocket gives two pods CPUs and memory of their own, reads from the kernel where they run and where their memory is,
-// and then kills the agent at random while others come and go.
+// TestPinnedTwoSocket gives two pods CPUs and memory of their own, reads from the kernel where they run and where their
+// memory is, and then kills the agent at random while others come and go.
 func TestPinnedTwoSocket(t *testing.T) {
 	n := pin(t, "two-socket", "single-numa-node")
 	pinned := n.homes(2)

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestResizingWithCgroupfs resizes pods of cgroup v2 while something stands against it: no room, a policy of restarts, agents that
-// die, containers that are in no group of ours. TestResizingWithSystemd does so under systemd.
+// TestResizingWithCgroupfs resizes pods of cgroup v2 while something stands against it: no room, a policy of restarts,
+// agents that die, containers that are in no group of ours. TestResizingWithSystemd does so under systemd.
 func TestResizingWithCgroupfs(t *testing.T) { resizing(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
 
 func TestResizingWithSystemd(t *testing.T) { resizing(t, lab.Systemd, "systemd", systemdNames) }
@@ -72,7 +72,8 @@ func (n runningNode) defers() {
 	n.c.Kubectl(t, "--namespace", n.ns, "delete", "pod", "patient")
 }
 
-// restarts resizes a container that is restarted for its memory, and one that is not, under agents that are killed meanwhile.
+// restarts resizes a container that is restarted for its memory, and one that is not, under agents that are killed
+// meanwhile.
 func (n runningNode) restarts() {
 	t := n.t
 	t.Helper()
@@ -95,7 +96,8 @@ func (n runningNode) restarts() {
 			n.wantBounds(pod, name, fmt.Sprintf("%d 100000", 2*mib*100), fmt.Sprint(2*mib<<20))
 		}
 		n.wantBounds(pod, "", fmt.Sprintf("%d 100000", 4*mib*100), fmt.Sprint(4*mib<<20))
-		// Once for each resize; containerd 1.6 may start a container a second time when the agent dies while it starts it.
+		// Once for each resize; containerd 1.6 may start a container a second time when the agent dies while it starts
+		// it.
 		if times := int(n.status(pod, "r").RestartCount); times <= round || times > 2*(round+1) {
 			t.Errorf("restarted %d times by %d resizes", times, round+1)
 		}

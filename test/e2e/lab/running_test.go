@@ -20,8 +20,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestRunningWithCgroupfs changes containers that run on cgroup v2: their size, and, by the kernel, which is out of memory, their
-// processes. test/e2e/resize and test/e2e/pods ask more, of cgroup v1. TestRunningWithSystemd does so under systemd.
+// TestRunningWithCgroupfs changes containers that run on cgroup v2: their size, and, by the kernel, which is out of
+// memory, their processes. test/e2e/resize and test/e2e/pods ask more, of cgroup v1. TestRunningWithSystemd does so
+// under systemd.
 func TestRunningWithCgroupfs(t *testing.T) { running(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
 
 func TestRunningWithSystemd(t *testing.T) { running(t, lab.Systemd, "systemd", systemdNames) }
@@ -89,14 +90,15 @@ tier 6 max/100000 max
 	}
 }
 
-// containersLimit is what is said where a neighbour has no limit, and so the pod has none. Else the pod's is their sum, and may be
-// reached first: the sandbox is in it, too.
+// containersLimit is what is said where a neighbour has no limit, and so the pod has none. Else the pod's is their sum,
+// and may be reached first: the sandbox is in it, too.
 const (
 	containersLimit = "of the container's limit (32Mi) were in use"
 	anyLimit        = " limit (32Mi) were in use"
 )
 
-// killsWhole has a child and a first process run out of memory where a container is killed as a whole, as is the default.
+// killsWhole has a child and a first process run out of memory where a container is killed as a whole, as is the
+// default.
 func (n runningNode) killsWhole() {
 	t := n.t
 	t.Helper()

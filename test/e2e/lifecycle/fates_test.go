@@ -272,8 +272,8 @@ func (c *cluster) deletedNode(t *testing.T) {
 	})
 }
 
-// comeBack: the dead return. Who was replaced ends, the StatefulSet's pod is made anew, the others are Ready again and are
-// the same.
+// comeBack: the dead return. Who was replaced ends, the StatefulSet's pod is made anew, the others are Ready again and
+// are the same.
 func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	was := c.statefulOn(t, "doomed-2")
 	static, err := c.pod(t.Context(), "static-doomed-2")
@@ -305,7 +305,8 @@ func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	}
 }
 
-// budgets: a node is tainted by hand. The StatefulSet may spare no pod, and keeps it until it may; the Deployment's pods go.
+// budgets: a node is tainted by hand. The StatefulSet may spare no pod, and keeps it until it may; the Deployment's
+// pods go.
 func (c *cluster) budgets(t *testing.T) {
 	was, err := c.pod(t.Context(), "db-0")
 	if err != nil {
@@ -334,8 +335,8 @@ func (c *cluster) budgets(t *testing.T) {
 	c.Kubectl(t, "taint", "node", node, "example.com/drain-")
 }
 
-// away: the API server is silent for twice the grace. The leader gives up and comes back with it. Nobody is emptied, and
-// nobody evicted.
+// away: the API server is silent for twice the grace. The leader gives up and comes back with it. Nobody is emptied,
+// and nobody evicted.
 func (c *cluster) away(t *testing.T) {
 	before := map[types.UID]bool{}
 	for _, p := range c.pods(t.Context()) {

@@ -24,8 +24,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// The times of the test: leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is emptied
-// every 4 s, pods tolerate that for 2 s.
+// The times of the test: leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is
+// emptied every 4 s, pods tolerate that for 2 s.
 const (
 	leaseDuration = "4s"
 	grace         = 6 * time.Second
@@ -127,8 +127,8 @@ func tolerations() []corev1.Toleration {
 	return out
 }
 
-// workloads makes one of each owner. Those of the StatefulSet stand on doomed nodes, one each; a pod with a static pod's
-// tolerations and annotations is on doomed-2.
+// workloads makes one of each owner. Those of the StatefulSet stand on doomed nodes, one each; a pod with a static
+// pod's tolerations and annotations is on doomed-2.
 func (c *cluster) workloads(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()

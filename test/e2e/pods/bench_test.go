@@ -20,8 +20,8 @@ import (
 // soon bounds what takes a second or two on an idle machine.
 const soon = 2 * time.Minute
 
-// slack is what a machine with many times more to do than CPUs may add to a time that the agent keeps (measured at a load
-// of 60 on two CPUs: 13 s). Graces are chosen so that a wrong one is longer still.
+// slack is what a machine with many times more to do than CPUs may add to a time that the agent keeps (measured at a
+// load of 60 on two CPUs: 13 s). Graces are chosen so that a wrong one is longer still.
 const slack = 20 * time.Second
 
 // bench is where one test works: the package's node and a namespace of its own.

@@ -17,9 +17,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A claim that waits for its first consumer is bound when its pod is placed: our scheduler chooses the volume and keeps it for
-// the claim, upstream's volume controller binds the two, our agent mounts the directory. A pod for whose claim there is no
-// volume waits, and is woken by the volume.
+// A claim that waits for its first consumer is bound when its pod is placed: our scheduler chooses the volume and keeps
+// it for the claim, upstream's volume controller binds the two, our agent mounts the directory. A pod for whose claim
+// there is no volume waits, and is woken by the volume.
 func TestClaims(t *testing.T) {
 	b := at(t)
 	class := b.ns + "-local"

@@ -115,8 +115,8 @@ func TestStaticPods(t *testing.T) {
 	b.until("crash-"+b.NodeName, "backs off", soon, waiting("c", "CrashLoopBackOff"))
 }
 
-// A mirror that somebody deletes with a grace is made again at once; the mirror of a pod whose manifest went stays until
-// the pod has ended.
+// A mirror that somebody deletes with a grace is made again at once; the mirror of a pod whose manifest went stays
+// until the pod has ended.
 func TestMirrorDeletedWithGrace(t *testing.T) {
 	b := at(t)
 	path := b.manifest("a", "ignore-term")

@@ -160,7 +160,8 @@ func (b bench) waits(pod, why string) {
 	})
 }
 
-// TestDevices follows a device plugin that comes, dies, comes back late and finds its agent dead, and the pods with its devices.
+// TestDevices follows a device plugin that comes, dies, comes back late and finds its agent dead, and the pods with its
+// devices.
 func TestDevices(t *testing.T) {
 	b := at(t)
 	plugin := b.startPlugin()
@@ -255,8 +256,8 @@ func (b bench) listed(pod string, ids ...string) {
 	}
 }
 
-// TestDevicesAmongKills kills the plugin and the agent at random moments while pods with devices come and go: no device is two
-// pods', and no pod fails.
+// TestDevicesAmongKills kills the plugin and the agent at random moments while pods with devices come and go: no device
+// is two pods', and no pod fails.
 func TestDevicesAmongKills(t *testing.T) {
 	b := at(t)
 	seed := rand.Uint64()

@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A pod gets a CPU of its own on cgroup v1: nobody else runs on it from the container's first instruction on, whoever comes,
-// goes or is resized, and an agent that is killed and finds a broken checkpoint moves nothing.
+// A pod gets a CPU of its own on cgroup v1: nobody else runs on it from the container's first instruction on, whoever
+// comes, goes or is resized, and an agent that is killed and finds a broken checkpoint moves nothing.
 func TestExclusiveCPU(t *testing.T) {
 	b := at(t)
 	all := b.allowed("")
@@ -90,7 +90,8 @@ func TestExclusiveCPU(t *testing.T) {
 	end()
 }
 
-// A node says what its own NUMA nodes have, and nothing of another's: what schedulers believe of a node is that node's to say.
+// A node says what its own NUMA nodes have, and nothing of another's: what schedulers believe of a node is that node's
+// to say.
 func TestTopologyOfOwnNodeOnly(t *testing.T) {
 	b := amid(t)
 	config := rest.CopyConfig(b.Config)
@@ -179,7 +180,8 @@ func (b bench) refused(name, cpu string, texts ...string) {
 	b.t.Logf("refused: %s", p.Status.Message)
 }
 
-// published waits until the node's object says that the pod has those CPUs, and a scheduler that reads it would find the rest.
+// published waits until the node's object says that the pod has those CPUs, and a scheduler that reads it would find
+// the rest.
 func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "the node's topology is published", func(ctx context.Context) error {
@@ -208,8 +210,8 @@ func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	})
 }
 
-// watch looks all the time whether a container with CPUs of its own runs anywhere where another one may run, until the function that
-// it returns is called.
+// watch looks all the time whether a container with CPUs of its own runs anywhere where another one may run, until the
+// function that it returns is called.
 func (b bench) watch() (end func()) {
 	w := apart.Watch{Root: filepath.Join("/sys/fs/cgroup/cpuset", b.CgroupRoot(), "kubepods"), Mark: ownSleep}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package resize changes the CPU and memory of running pods on a real node, gives CPUs to pods of their own, and reads what
-// the kernel made of it. Its tests fill the node, so they have an instance of their own. It needs root and cgroup v1.
+// Package resize changes the CPU and memory of running pods on a real node, gives CPUs to pods of their own, and reads
+// what the kernel made of it. Its tests fill the node, so they have an instance of their own. It needs root and cgroup
+// v1.
 //
 //	make build && go test -tags e2e ./test/e2e/resize
 package resize

@@ -263,8 +263,8 @@ func TestAgentDies(t *testing.T) {
 		b.kernel(p, "a", size(n, 2*n, 2*n))
 		b.kernel(p, "r", size(n, 2*n, 2*n))
 		b.kernel(p, "", size(2*n+50, 4*n+100, 4*n+32))
-		// Once for each resize; containerd 1.6 may start a container a second time when the agent dies while it starts it
-		// (Known limits in CHANGELOG).
+		// Once for each resize; containerd 1.6 may start a container a second time when the agent dies while it starts
+		// it (Known limits in CHANGELOG).
 		if n := int64(statusOf(p, "r").RestartCount); n < round+1 || n > 2*(round+1) {
 			t.Errorf("restarted %d times by %d resizes", n, round+1)
 		}

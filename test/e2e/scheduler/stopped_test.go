@@ -24,8 +24,8 @@ import (
 const (
 	// bindsInFlight is few, so that a leader has decided on more pods than it could send.
 	bindsInFlight = 8
-	// decidesAhead is after how long without answers a leader has decided ahead (hungAfter in internal/scheduler, 1 s, and
-	// time to do so). It must be less than the renew deadline.
+	// decidesAhead is after how long without answers a leader has decided ahead (hungAfter in internal/scheduler, 1 s,
+	// and time to do so). It must be less than the renew deadline.
 	decidesAhead = 1200 * time.Millisecond
 	wide         = "wide" // how a node with room for wideRoom pods is called, with the number of the try
 	wideRoom     = 100

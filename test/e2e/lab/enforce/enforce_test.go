@@ -1,8 +1,8 @@
 //go:build e2e && lab
 
-// Package enforce holds the load line to cgroup v2 and to systemd, in guests of the lab: what test/e2e/enforce reads from
-// this machine's cgroup v1 is read there from v2, with either cgroup driver, and from v1 under systemd. Pods are static
-// ones, so that no control plane is needed. Each guest takes two minutes and more.
+// Package enforce holds the load line to cgroup v2 and to systemd, in guests of the lab: what test/e2e/enforce reads
+// from this machine's cgroup v1 is read there from v2, with either cgroup driver, and from v1 under systemd. Pods are
+// static ones, so that no control plane is needed. Each guest takes two minutes and more.
 package enforce
 
 import (
@@ -140,8 +140,8 @@ spec:
 `, name, image.Demo, args, resources))
 }
 
-// pod makes a static pod and waits for the group of its container, in the tier of its class, which has no other pod that is
-// not known yet.
+// pod makes a static pod and waits for the group of its container, in the tier of its class, which has no other pod
+// that is not known yet.
 func (n *node) pod(name string, class qos.Class, resources, args string) (pod, container string) {
 	n.t.Helper()
 	n.write(name, resources, args)
@@ -313,7 +313,8 @@ func (n *node) score(container, want string) {
 	}
 }
 
-// lower brings the limit of all pods below what one of them uses (k/k #141609): on v2 a write of the limit would kill it.
+// lower brings the limit of all pods below what one of them uses (k/k #141609): on v2 a write of the limit would kill
+// it.
 func (n *node) lower(reserved, best string) {
 	t, pods := n.t, n.layout.Node()
 	n.until("the pod holds its memory", func() error {
@@ -344,7 +345,8 @@ func (n *node) lower(reserved, best string) {
 	n.want(reserved, "memory.max", "536870912") // as it was
 }
 
-// TestSwap: swap is refused unless it is wanted, and then not given to who may not have it. And a node without groups of ours.
+// TestSwap: swap is refused unless it is wanted, and then not given to who may not have it. And a node without groups
+// of ours.
 func TestSwap(t *testing.T) {
 	n := start(t, "swap", lab.Tiny, qos.Cgroupfs)
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\n")
