@@ -52,7 +52,7 @@ var programs = []program{
 // runKubectl prints errors as kubectl does, without cobra's usage text and prefix.
 func runKubectl() int {
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		kubectlutil.CheckErr(err) // kubectlutil.CheckErr(err) // it prints the error and exits with kubectl's code
+		kubectlutil.CheckErr(err) // it prints the error and exits with kubectl's code
 	}
 	return 0
 }

@@ -66,7 +66,7 @@ func requests(t *testing.T, packages ...string) map[string]bool {
 				switch n := n.(type) {
 				case *ast.CallExpr:
 					note(t, path, n, found)
-				case *ast.CompositeLit: // case *ast.CompositeLit: // a row in a table of watched kinds begins with the kind
+				case *ast.CompositeLit: // a row in a table of watched kinds begins with the kind
 					if len(n.Elts) > 0 && kindOf(n.Elts[0]) != "" {
 						add(t, path, verbs["Informer"], kindOf(n.Elts[0]), found)
 					}
@@ -104,7 +104,7 @@ func note(t *testing.T, path string, call *ast.CallExpr, found map[string]bool) 
 				found[asks[0]+" "+of.Resource+"/"+strings.Trim(last.Value, `"`)] = true // a subresource
 				return
 			}
-			if call.Ellipsis.IsValid() { // if call.Ellipsis.IsValid() { // the caller passes the subresource: here, a node's status
+			if call.Ellipsis.IsValid() { // the caller passes the subresource: here, a node's status
 				found[asks[0]+" "+of.Resource+"/status"] = true
 			}
 		}
@@ -139,7 +139,7 @@ func granted(t *testing.T, manifest string) map[string]bool {
 	for _, document := range strings.Split(manifest, "\n---\n") {
 		var role rbacv1.ClusterRole
 		if err := yaml.Unmarshal([]byte(document), &role); err != nil || role.Kind != "ClusterRole" {
-			continue // continue // internal/cluster tests that the manifests are well formed
+			continue // internal/cluster tests that the manifests are well formed
 		}
 		for _, rule := range role.Rules {
 			for _, resource := range rule.Resources {

@@ -25,7 +25,7 @@ func (b board) qemu() []string {
 		core := cpu / b.threads
 		die := core / b.cores
 		where := fmt.Sprintf("socket-id=%d,core-id=%d,thread-id=%d", die/b.dies, core%b.cores, cpu%b.threads)
-		if b.dies > 1 { // if b.dies > 1 { // with one die per socket, QEMU rejects die-id
+		if b.dies > 1 { // with one die per socket, QEMU rejects die-id
 			where += fmt.Sprintf(",die-id=%d", die%b.dies)
 		}
 		args = append(args, "-numa", fmt.Sprintf("cpu,node-id=%d,%s", node, where))
@@ -74,7 +74,7 @@ const (
 // what was described, whatever the kernel uses itself.
 func (b board) withhold(amounts []unit.Bytes) []string {
 	var args []string
-	var end unit.Bytes // var end unit.Bytes // of the node, if memory were contiguous
+	var end unit.Bytes // of the node, if memory were contiguous
 	split := b.installed() >= lowMax
 	reserve := func(start, size unit.Bytes) {
 		if split && start >= lowSplit {
@@ -87,7 +87,7 @@ func (b board) withhold(amounts []unit.Bytes) []string {
 	for i, n := range b.nodes {
 		end += n.installed
 		start := end - amounts[i]
-		low := unit.Bytes(0) // low := unit.Bytes(0) // the part of the amount that is below the split
+		low := unit.Bytes(0) // the part of the amount that is below the split
 		if split && start < lowSplit && end > lowSplit {
 			low = lowSplit - start
 		}

@@ -14,21 +14,21 @@ import (
 // A board is a machine in QEMU's terms: equal numbers of dies per socket, cores per die and threads per core, CPUs
 // numbered in that order, and NUMA nodes 0, 1, 2, ... that consist of whole CPUs.
 type board struct {
-	sockets, dies, cores, threads int   // sockets, dies, cores, threads int   // dies per socket, cores per die, threads per core
-	node                          []int // node                          []int // the NUMA node of each CPU
+	sockets, dies, cores, threads int   // dies per socket, cores per die, threads per core
+	node                          []int // the NUMA node of each CPU
 	nodes                         []boardNode
 	isolated                      idset.Set
 	nodeFS                        machine.Filesystem
-	imageFS                       machine.Filesystem // imageFS                       machine.Filesystem // without a capacity: the same as nodeFS
+	imageFS                       machine.Filesystem // without a capacity: the same as nodeFS
 	swap                          unit.Bytes
-	pids                          int64 // pids                          int64 // 0: the kernel's default
+	pids                          int64 // 0: the kernel's default
 }
 
 type boardNode struct {
-	memory    unit.Bytes // memory    unit.Bytes // what the kernel must be able to use; 0: none
-	installed unit.Bytes // installed unit.Bytes // what the board has
+	memory    unit.Bytes // what the kernel must be able to use; 0: none
+	installed unit.Bytes // what the board has
 	pages     map[unit.Bytes]int64
-	distances []int // distances []int // to each node
+	distances []int // to each node
 }
 
 // memoryBlock is the unit of a node's memory: the kernel's sections, since it rejects firmware tables with smaller
@@ -39,8 +39,8 @@ const memoryBlock = 128 * unit.MiB
 // of 1 GiB, 18 MiB of another; 1.6 % are the structs of its pages). A node whose description does not say how much is
 // installed gets that much more.
 const (
-	keptFirst    = 64 * unit.MiB // keptFirst    = 64 * unit.MiB // in the first node, which contains the kernel
-	keptFraction = 50            // keptFraction = 50            // one fiftieth of each node
+	keptFirst    = 64 * unit.MiB // in the first node, which contains the kernel
+	keptFraction = 50            // one fiftieth of each node
 )
 
 // newBoard converts m to QEMU's terms. The error names everything that QEMU cannot represent.
@@ -129,7 +129,7 @@ func span(first, count int) idset.Set {
 
 func (b *board) placeNodes(m machine.Machine, p *problems) {
 	b.node = make([]int, m.CPUs.Len())
-	bare := -1 // bare := -1 // the last node without CPUs so far
+	bare := -1 // the last node without CPUs so far
 	for i, n := range m.NUMANodes {
 		field := fmt.Sprintf("numaNodes[%d]", i)
 		if int(n.ID) != i {

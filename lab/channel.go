@@ -68,18 +68,18 @@ func (r *rewound) Read(p []byte) (int, error) { return r.from.Read(p) }
 // system's.
 type Command struct {
 	Args   []string
-	Env    []string  // Env    []string  // further variables, NAME=value
+	Env    []string  // further variables, NAME=value
 	Dir    string    // empty: /
 	Stdin  io.Reader // nil: empty
 	Stdout io.Writer // nil: dropped
-	Stderr io.Writer // Stderr io.Writer // nil: its end is part of the error
+	Stderr io.Writer // nil: its end is part of the error
 }
 
 // ExitError is the error of a command that failed in a guest.
 type ExitError struct {
 	Args   []string
 	Exit   wire.Exit
-	Stderr string // Stderr string // its end, if Command.Stderr is nil
+	Stderr string // its end, if Command.Stderr is nil
 }
 
 func (e *ExitError) Error() string {

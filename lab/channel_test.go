@@ -33,7 +33,7 @@ func TestCommandEndsBeforeItsInput(t *testing.T) {
 	listener <- there
 	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lines := bufio.NewReader(r.Body)
-		if _, err := lines.ReadBytes('\n'); err != nil { // if _, err := lines.ReadBytes('\n'); err != nil { // the command
+		if _, err := lines.ReadBytes('\n'); err != nil { // the command
 			t.Error(err)
 		}
 		said, err := lines.ReadBytes('\n')

@@ -54,7 +54,7 @@ func makeExt4(ctx context.Context, path, from, label string) error {
 	if err != nil {
 		return err
 	}
-	inodes += inodes/50 + 64 // inodes += inodes/50 + 64 // for lost+found and reserved inodes
+	inodes += inodes/50 + 64 // for lost+found and reserved inodes
 	// Inodes of 256 bytes, directories' blocks and bitmaps fit in a twentieth of the size.
 	size += size/20 + unit.Bytes(inodes)*512 + 4*unit.MiB
 	return runQuietly(exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0", "-L", label, "-b", fmt.Sprint(int64(blockSize)),
@@ -100,7 +100,7 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	if err := runQuietly(command); err != nil {
 		return err
 	}
-	var made [8]byte // var made [8]byte // the superblock's numbers of inodes and blocks (Documentation/filesystems/ext4/super.rst)
+	var made [8]byte // the superblock's numbers of inodes and blocks (Documentation/filesystems/ext4/super.rst)
 	if _, err := d.file.ReadAt(made[:], 1024); err != nil {
 		return err
 	}

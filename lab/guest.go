@@ -34,18 +34,18 @@ const (
 
 // Options of a guest.
 type Options struct {
-	Init       wire.InitKind // Init       wire.InitKind // empty: Tiny
-	Name       string        // Name       string        // host name; empty: that of the description
-	KernelArgs []string      // KernelArgs []string      // further arguments of the kernel, like isolcpus=1
-	Time       time.Time     // Time       time.Time     // the guest's clock at power on; zero: the host's
-	Bin        string        // Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
-	Cache      string        // Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else in the user's cache directory
-	NoCargo    bool          // NoCargo    bool          // without our binaries and container images
-	FillMemory bool          // FillMemory bool          // the guest will fill its memory after it has run many programs; see processor
-	Say        func(string)  // Say        func(string)  // called with each step when an image is built
+	Init       wire.InitKind // empty: Tiny
+	Name       string        // host name; empty: that of the description
+	KernelArgs []string      // further arguments of the kernel, like isolcpus=1
+	Time       time.Time     // the guest's clock at power on; zero: the host's
+	Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
+	Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else in the user's cache directory
+	NoCargo    bool          // without our binaries and container images
+	FillMemory bool          // the guest will fill its memory after it has run many programs; see processor
+	Say        func(string)  // called with each step when an image is built
 
-	Console io.Writer // Console io.Writer // also gets the guest's console output
-	Stdin   io.Reader // Stdin   io.Reader // input of the console; a shell runs there, and the guest ends with it
+	Console io.Writer // also gets the guest's console output
+	Stdin   io.Reader // input of the console; a shell runs there, and the guest ends with it
 }
 
 // bootTimeout bounds a boot (chosen: a boot takes some 5 s on two idle cores, with systemd 15 s; this is many times
@@ -67,10 +67,10 @@ const consoleKept = 256 << 10
 // A Guest is a machine that runs in QEMU, or that has run and can run again.
 type Guest struct {
 	Name string
-	IP   string // IP   string // of its network card; the host is at Host
-	Host string // Host string // the address at which the guest reaches the host's loopback interface
+	IP   string // of its network card; the host is at Host
+	Host string // the address at which the guest reaches the host's loopback interface
 
-	PodCIDR string // PodCIDR string // the addresses of its pods
+	PodCIDR string // the addresses of its pods
 
 	options Options
 	board   board
@@ -78,7 +78,7 @@ type Guest struct {
 	files   []*os.File
 	console *tail
 	memory  *memory
-	process *process // process *process // nil: switched off
+	process *process // nil: switched off
 }
 
 // booted counts the guests of this process, so that each gets its own addresses.
@@ -204,15 +204,15 @@ func subnet(address string) string { return address[:strings.LastIndex(address, 
 func (g *Guest) kernelArgs() []string {
 	args := []string{
 		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
-		"panic=-1", // "panic=-1", // reboot at once, which ends QEMU (-no-reboot)
+		"panic=-1", // reboot at once, which ends QEMU (-no-reboot)
 		"psi=1", "mitigations=off",
 		// QEMU 7.2 may crash when the kernel assigns addresses to devices while other CPUs run: the CPU that does this
 		// changes a table that the others read (suspected: tcg_commit in softmmu/physmem.c; since 8.2 each CPU changes
 		// its own). One of 37 boots of eight CPUs crashed like this; none of 180 has since one CPU probes the devices
 		// and the guest starts the others afterwards.
 		"maxcpus=1",
-		"nokaslr",      // "nokaslr",      // a kernel at a random address leaves different amounts of memory to the nodes
-		"tsc=reliable", // "tsc=reliable", // the emulated counter does not drift; without this the kernel distrusts it and clocks become slow
+		"nokaslr",      // a kernel at a random address leaves different amounts of memory to the nodes
+		"tsc=reliable", // the emulated counter does not drift; without this the kernel distrusts it and clocks become slow
 		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",
 	}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -365,7 +365,7 @@ func boot(ctx context.Context, l launch) (*process, error) {
 	for patience := bootHangs; ; patience *= 2 {
 		once, cancel := context.WithCancelCause(ctx)
 		hangs := time.AfterFunc(patience, func() { cancel(errHangs) })
-		l.hasMemory = func(has []int64) error { // l.hasMemory = func(has []int64) error { // the first report of /init
+		l.hasMemory = func(has []int64) error { // the first report of /init
 			hangs.Stop()
 			return hasMemory(has)
 		}

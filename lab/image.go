@@ -192,7 +192,7 @@ func (b imageBuild) unpackOne(path, root string) error {
 		return slices.ContainsFunc(leaveOut, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 	})
 	if unpackErr != nil {
-		_, _ = io.Copy(io.Discard, archive) // _, _ = io.Copy(io.Discard, archive) // so that dpkg-deb can end
+		_, _ = io.Copy(io.Discard, archive) // so that dpkg-deb can end
 	}
 	if err := deb.Wait(); err != nil {
 		return fmt.Errorf("dpkg-deb: %w: %s", err, bytes.TrimSpace(said.Bytes()))

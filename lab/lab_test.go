@@ -150,7 +150,7 @@ func TestStoreMakesOnce(t *testing.T) {
 	if _, err := s.get("thing", "2", func(string) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("a maker's error: %v", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(s.dir, "thing*")); len(left) != 2 { // if left, _ := filepath.Glob(filepath.Join(s.dir, "thing*")); len(left) != 2 { // thing-1 and the lock
+	if left, _ := filepath.Glob(filepath.Join(s.dir, "thing*")); len(left) != 2 { // thing-1 and the lock
 		t.Errorf("left: %v", left)
 	}
 }

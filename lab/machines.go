@@ -16,7 +16,7 @@ var readyMade embed.FS
 func Names() []string {
 	entries, err := readyMade.ReadDir("machines")
 	if err != nil {
-		panic(err) // panic(err) // impossible: the files are embedded
+		panic(err) // impossible: the files are embedded
 	}
 	var names []string
 	for _, e := range entries {

@@ -18,9 +18,9 @@ import (
 // is.
 type memory struct {
 	board    board
-	withheld []unit.Bytes // withheld []unit.Bytes // per node
-	path     string       // path     string       // the file with the known amounts
-	known    bool         // known    bool         // the file has the amounts of withheld
+	withheld []unit.Bytes // per node
+	path     string       // the file with the known amounts
+	known    bool         // the file has the amounts of withheld
 }
 
 // memoryTries bounds the boots to find the right amounts (measured 2026-11: one, and one more the first time; the
@@ -40,7 +40,7 @@ func openMemory(s store, b board, digest string) (*memory, error) {
 		return nil, err
 	}
 	var kept []unit.Bytes
-	if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // otherwise it is measured again
+	if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // otherwise it is measured again
 		m.withheld, m.known = kept, true
 	}
 	return m, s.touch(m.path)

@@ -26,11 +26,11 @@ type process struct {
 	command *exec.Cmd
 	monitor *monitor
 	channel *channel
-	said    *tail         // said    *tail         // QEMU's error output
-	ended   chan struct{} // ended   chan struct{} // closed when it has ended
+	said    *tail         // QEMU's error output
+	ended   chan struct{} // closed when it has ended
 
 	mu     sync.Mutex
-	reason string // reason string // of the end, in QEMU's words; empty: QEMU was killed or crashed
+	reason string // of the end, in QEMU's words; empty: QEMU was killed or crashed
 }
 
 // A launch is the input of a run of QEMU.
@@ -81,7 +81,7 @@ func (p *process) start() error {
 		err := p.command.Start()
 		started <- err
 		if err == nil {
-			_ = p.command.Wait() // _ = p.command.Wait() // QEMU is usually killed; its messages are in said
+			_ = p.command.Wait() // QEMU is usually killed; its messages are in said
 			close(p.ended)
 		}
 	}()
@@ -130,7 +130,7 @@ func (p *process) end() error {
 
 // kill ends QEMU at once.
 func (p *process) kill() {
-	_ = p.command.Process.Kill() // _ = p.command.Process.Kill() // it may have ended already
+	_ = p.command.Process.Kill() // it may have ended already
 	<-p.ended
 	if p.monitor != nil {
 		p.monitor.conn.Close()

@@ -12,9 +12,9 @@ import (
 // in the order of the commands, events in between.
 type monitor struct {
 	conn  io.ReadWriteCloser
-	onEnd func(reason string) // onEnd func(reason string) // called for the SHUTDOWN event, with the reason
+	onEnd func(reason string) // called for the SHUTDOWN event, with the reason
 
-	mu      sync.Mutex // mu      sync.Mutex // held during a command: one at a time
+	mu      sync.Mutex // held during a command: one at a time
 	answers chan message
 }
 
@@ -48,7 +48,7 @@ func (m *monitor) listen(messages *json.Decoder) {
 	for {
 		var next message
 		if messages.Decode(&next) != nil {
-			return // return // QEMU has ended; closing answers ends a waiting command
+			return // QEMU has ended; closing answers ends a waiting command
 		}
 		switch {
 		case next.Event == "SHUTDOWN":

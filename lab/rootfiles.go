@@ -105,7 +105,7 @@ func (f rootFile) write(root string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(path); err != nil { // if err := os.RemoveAll(path); err != nil { // it may be a symbolic link
+	if err := os.RemoveAll(path); err != nil { // it may be a symbolic link
 		return err
 	}
 	if f.link != "" {

@@ -39,7 +39,7 @@ func (g *Guest) Wake(t T, now time.Time) {
 const (
 	clockIndex, clockValue    = 0x70, 0x71
 	clockControl              = 0x0b
-	clockSet, clock24h        = 0x80, 0x02 // clockSet, clock24h        = 0x80, 0x02 // the clock is stopped to be set; 24-hour format
+	clockSet, clock24h        = 0x80, 0x02 // the clock is stopped to be set; 24-hour format
 	clockSeconds, clockMinute = 0x00, 0x02
 	clockHour, clockDay       = 0x04, 0x07
 	clockMonth, clockYear     = 0x08, 0x09

@@ -73,7 +73,7 @@ func (s store) get(kind, digest string, make func(dir string) error) (string, er
 	if err := s.prune(kind); err != nil {
 		return "", err
 	}
-	part := filepath.Join(s.dir, kind+".part") // part := filepath.Join(s.dir, kind+".part") // what a crash left there is incomplete
+	part := filepath.Join(s.dir, kind+".part") // what a crash left there is incomplete
 	if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755)); err != nil {
 		return "", err
 	}

@@ -14,7 +14,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, p...)
-	if surplus := len(t.text) - t.max; surplus > t.max { // if surplus := len(t.text) - t.max; surplus > t.max { // rarely, so that each byte is moved at most once
+	if surplus := len(t.text) - t.max; surplus > t.max { // rarely, so that each byte is moved at most once
 		t.text = append(t.text[:0], t.text[surplus:]...)
 	}
 	return len(p), nil

@@ -72,7 +72,7 @@ type Process struct {
 	Name   string
 	stop   context.CancelFunc
 	ended  chan struct{}
-	err    error // err    error // result of Exec; set before ended is closed
+	err    error // result of Exec; set before ended is closed
 	output *tail
 }
 

@@ -35,7 +35,7 @@ const Workers = 64
 // Options of the loop.
 type Options struct {
 	Kubeconfig string
-	Workers    int    // Workers    int    // how many bindings are in flight
+	Workers    int    // how many bindings are in flight
 	Namespace  string // of the pods; empty: all
 	// Follow: pods are bound as they arrive, for which the server has a watch. Otherwise only the pods that exist at
 	// the start are bound.
@@ -94,7 +94,7 @@ func run(ctx context.Context, o Options) (bool, error) {
 	if err := once(ctx, client, o); err != nil {
 		return false, err
 	}
-	<-ctx.Done() // <-ctx.Done() // the measuring program ends this process
+	<-ctx.Done() // the measuring program ends this process
 	return true, nil
 }
 
@@ -186,7 +186,7 @@ func follow(ctx context.Context, c *kube.Client, client kubernetes.Interface, o 
 				if pod == nil {
 					return
 				}
-				_ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // _ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // not repeated, see above
+				_ = bind(ctx, client, pod.Namespace, pod.Name, pod.UID, node) // not repeated, see above
 			}
 		})
 	}

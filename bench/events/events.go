@@ -26,9 +26,9 @@ const (
 
 // Drained is the state when a scheduler had written its Events.
 type Drained struct {
-	Events int64     // Events int64     // the number in the cluster
-	At     time.Time // At     time.Time // when the last of them was counted
-	CPU    float64   // CPU    float64   // seconds of CPU that the process had used by then
+	Events int64     // the number in the cluster
+	At     time.Time // when the last of them was counted
+	CPU    float64   // seconds of CPU that the process had used by then
 }
 
 // Count returns how many Events the cluster has.

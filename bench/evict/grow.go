@@ -18,9 +18,9 @@ import (
 
 // outcome is the result of one growing pod.
 type outcome struct {
-	reason string        // reason string        // of the pod and its container
-	killed time.Duration // killed time.Duration // since the threshold was crossed
-	others int           // others int           // how many pods ended that should have continued
+	reason string        // of the pod and its container
+	killed time.Duration // since the threshold was crossed
+	others int           // how many pods ended that should have continued
 }
 
 // clean reports whether the agent evicted the growing pod, and no other pod ended.
@@ -48,7 +48,7 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		}
 		switch pod.Status.Phase {
 		case corev1.PodFailed:
-		case corev1.PodSucceeded: // case corev1.PodSucceeded: // it ends when it is signalled, and the kubelet may report no more than that
+		case corev1.PodSucceeded: // it ends when it is signalled, and the kubelet may report no more than that
 			o.reason, err = r.toldReason(ctx, pod)
 			return err
 		default:
@@ -126,7 +126,7 @@ func (r *rig) watch(ctx context.Context) time.Duration {
 		if crossed.IsZero() && used > line {
 			crossed = now
 		}
-		if victim == 0 && used > line*3/4 { // if victim == 0 && used > line*3/4 { // by then no other process is as large
+		if victim == 0 && used > line*3/4 { // by then no other process is as large
 			victim = r.largest()
 		}
 		if victim != 0 && dying(victim) {

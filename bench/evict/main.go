@@ -29,7 +29,7 @@ import (
 
 // config is the command line.
 type config struct {
-	runs, kubeletRuns      int // runs, kubeletRuns      int // per rate
+	runs, kubeletRuns      int // per rate
 	rates                  []string
 	plimsoll, kubelet, out string
 	dir                    string

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	crowdSize = 110 // crowdSize = 110 // pods: the default maximum of a node
-	creators  = 8   // creators  = 8   // concurrent requests
+	crowdSize = 110 // pods: the default maximum of a node
+	creators  = 8   // concurrent requests
 	// watching is how long CPU is measured, beginning calm after the last pod runs.
 	watching, calm = 30 * time.Second, 15 * time.Second
-	watcher        = "eviction" // watcher        = "eviction" // name of the agent's thread that watches memory
+	watcher        = "eviction" // name of the agent's thread that watches memory
 )
 
 // crowd measures the CPU of watching as many pods as a node may have.
@@ -189,7 +189,7 @@ func (r *rig) readIn(ctx context.Context, pod string) (most int64, err error) {
 	}
 	defer func() {
 		_ = reader.Process.Kill()
-		_ = reader.Wait() // _ = reader.Wait() // killed, by us or with its pod
+		_ = reader.Wait() // killed, by us or with its pod
 	}()
 	for end := time.Now().Add(cachedFor); time.Now().Before(end); {
 		most = max(most, r.workingSet())

@@ -23,20 +23,20 @@ import (
 const (
 	namespace = "default"
 	nodeName  = "bench"
-	limit     = 1 << 30   // limit     = 1 << 30   // of all pods together, in bytes
-	threshold = 100 << 20 // threshold = 100 << 20 // eviction below this, in bytes
-	steadies  = 3         // steadies  = 3         // number of pods that do not grow
+	limit     = 1 << 30   // of all pods together, in bytes
+	threshold = 100 << 20 // eviction below this, in bytes
+	steadies  = 3         // number of pods that do not grow
 	within    = 5 * time.Minute
-	looks     = time.Millisecond // looks     = time.Millisecond // interval of reads from the kernel
+	looks     = time.Millisecond // interval of reads from the kernel
 )
 
 // rig is one instance of `plimsoll up` with one agent, and the kernel's files of its pods.
 type rig struct {
 	config
 	side   string
-	name   string   // name   string   // of the instance
-	flags  []string // flags  []string // of our agent, in addition to those of up
-	more   string   // more   string   // further lines of the agent's configuration
+	name   string   // of the instance
+	flags  []string // of our agent, in addition to those of up
+	more   string   // further lines of the agent's configuration
 	client *kubernetes.Clientset
 	agent  int // pid
 }

@@ -77,7 +77,7 @@ func TestFelt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "asked.txt")
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	var text strings.Builder
-	for i := range 200 { // for i := range 200 { // two per second: 10 ms at rest, 30 ms from second 50
+	for i := range 200 { // two per second: 10 ms at rest, 30 ms from second 50
 		took := 10 * time.Millisecond
 		if i >= 100 {
 			took = 30 * time.Millisecond

@@ -65,7 +65,7 @@ func loadLines(c config) (out []record.Line) {
 		switch name {
 		case spanMarks:
 			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Bar: record.Bar{Max: barOthers}, Group: group})
-		case spanHeal: // case spanHeal: // no bar: thousands of nodes write their own status and leases meanwhile, which no controller can limit
+		case spanHeal: // no bar: thousands of nodes write their own status and leases meanwhile, which no controller can limit
 			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Group: group})
 		}
 	}
@@ -202,7 +202,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	m.Put("busiest", float64(p.nodes.busiestSecond()), 1)
 	record.Progress("%s: %d of %d nodes marked in %.1f s; busiest second %d", m.Side, marked, len(dead), lastMark.Sub(first).Seconds(), p.nodes.busiestSecond())
 	if marked < len(dead) {
-		return spans, nil // return spans, nil // waiting for their return would take as long again
+		return spans, nil // waiting for their return would take as long again
 	}
 	if err := pause(ctx, p.settle); err != nil {
 		return nil, err

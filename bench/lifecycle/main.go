@@ -43,7 +43,7 @@ type config struct {
 	sim                    bool
 	keep                   bool
 
-	load      bool // load      bool // measure only how another client is affected
+	load      bool // measure only how another client is affected
 	before    string
 	rate      int
 	markLimit time.Duration
@@ -53,7 +53,7 @@ type config struct {
 const (
 	ours     = "plimsoll"
 	upstream = "upstream"
-	earlier  = "before" // earlier  = "before" // an earlier version of ours: --before
+	earlier  = "before" // an earlier version of ours: --before
 )
 
 // The reports.
@@ -150,12 +150,12 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		return false, err
 	}
 	all := []string{upstream, ours}
-	if c.load { // if c.load { // a controller that may be cut off, and leaves the nodes as they are, is measured last
+	if c.load { // a controller that may be cut off, and leaves the nodes as they are, is measured last
 		all = []string{ours, earlier, upstream}
 	}
 	sides := slices.DeleteFunc(all, func(side string) bool {
 		if side == earlier {
-			return c.before == "" // return c.before == "" // only with --before
+			return c.before == "" // only with --before
 		}
 		return c.only != "" && c.only != side
 	})
@@ -168,7 +168,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		return false, err
 	}
 	if c.sim {
-		if err := p.stopFleet(); err != nil { // if err := p.stopFleet(); err != nil { // it would use part of the machine
+		if err := p.stopFleet(); err != nil { // it would use part of the machine
 			return false, err
 		}
 		m := record.NewMeasurement(ours, c.rounds)

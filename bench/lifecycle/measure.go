@@ -240,7 +240,7 @@ func later(a, b time.Time) time.Time {
 // period of its leases.
 const (
 	returns     = 20
-	leasePeriod = 10 * time.Second // leasePeriod = 10 * time.Second // nodeLeaseDurationSeconds / 4, the fleet's default
+	leasePeriod = 10 * time.Second // nodeLeaseDurationSeconds / 4, the fleet's default
 )
 
 // heal lets the dead nodes return and waits until the controller has removed everything. The time counts from the

@@ -21,10 +21,10 @@ type nodes struct {
 	by   map[string]*nodeSeen
 	wake chan struct{}
 
-	announced time.Time // announced time.Time // when the last Event about a registered node arrived
+	announced time.Time // when the last Event about a registered node arrived
 
-	second         int64 // second         int64 // the current second of the wall clock
-	inSecond, most int   // inSecond, most int   // changes seen in it, and in the busiest second since count
+	second         int64 // the current second of the wall clock
+	inSecond, most int   // changes seen in it, and in the busiest second since count
 }
 
 // count begins to count the changes of nodes per second.
@@ -55,10 +55,10 @@ func (n *nodes) marked(names []string, is func(*nodeSeen) bool) (count int, last
 
 type nodeSeen struct {
 	ready   corev1.ConditionStatus
-	tainted bool // tainted bool // NoSchedule, because it is unreachable
-	ours    int  // ours    int  // number of taints of a lifecycle controller
+	tainted bool // NoSchedule, because it is unreachable
+	ours    int  // number of taints of a lifecycle controller
 
-	unknownAt, taintedAt time.Time // unknownAt, taintedAt time.Time // since when
+	unknownAt, taintedAt time.Time // since when
 }
 
 func watchNodes(ctx context.Context, client *kubernetes.Clientset) *nodes {

@@ -43,8 +43,8 @@ func parseOther(args []string) (o otherFlags, err error) {
 const (
 	otherRateMax   = 200
 	otherNamespace = "other"
-	otherObjects   = 50               // otherObjects   = 50               // config maps of one KiB, all in one list
-	otherTimeout   = 30 * time.Second // otherTimeout   = 30 * time.Second // of a request; one that times out counts with this duration
+	otherObjects   = 50               // config maps of one KiB, all in one list
+	otherTimeout   = 30 * time.Second // of a request; one that times out counts with this duration
 	// otherInFlight bounds the requests in flight. Beyond it the client falls behind, which the result shows, since
 	// durations count from when a request was due.
 	otherInFlight = 200

@@ -21,9 +21,9 @@ type rig struct {
 	plane *plane.Plane
 	fleet *plane.Process
 	nodes *nodes
-	ups   []int // ups   []int // pids of the control plane
+	ups   []int // pids of the control plane
 
-	registered time.Time // registered time.Time // when all nodes had registered
+	registered time.Time // when all nodes had registered
 }
 
 const prefix = "bench-" // of the names of nodes

@@ -32,11 +32,11 @@ import (
 // config is the command line.
 type config struct {
 	rounds       int
-	steadyRounds int           // steadyRounds int           // how many rounds, from the first, have idle and steady windows, which take most of the time
+	steadyRounds int           // how many rounds, from the first, have idle and steady windows, which take most of the time
 	idle, steady time.Duration // lengths of the windows
 	settle       time.Duration // between the last change and a window
 	batches      []int
-	singles      int // singles      int // number of pods that are started one by one
+	singles      int // number of pods that are started one by one
 	sides        []side
 	plimsoll     string
 	dir          string
@@ -49,7 +49,7 @@ type config struct {
 // side is one of the two agents.
 type side struct {
 	name   string
-	binary string // binary string // for --agent-binary; empty: plimsoll agent
+	binary string // for --agent-binary; empty: plimsoll agent
 }
 
 const (
@@ -110,7 +110,7 @@ func run(ctx context.Context, c config) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		defer os.Remove(dir) // defer os.Remove(dir) // only if empty: kept state and logs of failures stay
+		defer os.Remove(dir) // only if empty: kept state and logs of failures stay
 		c.dir = dir
 	}
 	restore, err := keepSysctls()

@@ -70,7 +70,7 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 			return err
 		}
 		l := t.get(names[0])
-		if i == 0 { // if i == 0 { // it creates the bridge, and reads programs from disk that later ones find in memory
+		if i == 0 { // it creates the bridge, and reads programs from disk that later ones find in memory
 			m.Put("first_1", l.running.Sub(l.bound).Seconds(), 1)
 			continue
 		}

@@ -31,8 +31,8 @@ type life struct{ created, bound, running, gone time.Time }
 type tracker struct {
 	mu      sync.Mutex
 	lives   map[string]*life
-	changed chan struct{} // changed chan struct{} // has one token after a change
-	resumed int           // resumed int           // how often the API server ended the watch and it was resumed
+	changed chan struct{} // has one token after a change
+	resumed int           // how often the API server ended the watch and it was resumed
 	failed  error
 }
 

@@ -125,7 +125,7 @@ func parseCalls(text string) map[string]calls {
 			c.seconds = value
 		case "count":
 			c.count = value
-		default: // default: // a bucket
+		default: // a bucket
 			continue
 		}
 		out[operation] = c

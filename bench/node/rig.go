@@ -26,7 +26,7 @@ type rig struct {
 	plane  *plane.Plane
 	api    *rest.Config
 	client *kubernetes.Clientset
-	pids   map[string]int // pids   map[string]int // of the instance's children, by name
+	pids   map[string]int // of the instance's children, by name
 
 	ownsKubeletDir bool // kubeletDir did not exist before this instance
 }
@@ -149,7 +149,7 @@ func removeLogLinks(below string) error {
 			}
 		}
 	}
-	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // it may contain links of others
+	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // it may contain links of others
 		return err
 	}
 	return nil

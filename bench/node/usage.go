@@ -20,10 +20,10 @@ import (
 const (
 	roleAgent      = "agent"
 	roleContainerd = "containerd"
-	roleShims      = "shims"   // roleShims      = "shims"   // containerd's shims, with the runc processes for which they waited
+	roleShims      = "shims"   // containerd's shims, with the runc processes for which they waited
 	roleControl    = "control" // the control plane, our scheduler and our lifecycle controller
 	roleHarness    = "harness" // this program
-	roleOthers     = "others"  // roleOthers     = "others"  // the rest: the kernel's own threads, and other users of this machine
+	roleOthers     = "others"  // the rest: the kernel's own threads, and other users of this machine
 	roleMachine    = "machine" // everything that ran on this machine
 )
 
@@ -85,7 +85,7 @@ func (r *rig) shims() (pids []int, err error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // continue // the process has ended
+			continue // the process has ended
 		}
 		program, args, _ := bytes.Cut(text, []byte{0})
 		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && bytes.Contains(args, []byte(r.plane.State()+"/")) {

@@ -30,10 +30,10 @@ const sampleMin = 100 * time.Millisecond
 // pair is one thing that is measured on both sides; upstream is nil where it would never end.
 type pair struct {
 	name           string
-	bar            string // bar            string // what the issue requires, in words
+	bar            string // what the issue requires, in words
 	met            func(ours, upstream sample) bool
 	ours, upstream func()
-	without        string // without        string // why upstream is nil
+	without        string // why upstream is nil
 }
 
 // sample is the cost of doing something once.

@@ -38,7 +38,7 @@ type Plane struct {
 	Instance string   // its name on this machine
 	Dir      string   // of all state and logs
 	Port     int      // of the API server
-	Flags    []string // Flags    []string // additional flags of up
+	Flags    []string // additional flags of up
 }
 
 // State is the instance's directory. Its name is short because it contains sockets.
@@ -70,7 +70,7 @@ func (p *Plane) Config() (*rest.Config, error) {
 // Call runs our program and returns its output.
 func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, p.Plimsoll, args...)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end a running down
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end a running down
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = stopTimeout
 	var stdout, stderr bytes.Buffer
@@ -96,7 +96,7 @@ func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 			PID  int
 		}
 	}{}
-	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, but prints its result
+	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, but prints its result
 		return nil, errors.Join(err, fmt.Errorf("read status: %w", jsonErr))
 	}
 	pids := map[string]int{}
@@ -135,7 +135,7 @@ type Process struct {
 	cmd   *exec.Cmd
 	ended chan error
 
-	unsaid string // unsaid string // text that its log must not contain; empty: none
+	unsaid string // text that its log must not contain; empty: none
 }
 
 // Start runs a program whose output goes to the file log.
@@ -144,7 +144,7 @@ func Start(log string, argv ...string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // defer file.Close() // the child has its own descriptor
+	defer file.Close() // the child has its own descriptor
 	c := exec.Command(argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	c.Stdout, c.Stderr = file, file
@@ -181,7 +181,7 @@ func (p *Process) Stop() error {
 	if err := p.Check(); err != nil {
 		return err
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // _ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has just ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has just ended
 	select {
 	case <-p.ended:
 		return p.said()

@@ -20,7 +20,7 @@ func CPUSeconds(pid int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
 	if len(fields) < 15 {
 		return 0, fmt.Errorf("read %s: %d fields", path, len(fields))
 	}

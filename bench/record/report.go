@@ -23,10 +23,10 @@ import (
 // Bar is a bound on a number. Zero fields: no such bound.
 type Bar struct {
 	RatioMax float64 // ours / upstream's
-	RatioMin float64 // RatioMin float64 // the same, where more is better
+	RatioMin float64 // the same, where more is better
 	Max      float64 // ours, in the line's unit
-	Min      float64 // Min      float64 // the same, where more is better
-	Goal     float64 // Goal     float64 // ours; reported, without effect on the verdict
+	Min      float64 // the same, where more is better
+	Goal     float64 // ours; reported, without effect on the verdict
 	// Or names another value of ours that replaces RatioMin if it reaches OrMin.
 	Or    string
 	OrMin float64
@@ -45,8 +45,8 @@ type Line struct {
 type Measurement struct {
 	Side    string
 	Round   int
-	Values  map[string]float64 // Values  map[string]float64 // by the names of lines
-	Samples map[string]int     // Samples map[string]int     // how many observations each value is made of
+	Values  map[string]float64 // by the names of lines
+	Samples map[string]int     // how many observations each value is made of
 }
 
 // NewMeasurement returns an empty Measurement.
@@ -62,17 +62,17 @@ func (m *Measurement) Put(name string, value float64, samples int) {
 // Report is the report of a run.
 type Report struct {
 	Title        string
-	Program      string // Program      string // directory in bench
+	Program      string // directory in bench
 	Ours, Theirs string // sides
 	Lines        []Line
 	Rounds       int
 	Args         []string
 	Began        time.Time
 	Machine      []Fact
-	Notes        []string // Notes        []string // lines after the machine's
+	Notes        []string // lines after the machine's
 	Measurements []*Measurement
 	Problems     []string
-	Warnings     []string // Warnings     []string // in addition to those that the report itself finds
+	Warnings     []string // in addition to those that the report itself finds
 }
 
 // spreadMax is how much rounds may differ, as a share of their median, before the report warns.
@@ -92,8 +92,8 @@ func (r *Report) of(side, name string) (values []float64, samples int) {
 // row is a line with its numbers.
 type row struct {
 	Line
-	ours, theirs float64 // ours, theirs float64 // medians over rounds; NaN: not measured
-	or           float64 // or           float64 // the same, of Bar.Or
+	ours, theirs float64 // medians over rounds; NaN: not measured
+	or           float64 // the same, of Bar.Or
 	ratio        float64
 	verdict      string
 	missed       bool
@@ -111,7 +111,7 @@ func (r *Report) row(l Line) row {
 	}
 	out.judge()
 	if out.verdict == "" {
-		return out // return out // a line without a bar: warnings do not matter
+		return out // a line without a bar: warnings do not matter
 	}
 	for _, s := range []struct {
 		side   string

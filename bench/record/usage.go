@@ -7,11 +7,11 @@ import (
 
 // Usage is CPU seconds up to a moment.
 type Usage struct {
-	Side    float64            // Side    float64            // of the measured process
-	Parts   map[string]float64 // Parts   map[string]float64 // of the control plane's processes, by name
-	Control float64            // Control float64            // the sum of Parts
-	Harness float64            // Harness float64            // of this process
-	Machine float64            // Machine float64            // of all processes; without idle and stolen time
+	Side    float64            // of the measured process
+	Parts   map[string]float64 // of the control plane's processes, by name
+	Control float64            // the sum of Parts
+	Harness float64            // of this process
+	Machine float64            // of all processes; without idle and stolen time
 	Idle    float64
 	Stolen  float64
 }

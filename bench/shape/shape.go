@@ -29,8 +29,8 @@ import (
 type Options struct {
 	Seed  uint64
 	Nodes int
-	Pods  int // Pods  int // number at the start, without those of DaemonSets
-	Kinds int // Kinds int // number of kinds of pods; each is a Deployment, a StatefulSet or a series of Jobs
+	Pods  int // number at the start, without those of DaemonSets
+	Kinds int // number of kinds of pods; each is a Deployment, a StatefulSet or a series of Jobs
 	// Churn is how many other changes happen per arriving pod: ends of pods, rollouts, nodes.
 	Churn float64
 }
@@ -46,11 +46,11 @@ type Cluster struct {
 	o     Options
 	r     *rand.Rand
 	kinds []*kind
-	sum   []float64 // sum   []float64 // cumulative weights of the kinds
+	sum   []float64 // cumulative weights of the kinds
 	nodes []*node
-	pods  []*corev1.Pod // pods  []*corev1.Pod // pods that may end
-	made  int           // made  int           // how many pods were made, for their names
-	count int           // count int           // how many nodes were made
+	pods  []*corev1.Pod // pods that may end
+	made  int           // how many pods were made, for their names
+	count int           // how many nodes were made
 }
 
 // The controller of a kind of pods.
@@ -66,20 +66,20 @@ const (
 type kind struct {
 	name      string
 	of        controller
-	revision  int // revision  int // of a Deployment: each has its own ReplicaSet
+	revision  int // of a Deployment: each has its own ReplicaSet
 	cpu       int64
 	memory    int64
 	priority  int32
-	spot      bool // spot      bool // its pods tolerate spot nodes
+	spot      bool // its pods tolerate spot nodes
 	dress     []func(k *kind, p *corev1.Pod)
-	burst     int // burst     int // of a Job: how many pods are still to come
+	burst     int // of a Job: how many pods are still to come
 	bursts    int
 	hasBudget bool
 }
 
 type node struct {
 	object      *corev1.Node
-	cpu, memory int64 // cpu, memory int64 // free
+	cpu, memory int64 // free
 }
 
 const namespace = "default"
@@ -455,7 +455,7 @@ func (c *Cluster) event() []Change {
 		return c.replaceNode()
 	case at < 35 && len(c.nodes) > 0:
 		n := c.nodes[c.r.IntN(len(c.nodes))]
-		n.object = n.object.DeepCopy() // n.object = n.object.DeepCopy() // callers that got the old object keep it
+		n.object = n.object.DeepCopy() // callers that got the old object keep it
 		n.object.Labels[readingKey] = fmt.Sprint("v", c.r.IntN(1000))
 		return []Change{{Object: n.object}}
 	case at < 65:

@@ -150,9 +150,9 @@ func restoreTerminal() func() {
 	fd := int(os.Stdin.Fd())
 	state, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		return func() {} // return func() {} // standard input is not a terminal
+		return func() {} // standard input is not a terminal
 	}
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // best effort: the terminal may be gone
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, state) } // best effort: the terminal may be gone
 }
 
 func newExecCommand(o *lab.Options) *cobra.Command {

@@ -20,10 +20,10 @@ func newKubectlCommand() *cobra.Command {
 them a KUBECONFIG that is set is kept, and then any cluster is reached, from any machine.`,
 		Example: `  plimsoll kubectl get nodes
   plimsoll kubectl --instance test describe node`,
-		DisableFlagParsing: true, // DisableFlagParsing: true, // the flags are for kubectl
+		DisableFlagParsing: true, // the flags are for kubectl
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
-				return c.Help() // return c.Help() // kubectl's help is "plimsoll kubectl help"
+				return c.Help() // kubectl's help is "plimsoll kubectl help"
 			}
 			o, args, err := splitKubectlArgs(args)
 			if err != nil {
@@ -36,7 +36,7 @@ them a KUBECONFIG that is set is kept, and then any cluster is reached, from any
 					kubeconfig, err = cluster.AdminKubeconfig(kept)
 				}
 			}
-			if err != nil && (len(args) == 0 || args[0] != "version") { // if err != nil && (len(args) == 0 || args[0] != "version") { // version also works without a cluster
+			if err != nil && (len(args) == 0 || args[0] != "version") { // version also works without a cluster
 				return err
 			}
 			argv, env, err := cluster.KubectlCommand(kept, kubeconfig, args)

@@ -37,7 +37,7 @@ func (s *securePort) beside(ctx context.Context, do func(context.Context) error)
 	go func() {
 		err := serving.Run(ctx, s.Options)
 		if err != nil {
-			cancel() // cancel() // a component whose health cannot be read does not start
+			cancel() // a component whose health cannot be read does not start
 		}
 		served <- err
 	}()

@@ -159,7 +159,7 @@ func changePolicy(p *sim.Policy, key, value string) (err error) {
 		p.Health.ByRoom, err = strconv.ParseBool(value)
 	case "qps":
 		p.QPS, err = strconv.ParseFloat(value, 64)
-		p.Burst = 1.5 * p.QPS // p.Burst = 1.5 * p.QPS // the ratio of upstream's 20 and 30
+		p.Burst = 1.5 * p.QPS // the ratio of upstream's 20 and 30
 	default:
 		return fmt.Errorf("want grace, scan, rate, secondary, threshold, large, room or qps")
 	}

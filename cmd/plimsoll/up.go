@@ -86,7 +86,7 @@ func instanceFlags(c *cobra.Command, o *cluster.Options) {
 
 func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	if parent, ok := cluster.DetachedSink(); ok {
-		_ = os.Chdir("/") // _ = os.Chdir("/") // best effort: so that the process keeps no file system busy
+		_ = os.Chdir("/") // best effort: so that the process keeps no file system busy
 		err := cluster.Up(c.Context(), o, parent, parent.Up)
 		if errors.Is(err, cluster.ErrHandedOver) {
 			return nil

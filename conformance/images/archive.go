@@ -152,7 +152,7 @@ func newImage(names []string, config oci.ImageConfig, layers ...blob) (image, er
 	rootFS := oci.RootFS{Type: "layers"}
 	var descriptors []oci.Descriptor
 	for _, l := range layers {
-		rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // layers are not compressed
+		rootFS.DiffIDs = append(rootFS.DiffIDs, l.Digest) // layers are not compressed
 		descriptors = append(descriptors, l.Descriptor)
 	}
 	if len(config.Env) == 0 {

@@ -45,14 +45,14 @@ const (
 // cluster is one instance of `plimsoll up`, with kube-proxy.
 type cluster struct {
 	config
-	name  string // name  string // of the instance; unique among runs, because there are no namespaces of cgroup paths
+	name  string // of the instance; unique among runs, because there are no namespaces of cgroup paths
 	dir   string
-	guard io.Closer // guard io.Closer // if this process dies before it closes guard, the guard takes the instance down
+	guard io.Closer // if this process dies before it closes guard, the guard takes the instance down
 	proxy *exec.Cmd
 }
 
 func newCluster(c config) (*cluster, error) {
-	dir, err := os.MkdirTemp("", "pl-") // dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
+	dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
 	return &cluster{config: c, name: "conf-" + strconv.Itoa(os.Getpid()), dir: dir}, err
 }
 
@@ -124,7 +124,7 @@ type dismissal struct {
 }
 
 func (d *dismissal) Close() error {
-	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // _, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
 	return d.guard.Wait()
 }
 
@@ -134,7 +134,7 @@ func (k *cluster) startProxy() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // defer log.Close() // the child has its own descriptor
+	defer log.Close() // the child has its own descriptor
 	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(),
 		"--hostname-override", nodeName, "--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
 	proxy.Stdout, proxy.Stderr = log, log
@@ -154,7 +154,7 @@ func (k *cluster) down(ctx context.Context) error {
 	var errs []error
 	if k.proxy != nil {
 		errs = append(errs, k.proxy.Process.Kill())
-		_ = k.proxy.Wait() // _ = k.proxy.Wait() // the error says that it was killed
+		_ = k.proxy.Wait() // the error says that it was killed
 	}
 	if logs := filepath.Join(k.state(), "log"); exists(logs) {
 		errs = append(errs, os.CopyFS(filepath.Join(k.logs, "components"), os.DirFS(logs)))

@@ -35,10 +35,10 @@ import (
 type config struct {
 	programs string // directory of e2e.test, ginkgo and images.tar
 	plimsoll string
-	focus    string // focus    string // regular expression; empty: every test except those of skip
+	focus    string // regular expression; empty: every test except those of skip
 	skip     string
-	tests    []string // tests    []string // parts of names; only these tests run, and each must exist
-	procs    int      // procs    int      // how many tests run at a time
+	tests    []string // parts of names; only these tests run, and each must exist
+	procs    int      // how many tests run at a time
 	repeat   int
 	timeout  time.Duration // of one run of the suite
 	out      string        // the table
@@ -159,7 +159,7 @@ func enter() int {
 	}
 	go func() {
 		for s := range signals {
-			_ = c.Process.Signal(s) // _ = c.Process.Signal(s) // an error means that it has just ended
+			_ = c.Process.Signal(s) // an error means that it has just ended
 		}
 	}()
 	if err := c.Wait(); err != nil && c.ProcessState.ExitCode() < 0 {

@@ -45,7 +45,7 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 		"--non-blocking-taints=",
 		"--kubelet-root-dir="+k.agentRoot(),
 		"--container-runtime-endpoint=unix://"+k.runtime(),
-		"--repo-root="+dir, // "--repo-root="+dir, // e2e.test contains the files that tests read
+		"--repo-root="+dir, // e2e.test contains the files that tests read
 		"--e2e-output-dir="+dir,
 		"--delete-namespace=true",
 		"--disable-log-dump",

@@ -29,7 +29,7 @@ type row struct {
 	passed  int
 	skipped int
 	failed  int
-	took    time.Duration // took    time.Duration // duration of the longest run
+	took    time.Duration // duration of the longest run
 	reason  string        // of the last failure, or of the skip
 }
 

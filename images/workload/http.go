@@ -22,7 +22,7 @@ type server struct {
 	start                 time.Time
 	failAfter, readyAfter time.Duration
 	out                   process
-	end                   chan int // end                   chan int // exit codes requested through /exit
+	end                   chan int // exit codes requested through /exit
 }
 
 func serveHTTP(ctx context.Context, p process, flags *flag.FlagSet, args []string) error {
@@ -118,6 +118,6 @@ func (s *server) exit(w http.ResponseWriter, r *http.Request) {
 	}
 	select {
 	case s.end <- status:
-	default: // default: // another request was first
+	default: // another request was first
 	}
 }

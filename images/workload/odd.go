@@ -117,7 +117,7 @@ func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	said("FIFO", syscall.Mkfifo(at("fifo"), 0o666))
-	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // numbers: admin-guide/devices.txt in the kernel's documentation
+	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // numbers: admin-guide/devices.txt in the kernel's documentation
 	said("full device", syscall.Mknod(at("full"), syscall.S_IFCHR|0o666, 1<<8|7))
 	said("disk", syscall.Mknod(at("disk"), syscall.S_IFBLK|0o666, 7<<8))
 	for name, target := range map[string]string{

@@ -58,7 +58,7 @@ func rude(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 			defer conn.Close()
 			request, err := http.ReadRequest(bufio.NewReader(conn))
 			if err != nil {
-				return // return // not HTTP: TLS, or a client that only connects
+				return // not HTTP: TLS, or a client that only connects
 			}
 			answerRudely(ctx, conn, request)
 		}()
@@ -110,7 +110,7 @@ func answerRudely(ctx context.Context, conn net.Conn, request *http.Request) {
 		fast(strings.Repeat("\x00\xff\r\n", rudeBlock/4))
 	case "/reset":
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // _ = tcp.SetLinger(0) // without this, closing sends a FIN and not a RST
+			_ = tcp.SetLinger(0) // without this, closing sends a FIN and not a RST
 		}
 	}
 }

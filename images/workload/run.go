@@ -31,7 +31,7 @@ func split(line string) ([]string, error) {
 	var fields []string
 	var field strings.Builder
 	var quote rune
-	open := false // open := false // a field has begun; it may be an empty quoted one
+	open := false // a field has begun; it may be an empty quoted one
 	for _, r := range line {
 		switch {
 		case quote != 0 && r == quote:

@@ -20,7 +20,7 @@ import (
 //	tar [--no-same-permissions --no-same-owner] -xmf - [-C DIR]    files from stdin
 type tarCall struct {
 	create, extract bool
-	modeAsIs        bool // modeAsIs        bool // keep the modes of the archive, without the umask
+	modeAsIs        bool // keep the modes of the archive, without the umask
 	touch           bool // -m: do not restore modification times
 	verbose         bool
 	dir             string
@@ -127,7 +127,7 @@ func packOne(p process, out *tar.Writer, file, name string, entry fs.DirEntry, v
 		return err
 	}
 	if info.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeCharDevice) != 0 {
-		return nil // return nil // a copy could not contain it
+		return nil // a copy could not contain it
 	}
 	link := ""
 	if info.Mode()&fs.ModeSymlink != 0 {
@@ -219,7 +219,7 @@ func unpackOne(root *os.Root, in io.Reader, header *tar.Header, name string, cal
 			return err
 		}
 	default:
-		return nil // return nil // kubectl cp sends no other types
+		return nil // kubectl cp sends no other types
 	}
 	if call.modeAsIs {
 		if err := root.Chmod(name, mode); err != nil {

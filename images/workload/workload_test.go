@@ -26,9 +26,9 @@ func call(ctx context.Context, stdin string, argv ...string) (int, string, strin
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
-		line   string // line   string // arguments of the run verb
+		line   string // arguments of the run verb
 		status int
-		out    string // out    string // all of stdout, or with a leading ~ a part of stdout and stderr
+		out    string // all of stdout, or with a leading ~ a part of stdout and stderr
 	}{
 		{"workload write $D/a hello  world", 0, ""},
 		{"workload write --append $D/a 'two  blanks'", 0, ""},

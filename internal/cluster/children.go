@@ -177,7 +177,7 @@ func (b builder) controllerManager() supervise.Spec {
 		"--root-ca-file="+pki.CertPath(dir, caCluster),
 		"--cluster-signing-cert-file="+pki.CertPath(dir, caCluster),
 		"--cluster-signing-key-file="+pki.KeyPath(dir, caCluster),
-		"--leader-elect=false", // "--leader-elect=false", // there is only one
+		"--leader-elect=false", // there is only one
 		// Thirty controllers request a token each before they begin. At the default 20 requests per second the last of
 		// them, that of service accounts, would begin seconds later than necessary.
 		"--kube-api-qps=200",
@@ -222,7 +222,7 @@ func (b builder) agent(endpoint string) supervise.Spec {
 	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
 		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
 	}
-	if b.o.AgentBinary != "" { // if b.o.AgentBinary != "" { // its arguments are ours without the names of the program and of the verb
+	if b.o.AgentBinary != "" { // its arguments are ours without the names of the program and of the verb
 		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
 	}
 	return spec
@@ -241,7 +241,7 @@ func (l layout) writeAgentConfig() error {
 			return fmt.Errorf("read --agent-config %s: %w", path, err)
 		}
 	} else {
-		config["failSwapOn"] = false // config["failSwapOn"] = false // a machine may have swap; its pods do not use it
+		config["failSwapOn"] = false // a machine may have swap; its pods do not use it
 	}
 	dir := l.pki()
 	for key, value := range map[string]any{

@@ -55,11 +55,11 @@ type cluster struct {
 	lock       *lock
 	supervisor *supervise.Supervisor
 	build      builder
-	runtime    *containerruntime.Instance // runtime    *containerruntime.Instance // nil without an agent
-	portsFail  bool                       // portsFail  bool                       // the last KeepPorts failed, and this was logged
+	runtime    *containerruntime.Instance // nil without an agent
+	portsFail  bool                       // the last KeepPorts failed, and this was logged
 
 	mu     sync.Mutex
-	deaths map[string]int              // deaths map[string]int              // how often each child has died since this process began
+	deaths map[string]int              // how often each child has died since this process began
 	last   map[string]supervise.Status // newest state of each child
 }
 
@@ -94,7 +94,7 @@ func (c *cluster) notice(s supervise.Status) {
 	first := c.deaths[s.Name] == 1
 	c.last[s.Name] = s
 	c.mu.Unlock()
-	if died && first { // if died && first { // only the first, to keep the output short; `plimsoll status` has the count
+	if died && first { // only the first, to keep the output short; `plimsoll status` has the count
 		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; starting it again (log: %s)", s.LastExit, s.Log)})
 	}
 }
@@ -149,7 +149,7 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 		case <-ctx.Done():
 			err := fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return err // return err // the user cancelled it: no log has the reason
+				return err // the user cancelled it: no log has the reason
 			}
 			for _, name := range children {
 				if tail := supervise.Tail(c.log(name), tailLines); tail != "" {

@@ -98,7 +98,7 @@ func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []
 			row.allocatable, row.reserved = &allocatable, &reserved
 		}
 		if capacity.IsZero() && row.allocatable != nil && row.allocatable.IsZero() {
-			continue // continue // a huge page size that the kernel supports and no one configured
+			continue // a huge page size that the kernel supports and no one configured
 		}
 		asked := requested[name]
 		row.requested = &asked
@@ -128,7 +128,7 @@ func printLoadLine(w io.Writer, rows []loadLineRow) error {
 		widest = max(widest, len(r.resource))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names to the left, numbers to the right
+	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names to the left, numbers to the right
 	for _, r := range rows {
 		fmt.Fprintf(t, "%-*s\t%s\t%s\t%s\t%s\t%s\t\n", widest, r.resource,
 			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
@@ -222,7 +222,7 @@ func describeNext(w io.Writer, o Options) {
 	}
 	run := "create deployment hello --image " + image.Demo + " --replicas 3"
 	if !o.Agent && o.Hollow == 0 {
-		run = "get namespaces" // run = "get namespaces" // there is no node to run a pod
+		run = "get namespaces" // there is no node to run a pod
 	}
 	fmt.Fprintf(w, `
 try:

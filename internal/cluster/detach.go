@@ -15,7 +15,7 @@ import (
 // detachedVariable marks the detached process, and detachedFD is its pipe to its parent.
 const (
 	detachedVariable = "PLIMSOLL_DETACHED"
-	detachedFD       = 3 // detachedFD       = 3 // the first after the standard three: os/exec puts ExtraFiles there
+	detachedFD       = 3 // the first after the standard three: os/exec puts ExtraFiles there
 )
 
 // UpDetached starts this program again with args, in the background, shows its progress here, and returns when the
@@ -35,7 +35,7 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 	}
 	defer r.Close()
 	output, err := os.OpenFile(l.log("supervisor"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if shortage.Is(err) { // if shortage.Is(err) { // the supervisor, too, continues without a log
+	if shortage.Is(err) { // the supervisor, too, continues without a log
 		output, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
 	if err != nil {
@@ -58,7 +58,7 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 // follow shows the progress of the detached process, which closes the pipe at the end: after the step stepUp if the
 // instance is up, without it if it failed.
 func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progress.Sink) error {
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that it has ended
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that it has ended
 	defer stop()
 	outcome := &outcomeSink{Sink: sink}
 	err := progress.Relay(r, outcome)

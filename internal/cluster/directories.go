@@ -47,7 +47,7 @@ func (l layout) makeDirectories() error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
-		if dir == l.o.StateDir { // if dir == l.o.StateDir { // its lock file is created first: checkOurs recognizes the directory by it
+		if dir == l.o.StateDir { // its lock file is created first: checkOurs recognizes the directory by it
 			sign, err := os.OpenFile(l.lock(), os.O_RDWR|os.O_CREATE, 0o600)
 			if err != nil {
 				return fmt.Errorf("make directories: %w", err)
@@ -55,7 +55,7 @@ func (l layout) makeDirectories() error {
 			sign.Close()
 		}
 	}
-	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // their modes protect everything below them
+	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // their modes protect everything below them
 		if err := os.Chmod(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
@@ -106,7 +106,7 @@ func (l layout) shortOfSpace() (string, error) {
 func (c *cluster) warnOfSpace() {
 	short, err := c.shortOfSpace()
 	if err != nil || short == "" {
-		return // return // checkSpace has reported it
+		return // checkSpace has reported it
 	}
 	then := "going on without more room: free some"
 	if c.o.Agent {

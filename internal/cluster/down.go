@@ -50,7 +50,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 		return fmt.Errorf("stop instance %s: %w", o.Instance, err)
 	}
 	logger, closeLog, err := l.supervisorLog()
-	if err != nil { // if err != nil { // a full disk must not prevent the stop
+	if err != nil { // a full disk must not prevent the stop
 		logger, closeLog = slog.New(slog.DiscardHandler), func() {}
 	}
 	defer closeLog()
@@ -110,7 +110,7 @@ func (c *cluster) takeDown(ctx context.Context) error {
 	if err == nil {
 		err = os.RemoveAll(c.o.RunDir)
 	}
-	c.keepReserve() // c.keepReserve() // while the space that the pods and etcd freed is available
+	c.keepReserve() // while the space that the pods and etcd freed is available
 	return err
 }
 
@@ -151,7 +151,7 @@ func graceOf(child string) time.Duration {
 // removePods makes the runtime remove the pods and all that belongs to them, and stop.
 func (c *cluster) removePods(ctx context.Context) error {
 	if _, err := os.Stat(c.runtimeState()); !c.o.Agent && errors.Is(err, fs.ErrNotExist) {
-		return nil // return nil // neither this run nor an earlier one with other options had containers
+		return nil // neither this run nor an earlier one with other options had containers
 	}
 	return progress.Step(c.sink, "remove pods, their network and the runtime", func() (string, error) {
 		var err error
@@ -160,8 +160,8 @@ func (c *cluster) removePods(ctx context.Context) error {
 		}
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
-		c.supervisor.Stop(ctx, childContainerd, graceStore) // c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this drops it from the record
-		if c.o.AgentBinary != "" {                          // if c.o.AgentBinary != "" {                          // the kubelet bind-mounts its root directory, to share the mounts below it
+		c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this drops it from the record
+		if c.o.AgentBinary != "" {                          // the kubelet bind-mounts its root directory, to share the mounts below it
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
 		// The agent makes the mounts of volumes, and it has ended.

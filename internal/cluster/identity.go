@@ -19,9 +19,9 @@ import (
 type who string
 
 const (
-	whoAdmin             who = "admin"              // whoAdmin             who = "admin"              // the user; its kubeconfig contains its credentials
-	whoLauncher          who = "launcher"           // whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one that RBAC does not restrict
-	whoControllerManager who = "controller-manager" // whoControllerManager who = "controller-manager" // this and those below: the components
+	whoAdmin             who = "admin"              // the user; its kubeconfig contains its credentials
+	whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one that RBAC does not restrict
+	whoControllerManager who = "controller-manager" // this and those below: the components
 	whoScheduler         who = "scheduler"
 	whoLifecycle         who = "lifecycle"
 	whoAgent             who = "agent"
@@ -30,8 +30,8 @@ const (
 
 // Names of the other certificates and keys.
 const (
-	caCluster        = "ca"             // caCluster        = "ca"             // signs all clients and servers of the cluster
-	caFrontProxy     = "front-proxy-ca" // caFrontProxy     = "front-proxy-ca" // signs the clients that may name another user; it must not be the cluster's CA, or any client could
+	caCluster        = "ca"             // signs all clients and servers of the cluster
+	caFrontProxy     = "front-proxy-ca" // signs the clients that may name another user; it must not be the cluster's CA, or any client could
 	certAPIServer    = "apiserver"
 	certKubelet      = "apiserver-kubelet-client"
 	certFrontProxy   = "front-proxy-client"

@@ -28,7 +28,7 @@ import (
 type program struct {
 	t        *testing.T
 	path     string
-	instance []string // instance []string // flags that select it
+	instance []string // flags that select it
 	up       []string // flags of up
 }
 
@@ -53,7 +53,7 @@ func newProgram(t *testing.T) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Parallel() // t.Parallel() // several instances can run on one machine
+	t.Parallel() // several instances can run on one machine
 	p := &program{t: t, path: path}
 	p.instance = []string{"--instance", "t" + strconv.Itoa(freePort(t)), "--state-dir", filepath.Join(t.TempDir(), "s")}
 	p.up = append(slices.Clone(p.instance), "--no-agent", "--hollow", "2", "--controlplane-binary", controlplane,
@@ -124,7 +124,7 @@ func (p *program) kubectl(args ...string) string {
 
 func (p *program) status() Status {
 	p.t.Helper()
-	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit code 1 means that not everything is healthy
+	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit code 1 means that not everything is healthy
 	var s Status
 	if strings.Contains(out, "never been up") {
 		return s

@@ -110,7 +110,7 @@ func removeSurplus(ctx context.Context, c *kube.Client, want int) error {
 		name := nodes.Items[i].Name
 		number, err := strconv.Atoi(strings.TrimPrefix(name, hollowPrefix))
 		if err != nil || number < want {
-			continue // continue // of another fleet, or still wanted
+			continue // of another fleet, or still wanted
 		}
 		if err := c.Delete(ctx, kube.Nodes, "", name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove surplus hollow nodes: %s: %w", name, err)

@@ -26,12 +26,12 @@ const DefaultInstance = "plimsoll"
 // need only the instance's name.
 type Options struct {
 	Instance string `json:"instance"`
-	StateDir string `json:"stateDir"` // StateDir string `json:"stateDir"` // certificates, etcd's data, logs: it survives down
-	RunDir   string `json:"runDir"`   // RunDir   string `json:"runDir"`   // sockets, the record of children: down removes it
+	StateDir string `json:"stateDir"` // certificates, etcd's data, logs: it survives down
+	RunDir   string `json:"runDir"`   // sockets, the record of children: down removes it
 
 	NodeName      string `json:"nodeName"`
-	NodeIP        string `json:"nodeIP"`      // NodeIP        string `json:"nodeIP"`      // the machine's own address, published in the Node
-	BindAddress   string `json:"bindAddress"` // BindAddress   string `json:"bindAddress"` // of kube-apiserver and of all other ports
+	NodeIP        string `json:"nodeIP"`      // the machine's own address, published in the Node
+	BindAddress   string `json:"bindAddress"` // of kube-apiserver and of all other ports
 	APIServerPort int    `json:"apiserverPort"`
 	// The ports of the other children. 0 switches a port off, except that of the agent, which logs and exec need.
 	ControllerManagerPort int `json:"controllerManagerPort"`
@@ -48,20 +48,20 @@ type Options struct {
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
-	Agent                    bool   `json:"agent"`                              // Agent                    bool   `json:"agent"`                              // run an agent, so that this machine is a node
+	Agent                    bool   `json:"agent"`                              // run an agent, so that this machine is a node
 	DevicePluginsDir         string `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
-	AgentConfig              string `json:"agentConfig,omitempty"`              // AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
-	AgentBinary              string `json:"agentBinary,omitempty"`              // AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
+	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
+	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
-	Hollow                   int    `json:"hollow"`                             // Hollow                   int    `json:"hollow"`                             // the number of hollow nodes
-	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
-	NoScheduler              bool   `json:"noScheduler,omitempty"`              // NoScheduler              bool   `json:"noScheduler,omitempty"`              // another scheduler places pods
-	NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
-	GCPercent                int    `json:"gcPercent,omitempty"`                // GCPercent                int    `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
-	HollowZones              int    `json:"hollowZones,omitempty"`              // HollowZones              int    `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
+	Hollow                   int    `json:"hollow"`                             // the number of hollow nodes
+	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
+	NoScheduler              bool   `json:"noScheduler,omitempty"`              // another scheduler places pods
+	NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
+	GCPercent                int    `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
+	HollowZones              int    `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
 
-	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
-	ImageDir           string        `json:"imageDir,omitempty"`           // ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
+	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
+	ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
 	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
 }
 
@@ -139,7 +139,7 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 	case run == "" && o.StateDir == "" && filepath.IsAbs(getenv("XDG_RUNTIME_DIR")):
 		run = filepath.Join(getenv("XDG_RUNTIME_DIR"), name)
 	case run == "":
-		run = filepath.Join(state, "run") // run = filepath.Join(state, "run") // with --state-dir alone, everything is below it
+		run = filepath.Join(state, "run") // with --state-dir alone, everything is below it
 	}
 	if run, err = filepath.Abs(run); err != nil {
 		return "", "", fmt.Errorf("find the run directory: %w", err)
@@ -280,7 +280,7 @@ func (o *Options) localAddress() string {
 func (o *Options) firstServiceIP() net.IP {
 	p, err := netip.ParsePrefix(o.ServiceCIDR)
 	if err != nil {
-		return nil // return nil // Validate has reported it
+		return nil // Validate has reported it
 	}
 	return p.Addr().Next().AsSlice()
 }

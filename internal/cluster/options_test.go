@@ -142,7 +142,7 @@ func TestStrangersDirectoriesAreRefused(t *testing.T) {
 		}
 	}
 	o := testOptions(t)
-	for range 2 { // for range 2 { // our own directories are accepted again and again
+	for range 2 { // our own directories are accepted again and again
 		if err := (layout{o}).makeDirectories(); err != nil {
 			t.Error(err)
 		}

@@ -90,7 +90,7 @@ func (o *Options) checkEtcd() error {
 	for _, server := range o.EtcdServers {
 		u, err := url.Parse(server)
 		if err != nil {
-			return err // return err // Validate has reported it
+			return err // Validate has reported it
 		}
 		network, address := "tcp", u.Host
 		if u.Scheme == "unix" {

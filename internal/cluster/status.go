@@ -23,8 +23,8 @@ type Status struct {
 	Instance      string             `json:"instance"`
 	StateDir      string             `json:"stateDir"`
 	Server        string             `json:"server"`
-	SupervisorPID int                `json:"supervisorPID"` // SupervisorPID int                `json:"supervisorPID"` // 0: no process restarts children that die
-	APIServer     string             `json:"apiServer"`     // APIServer     string             `json:"apiServer"`     // "ready", or why it is not
+	SupervisorPID int                `json:"supervisorPID"` // 0: no process restarts children that die
+	APIServer     string             `json:"apiServer"`     // "ready", or why it is not
 	Children      []supervise.Status `json:"children"`
 	Nodes         []NodeStatus       `json:"nodes"`
 }

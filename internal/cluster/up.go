@@ -32,9 +32,9 @@ var ErrHandedOver = errors.New("handed over")
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
 	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
 	defer done()
-	if !signal.Ignored(unix.SIGHUP) { // if !signal.Ignored(unix.SIGHUP) { // it is ignored under nohup
+	if !signal.Ignored(unix.SIGHUP) { // it is ignored under nohup
 		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal was closed
+		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal was closed
 		defer stop()
 	}
 

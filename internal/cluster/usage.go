@@ -20,7 +20,7 @@ import (
 // summary is the part of the kubelet's Summary API (k8s.io/kubelet/pkg/apis/stats/v1alpha1) that Describe shows. Values
 // that an agent does not know are absent.
 type summary struct {
-	at   time.Time // at   time.Time // when it arrived; the times inside have whole seconds only
+	at   time.Time // when it arrived; the times inside have whole seconds only
 	Node struct {
 		CPU struct {
 			UsageNanoCores       *int64

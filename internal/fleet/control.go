@@ -81,7 +81,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 		}
 	}()
 	slog.Info("fleet takes orders", "socket", path)
-	return func() { _ = server.Close() }, nil // return func() { _ = server.Close() }, nil // this also removes the socket's file
+	return func() { _ = server.Close() }, nil // this also removes the socket's file
 }
 
 // readOrder reads an order that is to be executed now.
@@ -95,7 +95,7 @@ func readOrder(text string) (fault.Order, error) {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // _ = json.NewEncoder(w).Encode(v) // best effort: the client may be gone
+	_ = json.NewEncoder(w).Encode(v) // best effort: the client may be gone
 }
 
 // ask runs do on the conductor's goroutine.

@@ -56,7 +56,7 @@ func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
 		o := f.script[0]
 		f.script = f.script[1:]
 		if _, err := f.obey(ctx, o); err != nil {
-			slog.Error("fault", "order", o.String(), "err", err) // slog.Error("fault", "order", o.String(), "err", err) // unexpected: names were checked before the start
+			slog.Error("fault", "order", o.String(), "err", err) // unexpected: names were checked before the start
 		}
 	}
 	return 0

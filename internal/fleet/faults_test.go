@@ -105,7 +105,7 @@ func TestFaultEndsByItself(t *testing.T) {
 		s.wait(time.Minute)
 		unknown := s.nodes["h-0"].DeepCopy()
 		unknown.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
-		for range 100 { // for range 100 { // each change in the watch would otherwise be kept for the node
+		for range 100 { // each change in the watch would otherwise be kept for the node
 			f.nodeHandler().OnUpdate(nil, unknown)
 		}
 		s.wait(time.Minute)

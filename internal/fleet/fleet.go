@@ -66,20 +66,20 @@ const RequestsInFlightDefault = 16
 // Options configure a fleet.
 type Options struct {
 	Client   *kube.Client // for nodes, leases and the watches
-	Pods     *kube.Client // Pods     *kube.Client // for pods, so that a burst of pods does not delay heartbeats; nil: Client
+	Pods     *kube.Client // for pods, so that a burst of pods does not delay heartbeats; nil: Client
 	Nodes    int
-	Prefix   string // Prefix   string // of node names; a number from 0 follows
-	Zones    int    // Zones    int    // over how many zones nodes are spread; zero: no zone label
+	Prefix   string // of node names; a number from 0 follows
+	Zones    int    // over how many zones nodes are spread; zero: no zone label
 	Capacity Capacity
-	Seed     uint64 // Seed     uint64 // of the heartbeats' jitter, and of the choice of faulty nodes
+	Seed     uint64 // of the heartbeats' jitter, and of the choice of faulty nodes
 
 	LeaseDuration time.Duration // nodeLeaseDurationSeconds of each node; zero: the agent's default
 	ReportEvery   time.Duration // nodeStatusReportFrequency of each node; zero: the agent's default
 
 	RequestsInFlight int // zero: RequestsInFlightDefault
 
-	Script  []fault.Order // Script  []fault.Order // executed from the moment when all nodes are registered
-	Control string        // Control string        // path of the control socket; empty: none
+	Script  []fault.Order // executed from the moment when all nodes are registered
+	Control string        // path of the control socket; empty: none
 }
 
 // Capacity is the capacity of each node. All of it is allocatable.
@@ -179,11 +179,11 @@ func Run(ctx context.Context, o Options) error {
 type fact struct {
 	node   *hollow
 	seen   []heartbeat.Fact
-	update func(*hollow)      // update func(*hollow)      // if set, it runs first
-	onlyIf func(*hollow) bool // onlyIf func(*hollow) bool // if set and false, the fact is outdated and dropped
+	update func(*hollow)      // if set, it runs first
+	onlyIf func(*hollow) bool // if set and false, the fact is outdated and dropped
 
-	took time.Duration // took time.Duration // duration of a request
-	err  error         // err  error         // error of a request
+	took time.Duration // duration of a request
+	err  error         // error of a request
 }
 
 // fleet is the state of the conductor's goroutine. Other goroutines use o, api, actors, facts, orders and the slots
@@ -204,15 +204,15 @@ type fleet struct {
 
 	nodes  []*hollow // in the order of their numbers
 	byName map[string]*hollow
-	wakes  heap.Heap[*hollow] // wakes  heap.Heap[*hollow] // ordered by wake
+	wakes  heap.Heap[*hollow] // ordered by wake
 
-	ready       int // ready       int // how many nodes are registered
+	ready       int // how many nodes are registered
 	reported    time.Time
-	scriptFrom  unit.Instant    // scriptFrom  unit.Instant    // when all nodes were first registered; zero: not yet
-	returned    map[string]bool // returned    map[string]bool // nodes whose fault ended and whose pods were not resumed yet
+	scriptFrom  unit.Instant    // when all nodes were first registered; zero: not yet
+	returned    map[string]bool // nodes whose fault ended and whose pods were not resumed yet
 	tally       tally
 	complained  time.Time
-	complaining int // complaining int // how many requests failed since then
+	complaining int // how many requests failed since then
 }
 
 const factsMax = 1024

@@ -24,7 +24,7 @@ import (
 // server is an API server with the nodes, leases and pods that a fleet uses.
 type server struct {
 	mu      sync.Mutex
-	held    bool // held    bool // requests wait until the test continues
+	held    bool // requests wait until the test continues
 	down    bool
 	nodes   map[string]*corev1.Node
 	leases  map[string]int // renewals
@@ -201,7 +201,7 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 		}
 		s.wait(10 * time.Minute)
 		for name, beats := range s.leases {
-			if beats < 57 || beats > 61 { // if beats < 57 || beats > 61 { // every 10 s, plus up to 4 % of jitter
+			if beats < 57 || beats > 61 { // every 10 s, plus up to 4 % of jitter
 				t.Errorf("%s renewed %d times in 10 min", name, beats)
 			}
 		}

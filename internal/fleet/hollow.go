@@ -35,18 +35,18 @@ type hollow struct {
 	beat       *heartbeat.Beat
 	attemptMax time.Duration
 
-	uid          types.UID              // uid          types.UID              // of the Node; it owns the Lease
-	leaseVersion string                 // leaseVersion string                 // resourceVersion of our last write; empty: not known
-	observed     corev1.ConditionStatus // observed     corev1.ConditionStatus // of Ready, in the newest version from the watch; empty: none yet
-	spoken       corev1.ConditionStatus // spoken       corev1.ConditionStatus // of Ready, in our last report; empty: none yet
-	since        metav1.Time            // since        metav1.Time            // when the pressure conditions last changed
-	readyAt      metav1.Time            // readyAt      metav1.Time            // when Ready last changed
+	uid          types.UID              // of the Node; it owns the Lease
+	leaseVersion string                 // resourceVersion of our last write; empty: not known
+	observed     corev1.ConditionStatus // of Ready, in the newest version from the watch; empty: none yet
+	spoken       corev1.ConditionStatus // of Ready, in our last report; empty: none yet
+	since        metav1.Time            // when the pressure conditions last changed
+	readyAt      metav1.Time            // when Ready last changed
 	counted      bool
 
 	fault   fault.Fault
-	suffers atomic.Pointer[fault.Effect] // suffers atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, actors read it
-	changes unit.Instant                 // changes unit.Instant                 // when the effect changes by itself; zero: never
-	missed  []heartbeat.Fact             // missed  []heartbeat.Fact             // what happened while the node was silent
+	suffers atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, actors read it
+	changes unit.Instant                 // when the effect changes by itself; zero: never
+	missed  []heartbeat.Fact             // what happened while the node was silent
 
 	wake  unit.Instant
 	place int // in wakes
@@ -55,7 +55,7 @@ type hollow struct {
 func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	name := fmt.Sprintf("%s%d", o.Prefix, i)
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(name)) // _, _ = hash.Write([]byte(name)) // it never fails
+	_, _ = hash.Write([]byte(name)) // it never fails
 	beat := heartbeat.New(heartbeat.Config{
 		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed,
 	}, now)
@@ -210,7 +210,7 @@ func (h *hollow) differs() bool { return h.observed != "" && h.observed != h.rea
 func (h *hollow) reporting() work {
 	now, ready := metav1.Now(), h.ready()
 	if h.observed == corev1.ConditionUnknown {
-		h.since = now // h.since = now // a controller has set all of them to Unknown
+		h.since = now // a controller has set all of them to Unknown
 	}
 	if h.observed != ready || h.spoken != ready {
 		h.readyAt = now
@@ -315,7 +315,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 			}
 			f.tell(context.Background(), fact{
 				node: f.byName[n.Name], seen: []heartbeat.Fact{{Kind: heartbeat.NodeGone}},
-				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // otherwise it is registered again already
+				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // otherwise it is registered again already
 			})
 		},
 	}

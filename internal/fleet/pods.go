@@ -46,13 +46,13 @@ func (r remote) deletePod(ctx context.Context, namespace, name string, uid types
 // queued by key; an actor reads only its newest version.
 type actors struct {
 	api    podAPI
-	nodeOf func(name string) (ip string, suffers fault.Effect) // nodeOf func(name string) (ip string, suffers fault.Effect) // an empty ip: not one of our nodes
+	nodeOf func(name string) (ip string, suffers fault.Effect) // an empty ip: not one of our nodes
 	lookUp func(key string) *corev1.Pod
-	all    func() []any // all    func() []any // the pods in the watch's store
+	all    func() []any // the pods in the watch's store
 	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu        sync.Mutex
-	addresses map[string]types.UID // addresses map[string]types.UID // addresses in use, with their pods
+	addresses map[string]types.UID // addresses in use, with their pods
 	next      int
 }
 
@@ -141,7 +141,7 @@ func (a *actors) act(ctx context.Context, key string) {
 	}
 	nodeIP, suffers := a.nodeOf(pod.Spec.NodeName)
 	if helpless(suffers) {
-		a.queue.Forget(key) // a.queue.Forget(key) // resume queues it again
+		a.queue.Forget(key) // resume queues it again
 		return
 	}
 	attempt, cancel := context.WithTimeout(ctx, podTimeout)
@@ -157,7 +157,7 @@ func (a *actors) act(ctx context.Context, key string) {
 		}
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		a.queue.Forget(key) // a.queue.Forget(key) // done, or another pod has the name: then its own change queues it
+		a.queue.Forget(key) // done, or another pod has the name: then its own change queues it
 		return
 	}
 	if ctx.Err() == nil {
@@ -204,7 +204,7 @@ func (a *actors) addressOf(pod *corev1.Pod, nodeIP string) string {
 			return ip
 		}
 	}
-	return podIP(a.next) // return podIP(a.next) // all are in use: repeat
+	return podIP(a.next) // all are in use: repeat
 }
 
 // runningPatch returns the status of a pod whose containers have all started.

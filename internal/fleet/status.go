@@ -12,9 +12,9 @@ import (
 type Status struct {
 	Nodes      int                 `json:"nodes"`
 	Registered int                 `json:"registered"`
-	Zones      map[string]int      `json:"zones,omitempty"` // Zones      map[string]int      `json:"zones,omitempty"` // the number of nodes in each
-	Faults     map[fault.Kind]int  `json:"faults"`          // Faults     map[fault.Kind]int  `json:"faults"`          // the number of nodes with each kind of fault
-	Now        map[string]int      `json:"now"`             // Now        map[string]int      `json:"now"`             // the number of nodes by the current effect of their fault
+	Zones      map[string]int      `json:"zones,omitempty"` // the number of nodes in each
+	Faults     map[fault.Kind]int  `json:"faults"`          // the number of nodes with each kind of fault
+	Now        map[string]int      `json:"now"`             // the number of nodes by the current effect of their fault
 	Uptime     Seconds             `json:"uptimeSeconds"`
 	Requests   map[string]Requests `json:"requests"` // "register", "renew", "report"
 }
@@ -44,7 +44,7 @@ type tally struct {
 
 type count struct {
 	done, failed int64
-	last         []time.Duration // last         []time.Duration // a ring buffer
+	last         []time.Duration // a ring buffer
 }
 
 // requestNames are the names of the kinds of requests, in Status.

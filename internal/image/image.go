@@ -119,7 +119,7 @@ func readJSON(path string) (jsonFiles, error) {
 	}
 	defer file.Close()
 	found := jsonFiles{}
-	in := tar.NewReader(file) // in := tar.NewReader(file) // it seeks over what is not read
+	in := tar.NewReader(file) // it seeks over what is not read
 	for {
 		header, err := in.Next()
 		if errors.Is(err, io.EOF) {

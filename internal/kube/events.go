@@ -16,7 +16,7 @@ import (
 // eventSink writes Events for Recorders through our client.
 type eventSink struct {
 	c       *Client
-	keepsUp bool // keepsUp bool // the Events' priority rises while they wait, so that they keep up with the other writes; see NewRecorders
+	keepsUp bool // the Events' priority rises while they wait, so that they keep up with the other writes; see NewRecorders
 }
 
 // AnnotationOnce marks an Event that is written at most once, by whichever process: its name is computed from the

@@ -36,7 +36,7 @@ type Gate struct {
 
 // turn is one write that waits. Within a kind the oldest write goes first.
 type turn struct {
-	begin chan struct{} // begin chan struct{} // closed when the write may begin
+	begin chan struct{} // closed when the write may begin
 	phase turnPhase     // guarded by Gate.mu
 }
 
@@ -115,7 +115,7 @@ type withdrawnKey struct{}
 func IsWithdrawn(ctx context.Context) bool {
 	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
 	select {
-	case <-withdrawn: // case <-withdrawn: // a nil channel blocks: not withdrawable
+	case <-withdrawn: // a nil channel blocks: not withdrawable
 		return true
 	default:
 		return false
@@ -184,7 +184,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.phase == turnBegan { // if t.phase == turnBegan { // it was allowed to begin at the same moment
+	if t.phase == turnBegan { // it was allowed to begin at the same moment
 		if err == errOverdue {
 			return nil
 		}
@@ -258,7 +258,7 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	kind, err := t.gate.enter(req.Context(), kind)
 	if err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // _ = req.Body.Close() // the contract of RoundTripper
+			_ = req.Body.Close() // the contract of RoundTripper
 		}
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.send(req.WithContext(ctx), kind)
 	o := throttle.Outcome{Kind: kind, Class: classOf(req.Method, resource, subresource), Took: time.Since(began)}
 	if err != nil && (req.Context().Err() != nil || errors.Is(err, ErrNotLeading)) {
-		o.Answer = throttle.Withdrawn // o.Answer = throttle.Withdrawn // not sent, or given up by the caller: it says nothing about the server
+		o.Answer = throttle.Withdrawn // not sent, or given up by the caller: it says nothing about the server
 	} else {
 		o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
 	}
@@ -287,7 +287,7 @@ func (t *gated) send(req *http.Request, kind throttle.Kind) (*http.Response, err
 		return t.next.RoundTrip(req)
 	}
 	if req.Body != nil {
-		_ = req.Body.Close() // _ = req.Body.Close() // the contract of RoundTripper
+		_ = req.Body.Close() // the contract of RoundTripper
 	}
 	return nil, ErrNotLeading
 }
@@ -371,7 +371,7 @@ func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind
 // is the resource itself when nothing follows it.
 func resourceOf(path string) (resource, subresource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
-	for i, part := range parts { // for i, part := range parts { // the API may be served below a prefix
+	for i, part := range parts { // the API may be served below a prefix
 		if part == "api" {
 			parts = parts[min(i+2, len(parts)):]
 			break

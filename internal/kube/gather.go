@@ -34,7 +34,7 @@ var gatherEpoch = time.Now()
 // A gatheringConn reads from the connection below it at most once per period.
 type gatheringConn struct {
 	net.Conn
-	mu       sync.Mutex // mu       sync.Mutex // Read may be called from several goroutines, though net/http calls it from one
+	mu       sync.Mutex // Read may be called from several goroutines, though net/http calls it from one
 	buffered *bufio.Reader
 }
 
@@ -42,9 +42,9 @@ type gatheringConn struct {
 type paced struct {
 	conn   net.Conn
 	period time.Duration
-	next   time.Time // next   time.Time // the next read is not before this
-	got    int       // got    int       // bytes read since the last period began
-	bulk   bool      // bulk   bool      // the last period filled the buffer: read without pauses
+	next   time.Time // the next read is not before this
+	got    int       // bytes read since the last period began
+	bulk   bool      // the last period filled the buffer: read without pauses
 }
 
 func (p *paced) Read(b []byte) (int, error) {

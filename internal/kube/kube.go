@@ -82,8 +82,8 @@ var (
 
 // Options say how to reach an API server.
 type Options struct {
-	Kubeconfig string  // Kubeconfig string  // path of a kubeconfig; empty, with Master empty too: the configuration of the pod in which this process runs
-	Master     string  // Master     string  // address of the API server, instead of the kubeconfig's; empty: the kubeconfig's
+	Kubeconfig string  // path of a kubeconfig; empty, with Master empty too: the configuration of the pod in which this process runs
+	Master     string  // address of the API server, instead of the kubeconfig's; empty: the kubeconfig's
 	UserAgent  string  // component name, shown in audit logs
 	QPS        float32 // client-side limit in requests per second; negative: none
 	Burst      int     // requests that may exceed QPS at once; ignored when QPS is negative

@@ -32,9 +32,9 @@ type Recorders struct {
 	sink       eventWriter
 	correlator *record.EventCorrelator
 	seed       maphash.Seed
-	lines      map[string]*eventLine // lines      map[string]*eventLine // by type of Event; set once
-	away       atomic.Bool           // away       atomic.Bool           // the server does not answer, and this was logged
-	running    atomic.Int64          // running    atomic.Int64          // how many lanes have a goroutine
+	lines      map[string]*eventLine // by type of Event; set once
+	away       atomic.Bool           // the server does not answer, and this was logged
+	running    atomic.Int64          // how many lanes have a goroutine
 }
 
 // eventWriter sends Events to the API server. since is when the Event happened.
@@ -62,9 +62,9 @@ const (
 // eventLine is the queue of the Events of one type.
 type eventLine struct {
 	lanes   [eventLanes]eventLane
-	waiting atomic.Int64 // waiting atomic.Int64 // how many wait, in all lanes
-	dropped atomic.Int64 // dropped atomic.Int64 // how many were dropped since the last log message about it
-	lost    atomic.Int64 // lost    atomic.Int64 // how many were dropped since the start
+	waiting atomic.Int64 // how many wait, in all lanes
+	dropped atomic.Int64 // how many were dropped since the last log message about it
+	lost    atomic.Int64 // how many were dropped since the start
 }
 
 // eventLane is the queue of the Events about some of the objects, oldest first. Its goroutine runs while Events wait.
@@ -145,7 +145,7 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 		return
 	}
 	line := r.lines[kind]
-	if line == nil { // if line == nil { // the API server refuses other types
+	if line == nil { // the API server refuses other types
 		slog.Error("event of an unknown type", "type", kind, "reason", reason, "message", message)
 		return
 	}
@@ -179,7 +179,7 @@ func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 		}
 	}
 	if ofIt := l.about[object]; len(ofIt) >= waitingOfObjectMax {
-		*ofIt[0] = waitingEvent{} // *ofIt[0] = waitingEvent{} // its place in the queue stays, empty
+		*ofIt[0] = waitingEvent{} // its place in the queue stays, empty
 		l.about[object] = slices.Delete(ofIt, 0, 1)
 		line.waiting.Add(-1)
 	}
@@ -290,12 +290,12 @@ func (r *Recorders) write(w *waitingEvent) {
 			if written, err := r.sink.patch(r.ctx, w.since, e, patch); !apierrors.IsNotFound(err) {
 				return written, orNotNow(err, w.since)
 			}
-			e.ResourceVersion = "" // e.ResourceVersion = "" // the stored Event has expired meanwhile
+			e.ResourceVersion = "" // the stored Event has expired meanwhile
 		}
 		written, err := r.sink.create(r.ctx, w.since, e)
 		return written, orNotNow(err, w.since)
 	}, func(err error) {
-		if r.away.CompareAndSwap(false, true) { // if r.away.CompareAndSwap(false, true) { // log it once, not from each lane
+		if r.away.CompareAndSwap(false, true) { // log it once, not from each lane
 			tellAway(err)
 		}
 	})
@@ -311,7 +311,7 @@ func (r *Recorders) write(w *waitingEvent) {
 // correlate passes each occurrence of the Event to the correlator, and returns the result for the last one; nil:
 // nothing is to be written. isNew: the server has no Event of this series yet.
 func (r *Recorders) correlate(w *waitingEvent) (e *corev1.Event, patch []byte, isNew bool) {
-	for i := range min(w.times, passMax) { // for i := range min(w.times, passMax) { // more would be filtered
+	for i := range min(w.times, passMax) { // more would be filtered
 		result, err := r.correlator.EventCorrelate(w.Event)
 		if err != nil || result.Skip {
 			break

@@ -28,7 +28,7 @@ type sink struct {
 	mu      sync.Mutex
 	created []*corev1.Event
 	patched int
-	said    []string // said    []string // the messages in the order of arrival
+	said    []string // the messages in the order of arrival
 }
 
 func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
@@ -112,7 +112,7 @@ func TestEventsOutliveTrouble(t *testing.T) {
 		refusal error
 		lasts   time.Duration
 		written int
-		tries   int // tries   int // upper bound
+		tries   int // upper bound
 	}{
 		"too much to do":    {apierrors.NewTooManyRequests("busy", 1), 10 * time.Minute, 1, 100},
 		"its store is away": {apierrors.NewInternalError(errors.New("etcdserver: no leader")), 10 * time.Minute, 1, 100},
@@ -224,7 +224,7 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 		for i := range 1000 {
 			r.Eventf(eventPod(1), corev1.EventTypeWarning, "FailedScheduling", "the %dth reason", i)
 			if i == 0 {
-				synctest.Wait() // synctest.Wait() // it is being written
+				synctest.Wait() // it is being written
 			}
 		}
 		if n := all.lines[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {

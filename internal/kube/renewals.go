@@ -23,8 +23,8 @@ import (
 // A Renewal is the content of a node's lease.
 type Renewal struct {
 	Name    string
-	Renewed unit.Wall // Renewed unit.Wall // spec.renewTime; zero: the lease has none
-	Gone    bool      // Gone    bool      // the lease was deleted
+	Renewed unit.Wall // spec.renewTime; zero: the lease has none
+	Gone    bool      // the lease was deleted
 }
 
 // Pauses before the leases are listed again after a failure, doubled from the first to the longest, with jitter of one
@@ -47,7 +47,7 @@ const watchRenewalsFor = 5 * time.Minute
 type Renewals struct {
 	client rest.Interface
 	tell   func([]Renewal)
-	known  map[string]bool // known  map[string]bool // nodes whose lease was passed to tell and not reported as gone since
+	known  map[string]bool // nodes whose lease was passed to tell and not reported as gone since
 }
 
 // NewRenewals prepares a watch. tell is called from one goroutine with the renewals that arrived together, in order.
@@ -165,7 +165,7 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 				delete(f.known, e.name)
 			}
 		}
-		if stream.Buffered() < frameHead && len(batch) > 0 { // if stream.Buffered() < frameHead && len(batch) > 0 { // all that arrived together was read
+		if stream.Buffered() < frameHead && len(batch) > 0 { // all that arrived together was read
 			f.tell(batch)
 			batch = nil
 		}

@@ -58,7 +58,7 @@ func orderOf(t *testing.T, streams bool) {
 	server.watch.Add(server.pod("zulu"))
 	server.watch.Modify(server.pod("alpha"))
 	server.watch.Delete(server.pod("yankee"))
-	server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // delta is deleted during the gap
+	server.set("zulu", "alpha", "golf", "foxtrot", "hotel", "bravo", "charlie", "echo") // delta is deleted during the gap
 	server.watch.Error(&apierrors.NewResourceExpired("too old").ErrStatus)
 	time.Sleep(time.Minute) // more than a reflector waits
 	synctest.Wait()

@@ -12,7 +12,7 @@ import (
 type lane struct {
 	mu    sync.Mutex
 	queue []func(context.Context)
-	ready chan struct{} // ready chan struct{} // as many tokens as writes are queued, up to the number of workers
+	ready chan struct{} // as many tokens as writes are queued, up to the number of workers
 }
 
 // lanes execute writes, a bounded number of each kind at once.
@@ -33,7 +33,7 @@ func (l *lane) put(write func(context.Context)) {
 	l.mu.Unlock()
 	select {
 	case l.ready <- struct{}{}:
-	default: // default: // as many tokens as workers: each looks again when it has finished
+	default: // as many tokens as workers: each looks again when it has finished
 	}
 }
 

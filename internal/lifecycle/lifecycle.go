@@ -61,7 +61,7 @@ const contactEvery = 5 * time.Second
 // Options configure the controller.
 type Options struct {
 	Client         *kube.Client
-	Events         *kube.Client // Events         *kube.Client // for Events, so that they do not wait behind other writes; nil: Client
+	Events         *kube.Client // for Events, so that they do not wait behind other writes; nil: Client
 	Health         corelifecycle.Options
 	WritesInFlight int // zero: WritesInFlightDefault
 	// RespectBudgets evicts pods through the Eviction API, which refuses while that would violate a
@@ -69,7 +69,7 @@ type Options struct {
 	RespectBudgets bool
 	// Leads is called right before every write; nothing is written when it returns false. Nil: always true.
 	Leads   func() bool
-	Metrics *Metrics // Metrics *Metrics // nil: new ones, which nobody reads
+	Metrics *Metrics // nil: new ones, which nobody reads
 }
 
 // Run runs the controller until ctx ends. It returns an error only for options that cannot work.
@@ -194,8 +194,8 @@ type controller struct {
 	lanes   lanes
 
 	synced bool
-	latest map[string]*corev1.Node             // latest map[string]*corev1.Node             // newest version, from a watch or an answer
-	leases map[string]unit.Wall                // leases map[string]unit.Wall                // newest renewTime
+	latest map[string]*corev1.Node             // newest version, from a watch or an answer
+	leases map[string]unit.Wall                // newest renewTime
 	pods   map[corelifecycle.PodID]*corev1.Pod // bound pods, trimmed, for Events
 }
 

@@ -33,15 +33,15 @@ type server struct {
 	node      *corev1.Node
 	renewed   time.Time
 	podReady  map[string]string  // latest patch of a pod's status
-	deleted   []string           // deleted   []string           // deleted pods, with the kind of deletion
-	refuse    map[string][]error // refuse    map[string][]error // errors for deletions of a pod, in order, before one succeeds
-	gone      bool               // gone      bool               // the node is deleted
+	deleted   []string           // deleted pods, with the kind of deletion
+	refuse    map[string][]error // errors for deletions of a pod, in order, before one succeeds
+	gone      bool               // the node is deleted
 	writes    int
 	conflicts int
 	version   int
 
-	watch      func(*corev1.Node) // watch      func(*corev1.Node) // gets every change, late
-	podPatched func(version int)  // podPatched func(version int)  // called before the answer
+	watch      func(*corev1.Node) // gets every change, late
+	podPatched func(version int)  // called before the answer
 }
 
 func (s *server) ready(context.Context) error {

@@ -15,14 +15,14 @@ type Metrics struct {
 	Registry *prometheus.Registry
 
 	nodeEvictions   *prometheus.CounterVec // by zone
-	node            prometheus.Histogram   // node            prometheus.Histogram   // duration of writing one node
-	pass            prometheus.Histogram   // pass            prometheus.Histogram   // duration of one decision
+	node            prometheus.Histogram   // duration of writing one node
+	pass            prometheus.Histogram   // duration of one decision
 	podDeletions    prometheus.Counter
 	podDeletionTime prometheus.Histogram
 	podsCollected   *prometheus.CounterVec // by namespace and reason
 
 	mu       sync.Mutex
-	askZones func() []corelifecycle.Zone // askZones func() []corelifecycle.Zone // guarded by mu; nil: this process does not lead
+	askZones func() []corelifecycle.Zone // guarded by mu; nil: this process does not lead
 	gauges   [3]*prometheus.Desc         // health, size, down
 }
 

@@ -23,7 +23,7 @@ import (
 func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	version, err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
 	if err != nil {
-		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another pod has its name
+		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another pod has its name
 			slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
 		}
 		return err
@@ -34,7 +34,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	c.tell(ctx, func(now unit.Instant) {
 		latest := c.pods[a.Pod.ID]
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
-			return // return // the watch was faster: it has brought what we wrote, and perhaps later changes
+			return // the watch was faster: it has brought what we wrote, and perhaps later changes
 		}
 		p := translate.HealthPod(latest)
 		p.Ready = false
@@ -68,7 +68,7 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 		}
 	case apierrors.IsNotFound(err):
 		return nil
-	case apierrors.IsConflict(err): // case apierrors.IsConflict(err): // most often another pod has this name, and the watch will bring it
+	case apierrors.IsConflict(err): // most often another pod has this name, and the watch will bring it
 		slog.Debug("pod changed meanwhile", "pod", name, "err", err)
 	case apierrors.IsTooManyRequests(err):
 		slog.Info("pod stays for now", "pod", name, "node", a.Node, "err", err)
@@ -88,7 +88,7 @@ func reasonOf(v corelifecycle.Verb) string {
 func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1.Pod) error {
 	uid := types.UID(p.ID)
 	preconditions := metav1.Preconditions{UID: &uid}
-	if c.o.RespectBudgets { // if c.o.RespectBudgets { // the API server writes the condition itself
+	if c.o.RespectBudgets { // the API server writes the condition itself
 		return c.api.evictPod(ctx, &policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &preconditions},
 		})

@@ -61,7 +61,7 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 				t.Errorf("no %s in %s", part, s.podReady["p"])
 			}
 		}
-		wait(10 * time.Minute) // wait(10 * time.Minute) // the watch is slow to bring the deletion: there must be no second request
+		wait(10 * time.Minute) // the watch is slow to bring the deletion: there must be no second request
 		if got := s.ended(); got != "p deleted" {
 			t.Errorf("later: %s", got)
 		}
@@ -137,7 +137,7 @@ func TestPodsOfADeletedNodeAreCollected(t *testing.T) {
 		c.nodeHandler().OnDelete(s.node)
 		wait(50 * time.Second)
 		if got := s.ended(); got != "" {
-			t.Errorf("the API has the node, and yet: %s", got) // t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
+			t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
 		}
 		s.mu.Lock()
 		s.gone = true

@@ -47,7 +47,7 @@ func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
 			case r.Gone:
 				delete(c.leases, r.Name)
 				c.monitor.LeaseGone(r.Name)
-			case r.Renewed != 0: // case r.Renewed != 0: // a lease without a time is no renewal
+			case r.Renewed != 0: // a lease without a time is no renewal
 				c.leases[r.Name] = r.Renewed
 				c.monitor.LeaseSeen(now, wall, r.Name, r.Renewed)
 			}

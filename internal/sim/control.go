@@ -13,9 +13,9 @@ import (
 // control simulates the controller: changes reach it at once, and its writes take time.
 type control struct {
 	monitor *lifecycle.Monitor
-	since   unit.Instant // since   unit.Instant // when this process started
-	contact unit.Instant // contact unit.Instant // when the next probe of the API server is due
-	scan    unit.Instant // scan    unit.Instant // when the next scan is due, if the policy scans
+	since   unit.Instant // when this process started
+	contact unit.Instant // when the next probe of the API server is due
+	scan    unit.Instant // when the next scan is due, if the policy scans
 	sender
 }
 
@@ -23,7 +23,7 @@ type control struct {
 type order struct {
 	lifecycle.Action
 	decided unit.Instant
-	left    int // left    int // how many of its requests have not been made
+	left    int // how many of its requests have not been made
 }
 
 // startController starts a controller that knows only what the API contains, which it gets in an arbitrary order.
@@ -102,7 +102,7 @@ func (w *world) write(o *order) {
 func (w *world) writeNode(o *order) {
 	n := w.byName[o.Node]
 	if len(o.Unknown) > 0 && n.lastSign >= o.decided {
-		return // return // the lease was read once more and is newer
+		return // the lease was read once more and is newer
 	}
 	if len(o.Unknown) > 0 {
 		if n.ready != lifecycle.Unknown {

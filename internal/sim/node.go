@@ -21,11 +21,11 @@ type node struct {
 
 	fault   fault.Fault
 	suffers fault.Effect
-	changes unit.Instant     // changes unit.Instant     // when the effect changes by itself; zero: never
-	inbox   []heartbeat.Fact // inbox   []heartbeat.Fact // what happened at this moment
-	isDue   bool             // isDue   bool             // the node is in world.due
-	missed  []heartbeat.Fact // missed  []heartbeat.Fact // what happened while it was silent
-	busy    int              // busy    int              // how many requests are in flight
+	changes unit.Instant     // when the effect changes by itself; zero: never
+	inbox   []heartbeat.Fact // what happened at this moment
+	isDue   bool             // the node is in world.due
+	missed  []heartbeat.Fact // what happened while it was silent
+	busy    int              // how many requests are in flight
 
 	wake  unit.Instant
 	order uint64
@@ -34,15 +34,15 @@ type node struct {
 	// The node's objects in the API.
 	exists    bool
 	ready     lifecycle.Status
-	pressure  lifecycle.Status // pressure  lifecycle.Status // of memory, disk and PID pressure
+	pressure  lifecycle.Status // of memory, disk and PID pressure
 	heartbeat unit.Wall
-	changed   unit.Wall // changed   unit.Wall // when Ready last changed
+	changed   unit.Wall // when Ready last changed
 	taints    []lifecycle.Taint
 	renewed   unit.Wall
 	used      lifecycle.Load
 
-	lastSign unit.Instant     // lastSign unit.Instant     // the last renewal or report that the controller may have received
-	noted    lifecycle.Status // noted    lifecycle.Status // the Ready status that was last written to the trace
+	lastSign unit.Instant     // the last renewal or report that the controller may have received
+	noted    lifecycle.Status // the Ready status that was last written to the trace
 	pods     []*pod
 }
 

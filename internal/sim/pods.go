@@ -25,13 +25,13 @@ const (
 // pod is one pod of a ReplicaSet.
 type pod struct {
 	id          lifecycle.PodID
-	node        *node // node        *node // the node to which it is bound; nil: none
+	node        *node // the node to which it is bound; nil: none
 	bound       unit.Wall
 	ready       bool
 	terminating bool
 	gone        bool
-	tries       uint64       // tries       uint64       // on how many nodes it was tried
-	out         unit.Instant // out         unit.Instant // since when neither it nor a successor serves; zero: one serves
+	tries       uint64       // on how many nodes it was tried
+	out         unit.Instant // since when neither it nor a successor serves; zero: one serves
 }
 
 // The requests and tolerations of a pod; the API server gives every pod these tolerations.
@@ -45,7 +45,7 @@ var (
 
 // podSet is all pods.
 type podSet struct {
-	all  []*pod // all  []*pod // in the order of their creation, including those that are gone
+	all  []*pod // in the order of their creation, including those that are gone
 	byID map[lifecycle.PodID]*pod
 }
 
@@ -108,7 +108,7 @@ func (w *world) writePod(o *order) {
 		w.podChanged(p)
 	case lifecycle.Evict:
 		w.evict(p)
-	default: // default: // a write about a pod of a deleted node; nothing in the simulation deletes nodes
+	default: // a write about a pod of a deleted node; nothing in the simulation deletes nodes
 		w.podGone(p)
 	}
 }
@@ -119,13 +119,13 @@ func (w *world) evict(p *pod) {
 	}
 	w.note("evict", string(p.id)+" "+p.node.name)
 	w.evicted++
-	if p.out.IsZero() { // if p.out.IsZero() { // it served until now
+	if p.out.IsZero() { // it served until now
 		w.evictedWell++
 		p.out = w.now
 	}
 	p.terminating = true
 	w.podChanged(p)
-	successor := w.pods.add(p.id + "'") // successor := w.pods.add(p.id + "'") // a name that does not depend on other evictions at this moment
+	successor := w.pods.add(p.id + "'") // a name that does not depend on other evictions at this moment
 	successor.out, p.out = p.out, 0
 	w.podChanged(successor)
 	w.after(startTime/2, func() { w.place(successor) })

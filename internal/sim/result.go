@@ -15,7 +15,7 @@ type Result struct {
 	Unknown Spread `json:"unknownAfterGrace"`
 	// Wronged counts nodes that were marked as silent while they and the API server were healthy.
 	Wronged int `json:"wronged"`
-	Emptied int `json:"nodesEmptied"` // Emptied int `json:"nodesEmptied"` // nodes that got a NoExecute taint
+	Emptied int `json:"nodesEmptied"` // nodes that got a NoExecute taint
 	Evicted int `json:"podsEvicted"`
 	// EvictedWell counts the evicted pods that served when they were evicted.
 	EvictedWell int `json:"podsEvictedThatServed"`
@@ -23,7 +23,7 @@ type Result struct {
 	// or a successor ran.
 	Outage      Spread  `json:"podOutage"`
 	Waiting     int     `json:"podsOutAtEnd"`
-	Requests    int     `json:"requests"` // Requests    int     `json:"requests"` // by the controller
+	Requests    int     `json:"requests"` // by the controller
 	BusiestSec  int     `json:"requestsInBusiestSecond"`
 	ReadyAtEnd  int     `json:"nodesReadyAtEnd"`
 	TraceHash   string  `json:"trace"`

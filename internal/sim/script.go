@@ -12,7 +12,7 @@ import (
 // the controller.
 type Event struct {
 	At   time.Duration
-	What string // What string // "fault", or one of the constants below
+	What string // "fault", or one of the constants below
 	fault.Order
 }
 

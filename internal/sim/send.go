@@ -25,12 +25,12 @@ func takes(flying int) time.Duration {
 // the other, as the Limiter or the rate of the policy allows.
 type sender struct {
 	limiter *throttle.Limiter // nil: the policy has a rate
-	waiting [3][]*order       // waiting [3][]*order       // by kind: orders that have not begun
-	open    [3]int            // open    [3]int            // by kind: how many have begun and not ended
-	next    [3][]*order       // next    [3][]*order       // by kind: orders whose next request waits for the limiter
-	flying  int               // flying  int               // how many requests are in flight
-	free    unit.Instant      // free    unit.Instant      // of the rate's bucket: it is full if this is at least a burst ago
-	ended   []ended           // ended   []ended           // requests that were answered at this moment
+	waiting [3][]*order       // by kind: orders that have not begun
+	open    [3]int            // by kind: how many have begun and not ended
+	next    [3][]*order       // by kind: orders whose next request waits for the limiter
+	flying  int               // how many requests are in flight
+	free    unit.Instant      // of the rate's bucket: it is full if this is at least a burst ago
+	ended   []ended           // requests that were answered at this moment
 }
 
 // ended is a request that was answered.
@@ -165,7 +165,7 @@ func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duratio
 	monitor := c.monitor
 	w.at(begins.Add(took), func() {
 		if w.control.monitor != monitor {
-			return // return // that process has ended, and its requests with it
+			return // that process has ended, and its requests with it
 		}
 		e := ended{order: o, took: took, class: o.class()}
 		o.left--

@@ -45,11 +45,11 @@ import (
 // Options say what is simulated.
 type Options struct {
 	Nodes       int
-	Zones       int           // Zones       int           // nodes are assigned to them in rotation
+	Zones       int           // nodes are assigned to them in rotation
 	PodsPerNode int           // ReplicaSet pods with the default tolerations, at the start
 	For         time.Duration // of virtual time
-	Seed        uint64        // Seed        uint64        // of all random choices
-	Shuffle     uint64        // Shuffle     uint64        // of the order in which things of one moment are processed
+	Seed        uint64        // of all random choices
+	Shuffle     uint64        // of the order in which things of one moment are processed
 	Script      []Event
 	Policies    []Policy
 	Exact       bool

@@ -37,13 +37,13 @@ type world struct {
 	apiDown bool
 
 	nodes  []*node
-	due    []*node // due    []*node // nodes to which something happened at this moment
+	due    []*node // nodes to which something happened at this moment
 	byName map[string]*node
 	pods   podSet
 	control
 
 	trace   hash.Hash64
-	notes   []string // notes   []string // lines of notedAt that are not in the trace yet
+	notes   []string // lines of notedAt that are not in the trace yet
 	notedAt unit.Instant
 	tally
 }
@@ -51,7 +51,7 @@ type world struct {
 // event is something that happens at a moment.
 type event struct {
 	at    unit.Instant
-	order uint64 // order uint64 // among the events of the same moment
+	order uint64 // among the events of the same moment
 	do    func()
 	place int
 }
@@ -184,7 +184,7 @@ func (w *world) order(o fault.Order) {
 	}
 	picked, err := o.Pick(w.o.Seed, all)
 	if err != nil {
-		return // return // checked before the start
+		return // checked before the start
 	}
 	for _, i := range picked {
 		n := w.nodes[i]

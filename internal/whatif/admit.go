@@ -34,14 +34,14 @@ type AdmittedPod struct {
 	Reason     string              `json:"reason"`
 	Message    string              `json:"message"`
 	QoSClass   string              `json:"qosClass"`
-	NUMANodes  []machine.NUMAID    `json:"numaNodes"` // NUMANodes  []machine.NUMAID    `json:"numaNodes"` // of all that is assigned to it; never null
+	NUMANodes  []machine.NUMAID    `json:"numaNodes"` // of all that is assigned to it; never null
 	Containers []AdmittedContainer `json:"containers"`
 }
 
 // AdmittedContainer is what is assigned to a container.
 type AdmittedContainer struct {
 	Name    string              `json:"name"`
-	CPUs    string              `json:"cpus"` // CPUs    string              `json:"cpus"` // "": the container uses the shared pool
+	CPUs    string              `json:"cpus"` // "": the container uses the shared pool
 	Memory  []MemoryBlock       `json:"memory"`
 	Devices map[string][]string `json:"devices"`
 }
@@ -55,8 +55,8 @@ type MemoryBlock struct {
 
 // Free is what the node has free.
 type Free struct {
-	Resources  map[string]string   `json:"resources"`  // Resources  map[string]string   `json:"resources"`  // allocatable resources that no pod requests
-	SharedCPUs string              `json:"sharedCPUs"` // SharedCPUs string              `json:"sharedCPUs"` // for all containers without assigned CPUs
+	Resources  map[string]string   `json:"resources"`  // allocatable resources that no pod requests
+	SharedCPUs string              `json:"sharedCPUs"` // for all containers without assigned CPUs
 	NUMANodes  []FreeNode          `json:"numaNodes"`
 	Devices    map[string][]string `json:"devices"`
 }
@@ -99,7 +99,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 		if pod.Namespace == "" {
 			pod.Namespace = corev1.NamespaceDefault
 		}
-		pod.UID = types.UID(fmt.Sprintf("%06d", i)) // pod.UID = types.UID(fmt.Sprintf("%06d", i)) // in the order of arrival; the same pod may arrive twice
+		pod.UID = types.UID(fmt.Sprintf("%06d", i)) // in the order of arrival; the same pod may arrive twice
 		out.Pods = append(out.Pods, n.admit(pod))
 	}
 	out.Free = n.free()
@@ -142,13 +142,13 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 		return out
 	}
 	if err := n.state.Commit(offer); err != nil {
-		panic(err) // panic(err) // impossible: nothing changed since the offer
+		panic(err) // impossible: nothing changed since the offer
 	}
 	n.held = append(n.held, asked)
 	out.Admitted = true
 	for i, h := range offer.Assignment.Containers {
 		c := n.container(h)
-		if h.Init { // if h.Init { // memory that it leaves to the next container is also what it runs with
+		if h.Init { // memory that it leaves to the next container is also what it runs with
 			for j := range h.Memory {
 				c.Memory[j].Bytes = int64(wants.Init[i].Memory[j].Bytes)
 			}

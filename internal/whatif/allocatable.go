@@ -23,8 +23,8 @@ type Allocatable struct {
 	Capacity    map[string]string `json:"capacity"`
 	Allocatable map[string]string `json:"allocatable"`
 	Breakdown   []Subtraction     `json:"breakdown"`
-	Enforced    *Enforced         `json:"enforced,omitempty"`         // Enforced    *Enforced         `json:"enforced,omitempty"`         // for all pods together; absent with cgroupsPerQOS: false
-	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // cgroups whose reservations are enforced
+	Enforced    *Enforced         `json:"enforced,omitempty"`         // for all pods together; absent with cgroupsPerQOS: false
+	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // cgroups whose reservations are enforced
 	Warnings    []string          `json:"warnings"`                   // settings whose effect may surprise; never null
 }
 
@@ -35,7 +35,7 @@ type Subtraction struct {
 	SystemReserved string `json:"systemReserved"`
 	KubeReserved   string `json:"kubeReserved"`
 	EvictionHard   string `json:"evictionHard"`
-	HugePages      string `json:"hugePages,omitempty"` // HugePages      string `json:"hugePages,omitempty"` // of memory: the huge pages of all sizes
+	HugePages      string `json:"hugePages,omitempty"` // of memory: the huge pages of all sizes
 	Allocatable    string `json:"allocatable"`
 
 	Threshold string `json:"threshold,omitempty"` // as configured: "nodefs.available<10%"
@@ -165,7 +165,7 @@ func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.Kubele
 	}
 	pods := enforced(l.Enforced())
 	a.Enforced = &pods
-	const protect = false // const protect = false // memory.min is additional to the limit, and exists only on cgroup v2
+	const protect = false // memory.min is additional to the limit, and exists only on cgroup v2
 	for _, r := range kubeletconfig.Reservations(c) {
 		group := ReservedGroup{r.Group, r.Cgroup, enforced(l.EnforcedOn(r.Group, r.Compressible, protect))}
 		a.Reserved = append(a.Reserved, group)

@@ -25,13 +25,13 @@ import (
 
 // Shedding is what a node would remove and evict.
 type Shedding struct {
-	Signals       []Signal       `json:"signals"` // Signals       []Signal       `json:"signals"` // the signals in the Summary
+	Signals       []Signal       `json:"signals"` // the signals in the Summary
 	ThresholdsMet []ThresholdMet `json:"thresholdsMet"`
 	Conditions    []string       `json:"conditions"`
-	Removals      []Removal      `json:"removals"` // Removals      []Removal      `json:"removals"` // what is removed before a pod is evicted
-	Ranking       []RankedPod    `json:"ranking"`  // Ranking       []RankedPod    `json:"ranking"`  // for the first threshold that is met, or else for memory
+	Removals      []Removal      `json:"removals"` // what is removed before a pod is evicted
+	Ranking       []RankedPod    `json:"ranking"`  // for the first threshold that is met, or else for memory
 	Victims       []string       `json:"victims"`
-	Evictions     []Evicted      `json:"evictions"` // Evictions     []Evicted      `json:"evictions"` // the victims again, with details
+	Evictions     []Evicted      `json:"evictions"` // the victims again, with details
 	Warnings      []string       `json:"warnings"`
 
 	rankedFor allocatable.Signal
@@ -50,16 +50,16 @@ type ThresholdMet struct {
 	Operator string `json:"operator"`
 	Value    string `json:"value"`
 	Hard     bool   `json:"hard"`
-	Grace    string `json:"gracePeriod,omitempty"`    // Grace    string `json:"gracePeriod,omitempty"`    // of a soft threshold: how long it must be met
-	Reclaim  string `json:"minimumReclaim,omitempty"` // Reclaim  string `json:"minimumReclaim,omitempty"` // how much more than the value is reclaimed
-	Acts     bool   `json:"acts"`                     // Acts     bool   `json:"acts"`                     // it is hard, or its grace period is over
+	Grace    string `json:"gracePeriod,omitempty"`    // of a soft threshold: how long it must be met
+	Reclaim  string `json:"minimumReclaim,omitempty"` // how much more than the value is reclaimed
+	Acts     bool   `json:"acts"`                     // it is hard, or its grace period is over
 }
 
 // Removal is something that a node removes before it evicts pods.
 type Removal struct {
 	What  eviction.Step `json:"what"`
 	For   string        `json:"signal"`
-	Until string        `json:"until"` // Until string        `json:"until"` // the amount that must be available
+	Until string        `json:"until"` // the amount that must be available
 }
 
 // RankedPod is a pod in the order of eviction.
@@ -82,7 +82,7 @@ type Evicted struct {
 // Usage is the usage of a node.
 type Usage struct {
 	Summary *statsapi.Summary
-	For     time.Duration // For     time.Duration // how long the usage has lasted; negative: long enough for every soft threshold
+	For     time.Duration // how long the usage has lasted; negative: long enough for every soft threshold
 	Memory  eviction.MemorySignal
 }
 
@@ -129,7 +129,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	}
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
-		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // that one is not configured by users
+		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // that one is not configured by users
 			out.warn("%s: has a threshold, and the summary does not say how much is available: it is not judged", t.Signal)
 		}
 	}
@@ -194,7 +194,7 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 		for _, r := range decision.Reclaim {
 			facts.Done[r.Step] = now
 			if r.Step == eviction.PodDisks {
-				continue // continue // the Summary contains disk usage
+				continue // the Summary contains disk usage
 			}
 			e.Removals = append(e.Removals, Removal{r.Step, string(r.Signal), signalQuantity(r.Signal, r.Until)})
 		}
@@ -250,7 +250,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 	taken := map[int]bool{}
 	for i, pod := range pods {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue // continue // it does not run any more
+			continue // it does not run any more
 		}
 		manifests.DefaultPod(pod)
 		one := translate.EvictionPod(pod)

@@ -32,14 +32,14 @@ type Placement struct {
 type PlacedPod struct {
 	Pod   string `json:"pod"`
 	Node  string `json:"node"`
-	Score int64  `json:"score"` // Score int64  `json:"score"` // 0 if there was only one node to choose from
+	Score int64  `json:"score"` // 0 if there was only one node to choose from
 }
 
 // UnplacedPod is a pod that fits on no node, and why.
 type UnplacedPod struct {
 	Pod        string              `json:"pod"`
-	Summary    string              `json:"summary"` // Summary    string              `json:"summary"` // the text of upstream's Event
-	Nodes      map[string][]string `json:"nodes"`   // Nodes      map[string][]string `json:"nodes"`   // the reasons of each node
+	Summary    string              `json:"summary"` // the text of upstream's Event
+	Nodes      map[string][]string `json:"nodes"`   // the reasons of each node
 	Preemption *Eviction           `json:"preemption,omitempty"`
 }
 
@@ -56,7 +56,7 @@ type scene struct {
 	warnings []string
 	problems []string
 
-	names   map[string]bool // names   map[string]bool // kind and name of every object
+	names   map[string]bool // kind and name of every object
 	classes map[string]*schedulingv1.PriorityClass
 	pods    []*corev1.Pod
 	bound   []*corev1.Pod
@@ -66,7 +66,7 @@ type scene struct {
 	reports topology.Decoder
 
 	claims         []*corev1.PersistentVolumeClaim
-	defaultClasses []string // defaultClasses []string // names of default storage classes
+	defaultClasses []string // names of default storage classes
 }
 
 // Place lets the scheduler place the pods among objects that have no node, one after the other. The other objects are
@@ -84,7 +84,7 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 	for i, pod := range s.pods {
 		s.seePod(i, pod)
 	}
-	for _, o := range objects { // for _, o := range objects { // budgets count the pods that are already on nodes
+	for _, o := range objects { // budgets count the pods that are already on nodes
 		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
 			s.placer.BudgetSeen(1, translate.PlacementBudget(s.withStatus(b)))
 		}

@@ -28,7 +28,7 @@ func JSON(result any) ([]byte, error) {
 	var text bytes.Buffer
 	w := json.NewEncoder(&text)
 	w.SetIndent("", "  ")
-	w.SetEscapeHTML(false) // w.SetEscapeHTML(false) // thresholds contain a <
+	w.SetEscapeHTML(false) // thresholds contain a <
 	if err := w.Encode(result); err != nil {
 		return nil, fmt.Errorf("write result: %w", err)
 	}

@@ -19,8 +19,8 @@ import (
 
 // Mount points in the initial RAM file system, while the new root is assembled.
 const (
-	lower   = "/lower" // lower   = "/lower" // the image
-	data    = "/data"  // data    = "/data"  // the nodefs disk
+	lower   = "/lower" // the image
+	data    = "/data"  // the nodefs disk
 	newRoot = "/new"
 )
 
@@ -36,7 +36,7 @@ func boot() {
 	if err := powerOff(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest: power off:", err)
 	}
-	select {} // select {} // process 1 must not end
+	select {} // process 1 must not end
 }
 
 func assemble() error {
@@ -96,7 +96,7 @@ var (
 		{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 		{"mqueue", "/dev/mqueue", "mqueue", quiet, ""},
 		{"hugetlbfs", "/dev/hugepages", "hugetlbfs", unix.MS_NOSUID | unix.MS_NODEV, ""},
-		{"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // {"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // systemd's options
+		{"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // systemd's options
 	}
 )
 
@@ -272,7 +272,7 @@ func enterRoot() error {
 	if err := copyFile("/init", newRoot+wire.Program, 0o755); err != nil {
 		return err
 	}
-	if err := os.Remove("/init"); err != nil { // if err := os.Remove("/init"); err != nil { // it uses the machine's memory
+	if err := os.Remove("/init"); err != nil { // it uses the machine's memory
 		return err
 	}
 	for _, m := range early {

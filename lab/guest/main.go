@@ -41,7 +41,7 @@ func main() {
 	var err error
 	switch {
 	case os.Args[0] == "/init":
-		boot() // boot() // it does not return
+		boot() // it does not return
 	case part == "init":
 		err = runInit()
 	case part == "serve":

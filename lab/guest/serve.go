@@ -159,7 +159,7 @@ func (f *framer) run(r *http.Request, what wire.Exec, stdin io.Reader) wire.Exit
 		return wire.Exit{Code: exitNotStarted, Error: err.Error()}
 	}
 	go func() {
-		_, _ = io.Copy(in, stdin) // _, _ = io.Copy(in, stdin) // a command need not read its input
+		_, _ = io.Copy(in, stdin) // a command need not read its input
 		in.Close()
 	}()
 	err = command.Wait()

@@ -29,8 +29,8 @@ import (
 const (
 	Port      = "plimsoll.lab"                    // of the virtio serial port
 	FWConfig  = "opt/plimsoll-lab"                // of the Config in the firmware's configuration
-	PathExec  = "/exec"                           // PathExec  = "/exec"                           // the path of requests that run a command
-	Dir       = "/run/plimsoll-lab"               // Dir       = "/run/plimsoll-lab"               // directory of the guest's own program
+	PathExec  = "/exec"                           // the path of requests that run a command
+	Dir       = "/run/plimsoll-lab"               // directory of the guest's own program
 	Program   = Dir + "/guest"                    // the guest's program
 	CargoDir  = "/opt/plimsoll"                   // where the cargo is mounted
 	Runtime   = "/run/containerd/containerd.sock" // containerd's socket
@@ -41,9 +41,9 @@ const (
 // Serial numbers of disks. The guest identifies disks by them, since the order of devices on a bus is not defined.
 const (
 	DiskRoot    = "root"    // the image, read-only
-	DiskCargo   = "cargo"   // DiskCargo   = "cargo"   // our binaries and images, read-only
-	DiskNodeFS  = "nodefs"  // DiskNodeFS  = "nodefs"  // everything that the guest writes
-	DiskImageFS = "imagefs" // DiskImageFS = "imagefs" // the runtime's directory, if the machine has this disk
+	DiskCargo   = "cargo"   // our binaries and images, read-only
+	DiskNodeFS  = "nodefs"  // everything that the guest writes
+	DiskImageFS = "imagefs" // the runtime's directory, if the machine has this disk
 	DiskSwap    = "swap"
 )
 
@@ -52,40 +52,40 @@ type InitKind string
 
 // The variants of a guest.
 const (
-	InitTiny    InitKind = "tiny"    // InitTiny    InitKind = "tiny"    // our own: mounts, a network, and no other processes
+	InitTiny    InitKind = "tiny"    // our own: mounts, a network, and no other processes
 	InitSystemd InitKind = "systemd" // Debian's systemd, with its slices and its cgroup tree
 )
 
 // Config is the configuration of a guest.
 type Config struct {
 	Hostname  string
-	MachineID string // MachineID string // /etc/machine-id: the same at each boot of a guest
+	MachineID string // /etc/machine-id: the same at each boot of a guest
 	Init      InitKind
-	Console   bool   // Console   bool   // run a shell on the console; the guest ends with it
+	Console   bool   // run a shell on the console; the guest ends with it
 	Address   string // of its network card, in CIDR form
-	Gateway   string // Gateway   string // the host, as seen from the guest
+	Gateway   string // the host, as seen from the guest
 	CNI       string // the network of its pods: a CNI configuration list
-	PIDs      int64  // PIDs      int64  // the greatest number of processes and threads; 0: the kernel's default
+	PIDs      int64  // the greatest number of processes and threads; 0: the kernel's default
 }
 
 // A Stage reports the progress of a guest's boot.
 type Stage struct {
-	Memory []int64 `json:",omitempty"` // Memory []int64 `json:",omitempty"` // what the kernel can use of each NUMA node, in bytes
+	Memory []int64 `json:",omitempty"` // what the kernel can use of each NUMA node, in bytes
 	Ready  bool    `json:",omitempty"`
-	Failed string  `json:",omitempty"` // Failed string  `json:",omitempty"` // why the boot cannot continue
+	Failed string  `json:",omitempty"` // why the boot cannot continue
 }
 
 // Exec is a command to run.
 type Exec struct {
 	Args []string
-	Env  []string `json:",omitempty"` // Env  []string `json:",omitempty"` // NAME=value, in addition to the guest's own
+	Env  []string `json:",omitempty"` // NAME=value, in addition to the guest's own
 	Dir  string   `json:",omitempty"` // empty: /
 }
 
 // Exit is how a command ended.
 type Exit struct {
 	Code   int
-	Signal int    `json:",omitempty"` // Signal int    `json:",omitempty"` // the signal that killed it; Code is then 128 + Signal, as in a shell
+	Signal int    `json:",omitempty"` // the signal that killed it; Code is then 128 + Signal, as in a shell
 	Error  string `json:",omitempty"` // why it could not be started
 }
 

@@ -90,7 +90,7 @@ func read(path string) (program component, parts []component, err error) {
 		Hashes: []hash{{Algorithm: "SHA-256", Content: hex.EncodeToString(sum[:])}},
 	}
 	info, err := buildinfo.ReadFile(path)
-	if err != nil { // if err != nil { // the pause program is written in C, without libraries
+	if err != nil { // the pause program is written in C, without libraries
 		return program, nil, nil
 	}
 	program.Version = info.Main.Version

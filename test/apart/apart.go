@@ -29,10 +29,10 @@ import (
 
 // Watch says what to check.
 type Watch struct {
-	Root string // Root string // the cgroup of the node's pods: .../kubepods
+	Root string // the cgroup of the node's pods: .../kubepods
 	Mark string
 
-	owners map[string]bool // owners map[string]bool // cgroups whose first process had the mark; they stay in the map
+	owners map[string]bool // cgroups whose first process had the mark; they stay in the map
 }
 
 // Look checks once, and returns what overlaps.
@@ -89,7 +89,7 @@ func (w *Watch) containers() (dirs []string) {
 	for _, pattern := range []string{"pod*/*/cgroup.procs", "*/pod*/*/cgroup.procs"} {
 		files, err := filepath.Glob(filepath.Join(w.Root, pattern))
 		if err != nil {
-			panic(err) // panic(err) // impossible: the pattern is valid
+			panic(err) // impossible: the pattern is valid
 		}
 		for _, file := range files {
 			dirs = append(dirs, filepath.Dir(file))
@@ -128,7 +128,7 @@ func first(dir string) string {
 
 // groupCPUs returns the CPUs on which the processes of a cgroup run.
 func groupCPUs(dir string) (idset.Set, bool) {
-	for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // of v2, of v1
+	for _, file := range []string{"cpuset.cpus.effective", "cpuset.cpus"} { // of v2, of v1
 		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			continue

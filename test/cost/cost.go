@@ -57,7 +57,7 @@ func Under(t testing.TB, b Budget, length int, run func()) {
 	bytesMax := b.Bytes + b.BytesPerByte*int64(length)
 	timeMax := b.CPU + b.CPUPerByte*time.Duration(length)
 	if instrumented {
-		timeMax *= 10 // timeMax *= 10 // the race detector slows code down 5 to 10 times (go.dev/doc/articles/race_detector)
+		timeMax *= 10 // the race detector slows code down 5 to 10 times (go.dev/doc/articles/race_detector)
 		bytesMax *= 4
 	}
 	var bytes int64
@@ -102,7 +102,7 @@ func measure(run func()) (bytes int64, took time.Duration) {
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic(err) // panic(err) // impossible: Linux has had that clock since 2.6.12
+		panic(err) // impossible: Linux has had that clock since 2.6.12
 	}
 	return time.Duration(ts.Nano())
 }
@@ -193,7 +193,7 @@ func closing(seed string, start int) int {
 		}
 		if depth == 0 {
 			if i == start {
-				return -1 // return -1 // not a bracket
+				return -1 // not a bracket
 			}
 			return i
 		}

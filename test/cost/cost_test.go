@@ -21,7 +21,7 @@ var sink any
 func TestUnderCanFail(t *testing.T) {
 	steps := 1 << 28
 	if instrumented {
-		steps <<= 3 // steps <<= 3 // the budget is ten times as large, while an empty loop does not become slower
+		steps <<= 3 // the budget is ten times as large, while an empty loop does not become slower
 	}
 	for _, c := range []struct {
 		name  string

@@ -28,25 +28,25 @@ import (
 // Device is one device.
 type Device struct {
 	ID        string
-	Nodes     []int64 // Nodes     []int64 // NUMA nodes near it
+	Nodes     []int64 // NUMA nodes near it
 	Unhealthy bool
 }
 
 // Config is the configuration of a plugin. It does not change while the plugin runs, except Devices through Plugin.Set.
 type Config struct {
-	Dir         string // Dir         string // directory of kubelet.sock
+	Dir         string // directory of kubelet.sock
 	Resource    string
-	Endpoint    string // Endpoint    string // name of its socket; empty: made from Resource
+	Endpoint    string // name of its socket; empty: made from Resource
 	Version     string // empty: v1beta1
 	Devices     []Device
-	Prefer      []string          // Prefer      []string          // ids in the order of preference; nil: no GetPreferredAllocation
-	PreStart    bool              // PreStart    bool              // requires PreStartContainer
-	Env         string            // Env         string            // name of the variable that contains the ids
-	Mounts      map[string]string // Mounts      map[string]string // host path, by the path in the container
-	Nodes       bool              // Nodes       bool              // a device node /dev/<id> for each device; it is /dev/null
+	Prefer      []string          // ids in the order of preference; nil: no GetPreferredAllocation
+	PreStart    bool              // requires PreStartContainer
+	Env         string            // name of the variable that contains the ids
+	Mounts      map[string]string // host path, by the path in the container
+	Nodes       bool              // a device node /dev/<id> for each device; it is /dev/null
 	Annotations map[string]string
-	CDI         string               // CDI         string               // kind of the CDI devices: vendor.com/class; empty: none
-	Fail        func(string) error   // Fail        func(string) error   // called before each call, with its name; its error is the call's; nil: no call fails
+	CDI         string               // kind of the CDI devices: vendor.com/class; empty: none
+	Fail        func(string) error   // called before each call, with its name; its error is the call's; nil: no call fails
 	Log         func(string, ...any) // nil: silent
 }
 
@@ -56,7 +56,7 @@ type Plugin struct {
 
 	mu      sync.Mutex
 	devices []Device
-	changed chan struct{} // changed chan struct{} // closed and replaced when devices change
+	changed chan struct{} // closed and replaced when devices change
 
 	pluginapi.UnimplementedDevicePluginServer
 }
@@ -127,7 +127,7 @@ func (p *Plugin) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener.SetUnlinkOnClose(false) // listener.SetUnlinkOnClose(false) // it may be closed late, when the next round's socket has that name
+	listener.SetUnlinkOnClose(false) // it may be closed late, when the next round's socket has that name
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, p)
 	go func() { _ = server.Serve(listener) }()
@@ -143,7 +143,7 @@ func (p *Plugin) round(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-watcher.Events:
-			made = made || e.Name == socket && e.Has(fsnotify.Create) // made = made || e.Name == socket && e.Has(fsnotify.Create) // earlier events are of our own removal
+			made = made || e.Name == socket && e.Has(fsnotify.Create) // earlier events are of our own removal
 			if e.Name == filepath.Join(p.c.Dir, "kubelet.sock") && e.Has(fsnotify.Create) || made && e.Name == socket && e.Has(fsnotify.Remove) {
 				p.c.Log("registering again: %v", e)
 				return nil

@@ -21,17 +21,17 @@ const mountOptions = "loop,discard"
 
 // Disk is an ext4 file system in a sparse file, without quota accounting, which nodes rarely have.
 type Disk struct {
-	Dir string // Dir string // its mount point
+	Dir string // its mount point
 
 	file  string
 	guard *exec.Cmd
-	life  io.Closer // life  io.Closer // when it is closed, the guard unmounts the disk
+	life  io.Closer // when it is closed, the guard unmounts the disk
 }
 
 // New makes a disk of a size and mounts it at a new directory. mkfs are further arguments of mkfs.ext4, for example -N
 // 2000 for that many inodes. It needs root. The caller must close the disk.
 func New(size unit.Bytes, mkfs ...string) (*Disk, error) {
-	dir, err := os.MkdirTemp("/tmp", "plf") // dir, err := os.MkdirTemp("/tmp", "plf") // a short name: socket paths have at most 107 characters
+	dir, err := os.MkdirTemp("/tmp", "plf") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func newAt(dir, path string, size unit.Bytes, mkfs []string) (*Disk, error) {
 		err = d.watch()
 	}
 	if err != nil {
-		_ = execute("umount", dir) // _ = execute("umount", dir) // if it was mounted
+		_ = execute("umount", dir) // if it was mounted
 		return nil, errors.Join(fmt.Errorf("make a disk of %v: %w", size, err), os.Remove(d.file))
 	}
 	return d, nil
@@ -128,7 +128,7 @@ func (d *Disk) Close() error {
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(fmt.Errorf("close disk: %s: %w", d.Dir, err), unix.Unmount(d.Dir, unix.MNT_DETACH))
 	} else if err != nil {
-		err = nil // err = nil // an instance that was taken down has unmounted it: the checks below look for remains
+		err = nil // an instance that was taken down has unmounted it: the checks below look for remains
 	}
 	if err := errors.Join(err, d.life.Close(), ignoreExit(d.guard.Wait())); err != nil {
 		return err

@@ -192,7 +192,7 @@ func (f *Filler) FreeOne() {
 // NoDescriptors prevents this process from opening file descriptors until restore is called.
 func NoDescriptors(t testing.TB) (restore func()) {
 	t.Helper()
-	return limitDescriptors(t, 0, 3) // return limitDescriptors(t, 0, 3) // at least the three standard ones are open
+	return limitDescriptors(t, 0, 3) // at least the three standard ones are open
 }
 
 // NoDescriptorsOf prevents a process from having more file descriptors than now until restore is called. If it closes

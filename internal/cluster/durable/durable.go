@@ -33,7 +33,7 @@ func write(path string, content []byte) error {
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Chmod(fileMode) // err = f.Chmod(fileMode) // a file that a crash left has the mode with which it was created
+		err = f.Chmod(fileMode) // a file that a crash left has the mode with which it was created
 	}
 	if err == nil {
 		err = f.Sync()
@@ -45,7 +45,7 @@ func write(path string, content []byte) error {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // _ = os.Remove(next) // best effort: the next attempt uses the same name
+		_ = os.Remove(next) // best effort: the next attempt uses the same name
 		return err
 	}
 	return syncDir(filepath.Clean(dir))

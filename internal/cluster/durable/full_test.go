@@ -22,7 +22,7 @@ func TestShortOfSomething(t *testing.T) {
 		what error
 		take func() (give func())
 	}{
-		{unix.ENOSPC, func() func() { // {unix.ENOSPC, func() func() { // half of the content fits
+		{unix.ENOSPC, func() func() { // half of the content fits
 			full := smallfs.Fill(t, dir)
 			full.Shrink(16 << 10)
 			return full.Free

@@ -72,7 +72,7 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return false, err
-	default: // default: // missing or damaged: nothing depends on the key of a leaf, so it is replaced
+	default: // missing or damaged: nothing depends on the key of a leaf, so it is replaced
 		if key, err = makeKey(KeyPath(dir, l.Name), false); err != nil {
 			return false, err
 		}

@@ -54,19 +54,19 @@ type Authority struct {
 type Leaf struct {
 	Name         string // file name without extension
 	Authority    string // Name of the authority that signs it
-	CommonName   string // CommonName   string // the user name, for a client
-	Organization string // Organization string // the group, for a client; empty: none
+	CommonName   string // the user name, for a client
+	Organization string // the group, for a client; empty: none
 	Client       bool
 	Server       bool
-	DNSNames     []string // DNSNames     []string // for a server
-	IPs          []net.IP // IPs          []net.IP // for a server
+	DNSNames     []string // for a server
+	IPs          []net.IP // for a server
 }
 
 // Plan is everything that a directory must contain.
 type Plan struct {
 	Authorities []Authority
 	Leaves      []Leaf
-	SigningKeys []string // SigningKeys []string // names of key pairs without certificates: NAME.key and NAME.pub
+	SigningKeys []string // names of key pairs without certificates: NAME.key and NAME.pub
 }
 
 // CertPath is the path in dir of the certificate called name.

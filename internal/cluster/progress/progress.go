@@ -22,21 +22,21 @@ const (
 	Begun  Phase = "begun"
 	Done   Phase = "done"
 	Failed Phase = "failed"
-	Note   Phase = "note" // Note   Phase = "note" // not a step: one line for the user
+	Note   Phase = "note" // not a step: one line for the user
 )
 
 // Event is one thing to show.
 type Event struct {
 	Step   string        `json:"step"`
 	Phase  Phase         `json:"phase"`
-	Detail string        `json:"detail,omitempty"` // Detail string        `json:"detail,omitempty"` // the result, or the note
+	Detail string        `json:"detail,omitempty"` // the result, or the note
 	Took   time.Duration `json:"took,omitempty"`
 }
 
 // Sink shows events. Implementations are safe for concurrent use.
 type Sink interface {
 	Show(Event)
-	Close() // Close() // nothing is shown afterwards; the terminal is left clean
+	Close() // nothing is shown afterwards; the terminal is left clean
 }
 
 // Step runs work as one step. The detail that work returns is shown behind the step's name.
@@ -46,7 +46,7 @@ func Step(sink Sink, name string, work func() (detail string, err error)) error 
 	detail, err := work()
 	e := Event{Step: name, Phase: Done, Detail: detail, Took: time.Since(began)}
 	if err != nil {
-		e.Phase, e.Detail = Failed, "" // e.Phase, e.Detail = Failed, "" // the caller reports the error
+		e.Phase, e.Detail = Failed, "" // the caller reports the error
 	}
 	sink.Show(e)
 	return err
@@ -106,7 +106,7 @@ type wire struct {
 func (p *wire) Show(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.enc.Encode(e) // _ = p.enc.Encode(e) // the reader may have ended; the work continues
+	_ = p.enc.Encode(e) // the reader may have ended; the work continues
 }
 
 func (p *wire) Close() {

@@ -70,7 +70,7 @@ func TestTerminalRewritesOneLine(t *testing.T) {
 		sink.Show(Event{Step: "containerd", Phase: Failed, Took: 3 * time.Millisecond})
 		sink.Close()
 		show("✓ etcd: ready  1.0 s", "· containerd: slow", "✗ containerd  3 ms", "")
-		sink.Close() // sink.Close() // a second call has no effect
+		sink.Close() // a second call has no effect
 	})
 }
 

@@ -51,7 +51,7 @@ type terminal struct {
 	mu      sync.Mutex
 	running []runningStep
 	picture int
-	dirty   bool // dirty   bool // the line is on the screen
+	dirty   bool // the line is on the screen
 }
 
 type runningStep struct {

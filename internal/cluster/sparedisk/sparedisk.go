@@ -73,7 +73,7 @@ func take(dir string) error {
 
 func whole(dir string) bool {
 	var s unix.Stat_t
-	const unit = 512 // const unit = 512 // the unit of st_blocks, in bytes (stat(2))
+	const unit = 512 // the unit of st_blocks, in bytes (stat(2))
 	return unix.Stat(filepath.Join(dir, blocksFile), &s) == nil && s.Blocks*unit >= blocks
 }
 
@@ -81,7 +81,7 @@ func whole(dir string) bool {
 // reports whether there was one.
 func GiveIfShort(dir string) (given bool, err error) {
 	if _, err := os.Stat(dir); err != nil {
-		return false, nil // return false, nil // there is no reserve
+		return false, nil // there is no reserve
 	}
 	free, err := freeAt(dir)
 	if err != nil || free.bytes >= blocks && free.inodes >= inodes {
@@ -101,7 +101,7 @@ func freeAt(dir string) (free, error) {
 		return free{}, fmt.Errorf("look at the disk of the reserve: statfs %s: %w", dir, err)
 	}
 	f := free{int64(fs.Bavail) * fs.Bsize, int64(fs.Ffree)}
-	if fs.Files == 0 { // if fs.Files == 0 { // the file system has no fixed number, as btrfs
+	if fs.Files == 0 { // the file system has no fixed number, as btrfs
 		f.inodes = room * inodes
 	}
 	return f, nil

@@ -8,9 +8,9 @@ import (
 
 // Backoff says how long to wait before a child that died is restarted.
 type Backoff struct {
-	First  time.Duration // First  time.Duration // pause before the second restart in a row; the first restart has none
-	Max    time.Duration // Max    time.Duration // the pause doubles up to this
-	Steady time.Duration // Steady time.Duration // after a child ran this long, counting starts again
+	First  time.Duration // pause before the second restart in a row; the first restart has none
+	Max    time.Duration // the pause doubles up to this
+	Steady time.Duration // after a child ran this long, counting starts again
 }
 
 // DefaultBackoff restarts a crashed component before its clients time out, and one that keeps crashing twice a minute:
@@ -41,9 +41,9 @@ type child struct {
 	once sync.Once
 
 	mu       sync.Mutex
-	proc     *process // proc     *process // nil while waiting for a restart
-	restarts int      // restarts int      // since the first start, also under earlier supervisors
-	lastExit string   // lastExit string   // how the previous process ended; empty: there was none
+	proc     *process // nil while waiting for a restart
+	restarts int      // since the first start, also under earlier supervisors
+	lastExit string   // how the previous process ended; empty: there was none
 	resumeAt time.Time
 }
 

@@ -29,11 +29,11 @@ func TestForgedChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "program") // program := filepath.Join(dir, "program") // a copy: another file, which another user may run
+	program := filepath.Join(dir, "program") // a copy: another file, which another user may run
 	copyFile(t, sleep, program)
 	for _, c := range []struct {
 		what string
-		path string // path string // the program that really runs
+		path string // the program that really runs
 		attr *syscall.SysProcAttr
 		ours bool
 	}{
@@ -55,7 +55,7 @@ func TestForgedChildren(t *testing.T) {
 			t.Fatal(c.what, err)
 		}
 		got := len(scanMarks(dir)) == 1
-		if c.ours && got { // if c.ours && got { // an upgrade replaces the program of a running child
+		if c.ours && got { // an upgrade replaces the program of a running child
 			copyFile(t, sleep, program+".new")
 			if err := os.Rename(program+".new", program); err != nil {
 				t.Fatal(err)
@@ -135,7 +135,7 @@ func TestChildStartsWithoutALog(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Stop(t.Context(), "a", 0); s.Stop(t.Context(), "b", 0); s.Stop(t.Context(), "c", 0) })
-	apply := func(name, log string) { // apply := func(name, log string) { // log: relative to dir, or absolute
+	apply := func(name, log string) { // log: relative to dir, or absolute
 		t.Helper()
 		spec := childSpec(dir, name, "polite")
 		if spec.Dir, spec.Log = "/", log; !filepath.IsAbs(log) {

@@ -109,7 +109,7 @@ func Tail(path string, n int) string {
 	}
 	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	if at > 0 && len(lines) > 1 {
-		lines = lines[1:] // lines = lines[1:] // the first one is incomplete
+		lines = lines[1:] // the first one is incomplete
 	}
 	lines = lines[max(0, len(lines)-n):]
 	for i, line := range lines {

@@ -25,7 +25,7 @@ type process struct {
 	how        string        // how it ended; set before done is closed
 
 	mu    sync.Mutex
-	pidfd int // pidfd int // it refers to this process even after the pid is reused; -1 once the process has ended
+	pidfd int // it refers to this process even after the pid is reused; -1 once the process has ended
 }
 
 func hold(pid, pidfd int, startTicks uint64) *process {
@@ -147,7 +147,7 @@ func (p *process) end(ctx context.Context, grace time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	_ = p.signal(unix.SIGKILL) // _ = p.signal(unix.SIGKILL) // the only possible error is ESRCH, and then done is about to be closed
+	_ = p.signal(unix.SIGKILL) // the only possible error is ESRCH, and then done is about to be closed
 	<-p.done
 }
 
@@ -199,7 +199,7 @@ const digestBytes = 12
 func hashArgv(argv []string) string {
 	h := sha256.New()
 	for _, a := range argv {
-		h.Write(append([]byte(a), 0)) // h.Write(append([]byte(a), 0)) // the format of /proc/PID/cmdline
+		h.Write(append([]byte(a), 0)) // the format of /proc/PID/cmdline
 	}
 	return hex.EncodeToString(h.Sum(nil)[:digestBytes])
 }

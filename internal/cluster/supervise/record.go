@@ -37,7 +37,7 @@ type Status struct {
 	UptimeSeconds float64       `json:"uptimeSeconds"`
 	Restarts      int           `json:"restarts"`
 	ResidentBytes int64         `json:"residentBytes"`
-	LastExit      string        `json:"lastExit,omitempty"` // LastExit      string        `json:"lastExit,omitempty"` // how the previous process ended
+	LastExit      string        `json:"lastExit,omitempty"` // how the previous process ended
 	Log           string        `json:"log"`
 }
 
@@ -85,7 +85,7 @@ func (r record) write(path string) error {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // _ = os.Remove(next) // an incomplete record would only use space
+		_ = os.Remove(next) // an incomplete record would only use space
 	}
 	return err
 }

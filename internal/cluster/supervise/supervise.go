@@ -43,7 +43,7 @@ type Spec struct {
 	Argv   []string      // Argv[0] is the absolute path of the program
 	Env    []string      // the whole environment, "KEY=value"
 	Dir    string        // working directory
-	Inputs []string      // Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
+	Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
 	Log    string        // file that standard output and error are appended to
 	Grace  time.Duration // between SIGTERM and SIGKILL
 }
@@ -51,7 +51,7 @@ type Spec struct {
 // Options configure a Supervisor.
 type Options struct {
 	Record  string       // path of the record file; its directory exists
-	Owner   string       // Owner   string       // distinguishes this supervisor's children from those of others on the machine; e.g. the state directory
+	Owner   string       // distinguishes this supervisor's children from those of others on the machine; e.g. the state directory
 	Backoff Backoff      // the zero value is DefaultBackoff
 	Logger  *slog.Logger // starts, exits and restarts; nil: none
 	// Notice is called after every change of a child's state, from any goroutine, without locks held. It may be nil.
@@ -65,8 +65,8 @@ type Supervisor struct {
 
 	mu        sync.Mutex // guards what follows, and the record file
 	children  map[string]*child
-	survivors map[string]*process // survivors map[string]*process // found by Open and not applied yet
-	rows      map[string]row      // rows      map[string]row      // the record's row of every known child
+	survivors map[string]*process // found by Open and not applied yet
+	rows      map[string]row      // the record's row of every known child
 }
 
 // Open reads the record and finds the children that still run. It starts and stops nothing.
@@ -110,7 +110,7 @@ func (s *Supervisor) findMarked() {
 		}
 		p, err := adopt(m.pid, m.startTicks)
 		if err != nil {
-			continue // continue // it has ended meanwhile
+			continue // it has ended meanwhile
 		}
 		s.options.Logger.Info("found a child that was never recorded", "child", m.name, "pid", m.pid)
 		s.survivors[m.name] = p
@@ -262,7 +262,7 @@ func (s *Supervisor) note(c *child) {
 	s.mu.Lock()
 	if s.children[c.spec.Name] != c {
 		s.mu.Unlock()
-		return // return // it was replaced or stopped meanwhile
+		return // it was replaced or stopped meanwhile
 	}
 	s.rows[c.spec.Name] = c.row()
 	s.save()

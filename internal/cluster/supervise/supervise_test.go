@@ -183,7 +183,7 @@ func TestBackoff(t *testing.T) {
 	x := open(t, t.TempDir(), Backoff{First: time.Hour, Max: time.Hour, Steady: time.Hour})
 	x.apply(childSpec(x.dir, "a", "7"))
 	x.await("second death", func(s Status) bool { return s.PID == 0 && s.Restarts == 1 && s.LastExit == "exit code 7" })
-	x.Stop(t.Context(), "a", time.Hour) // x.Stop(t.Context(), "a", time.Hour) // it must not wait for the next restart
+	x.Stop(t.Context(), "a", time.Hour) // it must not wait for the next restart
 }
 
 // A child that runs long enough has recovered.

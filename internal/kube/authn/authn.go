@@ -53,10 +53,10 @@ type Reviewer interface {
 
 // Options configure a Guard. The durations are those of KubeletConfiguration; zero means that no answer is cached.
 type Options struct {
-	NodeName     string   // NodeName     string   // the node of the server; empty: the server belongs to no node, and access is authorized by path
+	NodeName     string   // the node of the server; empty: the server belongs to no node, and access is authorized by path
 	API          Reviewer // nil: tokens are not accepted and Webhook authorization is an error
-	AccessAPI    Reviewer // AccessAPI    Reviewer // for SubjectAccessReviews; nil: API
-	ClientCAFile string   // ClientCAFile string   // PEM bundle; empty: see ClientCAs
+	AccessAPI    Reviewer // for SubjectAccessReviews; nil: API
+	ClientCAFile string   // PEM bundle; empty: see ClientCAs
 	// ClientCAs returns the CAs of accepted client certificates when there is no file. Nil, or nil from it: none is
 	// accepted.
 	ClientCAs   func() *x509.CertPool
@@ -117,7 +117,7 @@ func pick[T any](first bool, a, b T) T {
 type Refusal struct {
 	Status int
 	Text   string
-	Err    error // Err    error // for the log; nil where Text says it all
+	Err    error // for the log; nil where Text says it all
 }
 
 func (r *Refusal) Error() string {

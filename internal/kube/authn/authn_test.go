@@ -36,7 +36,7 @@ type api struct {
 	allow  map[string]bool
 	away   error
 	asked  []string
-	wait   chan struct{} // wait   chan struct{} // if not nil, answers wait until it is closed
+	wait   chan struct{} // if not nil, answers wait until it is closed
 }
 
 func (a *api) Create(ctx context.Context, k kube.Kind, _, _ string, obj, out runtime.Object, _ ...string) error {
@@ -302,7 +302,7 @@ func TestRemembering(t *testing.T) {
 	now = now.Add(2 * time.Minute)
 	ask("/pods", "good", "503", "token good")
 	a.away = nil
-	ask("/pods", "good", u, "token good") // ask("/pods", "good", u, "token good") // the decision is still cached
+	ask("/pods", "good", u, "token good") // the decision is still cached
 	ask("/stats", "good", "403", "u get stats system:authenticated")
 	now = now.Add(4 * time.Minute)
 	ask("/pods", "good", u, "token good; u get pods system:authenticated")
@@ -330,7 +330,7 @@ func TestQuestionsAreShared(t *testing.T) {
 			refused <- outcome(nil, err)
 		})
 	}
-	for range 2 * pendingMax { // for range 2 * pendingMax { // those above the bound are refused while the API server does not answer
+	for range 2 * pendingMax { // those above the bound are refused while the API server does not answer
 		if got := <-refused; got != "503" {
 			t.Fatalf("refused with %s, want 503", got)
 		}

@@ -95,7 +95,7 @@ type bundle struct {
 	mu      sync.Mutex
 	good    *x509.CertPool // nil until the first successful read
 	stamp   fileStamp      // of the content in good
-	checked time.Time      // checked time.Time      // last check of the file
+	checked time.Time      // last check of the file
 }
 
 type fileStamp struct {

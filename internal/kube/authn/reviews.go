@@ -29,7 +29,7 @@ type digest [sha256.Size]byte
 type reviews[T any] struct {
 	now  func() time.Time
 	keep func(T) (good bool, ttl time.Duration)
-	salt []byte // salt []byte // random per process, so that the digests of one process mean nothing to another
+	salt []byte // random per process, so that the digests of one process mean nothing to another
 
 	// mu guards what follows.
 	mu      sync.Mutex

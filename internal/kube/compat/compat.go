@@ -109,7 +109,7 @@ is not honoured and is set to anything but its default is a warning when the age
 func writeConfiguration(out *strings.Builder) {
 	out.WriteString(configurationHead)
 	var honoured []string
-	var others [2]strings.Builder // var others [2]strings.Builder // fields whose default is honoured, and fields whose default is not
+	var others [2]strings.Builder // fields whose default is honoured, and fields whose default is not
 	for _, f := range kubeletconfig.Fields() {
 		if f.Honoured {
 			honoured = append(honoured, "`"+f.Path+"`")

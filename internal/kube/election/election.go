@@ -127,13 +127,13 @@ type Candidate struct {
 	sinceBoot func() time.Duration
 
 	// Run's goroutines own these; only one of them runs try at a time.
-	held      *coordinationv1.Lease // held      *coordinationv1.Lease // as we wrote it; nil while another process or none is the holder
-	seen      string                // seen      string                // the newest resourceVersion that we saw
-	changedAt time.Time             // changedAt time.Time             // when we first saw that version
-	holder    string                // holder    string                // the holder that was logged last
+	held      *coordinationv1.Lease // as we wrote it; nil while another process or none is the holder
+	seen      string                // the newest resourceVersion that we saw
+	changedAt time.Time             // when we first saw that version
+	holder    string                // the holder that was logged last
 	renewed   time.Duration         // since boot: when the last renewal that succeeded was begun
 
-	validUntil atomic.Int64 // validUntil atomic.Int64 // nanoseconds since boot; zero: we are not the holder
+	validUntil atomic.Int64 // nanoseconds since boot; zero: we are not the holder
 }
 
 // New returns a candidate. sinceBoot is SinceBoot, except in tests: a clock that continues while the machine sleeps.
@@ -214,7 +214,7 @@ func (c *Candidate) keep(ctx context.Context) error {
 // try takes or renews the Lease, if that is possible now, and reports whether it did.
 func (c *Candidate) try(ctx context.Context) bool {
 	began := c.sinceBoot()
-	if c.held != nil { // if c.held != nil { // most often the Lease did not change since
+	if c.held != nil { // most often the Lease did not change since
 		if c.write(ctx, c.held, began) == nil {
 			return true
 		}

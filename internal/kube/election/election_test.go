@@ -41,7 +41,7 @@ func (d door) enter(ctx context.Context) (func(), error) {
 	d.mu.Lock()
 	if d.down[d.name] {
 		d.mu.Unlock()
-		<-ctx.Done() // <-ctx.Done() // as with a broken connection
+		<-ctx.Done() // as with a broken connection
 		return nil, ctx.Err()
 	}
 	return d.mu.Unlock, nil
@@ -115,7 +115,7 @@ func (s *server) cut(name string, cut bool) {
 // process is a candidate that records when it leads.
 type process struct {
 	*Candidate
-	asleep  atomic.Int64 // asleep  atomic.Int64 // how long its machine has slept, in nanoseconds
+	asleep  atomic.Int64 // how long its machine has slept, in nanoseconds
 	stop    context.CancelFunc
 	leading chan struct{} // closed while it leads, once
 	ended   chan error
@@ -185,7 +185,7 @@ func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
 		if !leads(a) || leads(b) {
 			t.Fatalf("a leads %v, b leads %v", leads(a), leads(b))
 		}
-		a.stop() // a.stop() // it clears the lease
+		a.stop() // it clears the lease
 		if err := <-a.ended; err != nil {
 			t.Error(err)
 		}
@@ -207,7 +207,7 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 		a := s.start(t, "a")
 		wait(time.Second)
 		b := s.start(t, "b")
-		wait(time.Minute + 500*time.Millisecond) // wait(time.Minute + 500*time.Millisecond) // right after a renewal
+		wait(time.Minute + 500*time.Millisecond) // right after a renewal
 		s.cut("a", true)
 		for i := range 300 {
 			wait(100 * time.Millisecond)
@@ -339,7 +339,7 @@ func TestClocksOfOthersDoNotMatter(t *testing.T) {
 		s.store(other.fill(&coordinationv1.Lease{}, time.Now().Add(-50*time.Hour)))
 		s.mu.Unlock()
 		a := s.start(t, "a")
-		for range 5 { // for range 5 { // it renews, with a clock far behind
+		for range 5 { // it renews, with a clock far behind
 			wait(10 * time.Second)
 			s.mu.Lock()
 			s.store(other.fill(s.lease.DeepCopy(), time.Now().Add(-50*time.Hour)))
@@ -409,7 +409,7 @@ func TestALeaderThatEndsByItself(t *testing.T) {
 func TestWhoNeverLed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
-		a, b := s.start(t, "a"), s.start(t, "b") // a, b := s.start(t, "a"), s.start(t, "b") // both try to create the Lease
+		a, b := s.start(t, "a"), s.start(t, "b") // both try to create the Lease
 		wait(time.Second)
 		leader, other := a, b
 		if leads(b) {
@@ -515,7 +515,7 @@ func TestIdentities(t *testing.T) {
 func TestCheckAtItsEdges(t *testing.T) {
 	for _, q := range []struct {
 		change func(*Config)
-		bad    string // bad    string // the flag in the error; empty: no error
+		bad    string // the flag in the error; empty: no error
 	}{
 		{func(c *Config) { c.RenewDeadline = 2401 * time.Millisecond }, ""},
 		{func(c *Config) { c.RenewDeadline = 2400 * time.Millisecond }, "renew-deadline"},

@@ -28,8 +28,8 @@ var text string
 // Gate is one feature gate.
 type Gate struct {
 	Name     string
-	On       bool // On       bool // the default
-	Locked   bool // Locked   bool // it cannot be set to the other value
+	On       bool // the default
+	Locked   bool // it cannot be set to the other value
 	Maturity string
 }
 

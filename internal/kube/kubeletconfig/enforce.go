@@ -70,9 +70,9 @@ func parsePercent(text string) (int64, error) {
 // Reservation is a reserved cgroup whose reservation the configuration wants enforced.
 type Reservation struct {
 	Group        allocatable.Group
-	Field        string // Field        string // the field of the configuration that names the cgroup
-	Cgroup       string // Cgroup       string // the value of that field
-	Compressible bool   // Compressible bool   // enforce CPU only
+	Field        string // the field of the configuration that names the cgroup
+	Cgroup       string // the value of that field
+	Compressible bool   // enforce CPU only
 }
 
 // Reservations returns the reserved cgroups to enforce: those with an entry in enforceNodeAllocatable.

@@ -108,7 +108,7 @@ var fields = slices.Concat(
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
 		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
 	does("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
-		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
+		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
 	not("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
 	not("no process is moved", "kubeletCgroups", "systemCgroups"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
@@ -129,7 +129,7 @@ var fields = slices.Concat(
 
 	// The rest.
 	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
-	does("featureGates"), // does("featureGates"), // those of gates.go; a warning of their own for the others
+	does("featureGates"), // those of gates.go; a warning of their own for the others
 	not("logs go to standard error", "logging"),
 	not("spans are not sent", "tracing"),
 	not("all metrics are shown", "showHiddenMetricsForVersion"),
@@ -140,9 +140,9 @@ var fields = slices.Concat(
 type Field struct {
 	Path     string
 	Honoured bool
-	Only     []string // Only     []string // the values that are honoured, if not all are
-	Instead  string   // Instead  string   // what happens with other values
-	Matters  bool     // Matters  bool     // the default is not honoured either
+	Only     []string // the values that are honoured, if not all are
+	Instead  string   // what happens with other values
+	Matters  bool     // the default is not honoured either
 }
 
 // Fields returns all fields in the order of the table.

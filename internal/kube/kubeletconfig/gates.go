@@ -14,13 +14,13 @@ const (
 	gateQOSReserved = "QOSReserved"             // qosReserved
 	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
 
-	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
+	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
 
 // gate is a feature gate of the kubelet at v1.36.3 (pkg/features).
 type gate struct {
-	on     bool // on     bool // the default
-	locked bool // locked bool // setting it to another value than the default is an error
+	on     bool // the default
+	locked bool // setting it to another value than the default is an error
 }
 
 var gates = map[string]gate{

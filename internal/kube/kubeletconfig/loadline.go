@@ -52,7 +52,7 @@ func parseReserved(path string, list map[string]string, p *problems) allocatable
 			p.add(path+"."+name, text, "want a quantity that is not negative, like 500Mi or 250m")
 			continue
 		}
-		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // a greater one overflows when it is counted in thousandths
+		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // a greater one overflows when it is counted in thousandths
 			p.add(path+"."+name, text, "is more than can be counted")
 			continue
 		}

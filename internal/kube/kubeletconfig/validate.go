@@ -121,7 +121,7 @@ func validateDurations(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems
 	for _, r := range []struct {
 		path            string
 		value           metav1.Duration
-		least, greatest time.Duration // least, greatest time.Duration // greatest 0: no upper bound
+		least, greatest time.Duration // greatest 0: no upper bound
 	}{
 		{"syncFrequency", c.SyncFrequency, 0, 0},
 		{"fileCheckFrequency", c.FileCheckFrequency, 0, 0},

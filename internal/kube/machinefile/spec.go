@@ -88,7 +88,7 @@ func (d *decoder) totalHugePages(path string, m *machine.Machine) {
 	var total int64 // bytes
 	for _, n := range m.NUMANodes {
 		for size, count := range n.HugePages {
-			delete(m.HugePages, size) // delete(m.HugePages, size) // Complete sums up sizes that are not in the map
+			delete(m.HugePages, size) // Complete sums up sizes that are not in the map
 			if bytes := int64(size) * count; total > math.MaxInt64-bytes {
 				d.add(path, "huge pages: more bytes than can be counted")
 			} else {

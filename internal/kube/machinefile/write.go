@@ -28,7 +28,7 @@ func jsonOf(doc mapping) []byte {
 	var flat, out bytes.Buffer
 	asJSON.write(&flat, doc)
 	if err := json.Indent(&out, flat.Bytes(), "", "  "); err != nil {
-		panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // impossible: keys and strings are quoted
+		panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // impossible: keys and strings are quoted
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
@@ -178,7 +178,7 @@ func bareKey(s string) string {
 func quoted(s string) string {
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // impossible: every string can be encoded
+		panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // impossible: every string can be encoded
 	}
 	return string(text)
 }

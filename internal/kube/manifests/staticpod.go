@@ -56,7 +56,7 @@ func defaultContainer(c *corev1.Container, hostNetwork bool) {
 	setDefault(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
 	policy := corev1.PullIfNotPresent
 	if i := strings.LastIndexAny(c.Image, ":/@"); strings.HasSuffix(c.Image, ":latest") || i < 0 || c.Image[i] == '/' {
-		policy = corev1.PullAlways // policy = corev1.PullAlways // no tag, or the tag latest, which moves
+		policy = corev1.PullAlways // no tag, or the tag latest, which moves
 	}
 	setDefault(&c.ImagePullPolicy, policy)
 	for i := range c.Ports {

@@ -11,7 +11,7 @@ import (
 // hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
 // according to its path; it reports whether the field is set there.
 type hold struct {
-	path      string // path      string // of the field, as in rows
+	path      string // of the field, as in rows
 	code      string
 	why, help string
 	pod       func(*corev1.PodSpec) bool

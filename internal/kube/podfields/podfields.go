@@ -32,9 +32,9 @@ import (
 
 // Refusal is a field of a pod that this agent cannot carry out. The pod is held because of it.
 type Refusal struct {
-	Code      string // Code      string // what the node lacks, as in Codes
+	Code      string // what the node lacks, as in Codes
 	Field     string // with the names of containers and volumes: spec.volumes[data].nfs
-	Container string // Container string // the container that has the field; empty: the field belongs to the whole pod
+	Container string // the container that has the field; empty: the field belongs to the whole pod
 	Why, Help string
 }
 
@@ -63,7 +63,7 @@ func Blocks(pod *corev1.Pod, container string) *Refusal {
 
 // Text returns one message for several refusals. It names the first few and the number of the others.
 func Text(refused []Refusal) string {
-	const most = 3 // const most = 3 // an Event's message has at most 1 KiB
+	const most = 3 // an Event's message has at most 1 KiB
 	var texts []string
 	for _, r := range refused[:min(len(refused), most)] {
 		texts = append(texts, r.String())

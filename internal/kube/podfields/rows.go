@@ -11,12 +11,12 @@ type Outcome int
 // The outcomes.
 const (
 	_          Outcome = iota
-	CarriedOut         // CarriedOut         // proved by Row.By
-	Rejected           // Rejected           // the pod fails with upstream's reason; for admitted pods the field is carried out
-	Held               // Held               // the pod is held because of it
-	Unplaced           // Unplaced           // the scheduler does not place pods that have it
-	NoEffect           // NoEffect           // no component on a node reads it, by design
-	Read               // Read               // it is read from a pod that is already there; proved by Row.By
+	CarriedOut         // proved by Row.By
+	Rejected           // the pod fails with upstream's reason; for admitted pods the field is carried out
+	Held               // the pod is held because of it
+	Unplaced           // the scheduler does not place pods that have it
+	NoEffect           // no component on a node reads it, by design
+	Read               // it is read from a pod that is already there; proved by Row.By
 )
 
 // Row says how a field is treated and, if its path ends in a star, all fields below it.
@@ -37,8 +37,8 @@ type Area struct {
 
 // Group is several fields whose paths begin alike and which are treated alike.
 type Group struct {
-	At      string // At      string // the common beginning of the paths
-	Fields  string // Fields  string // separated by spaces; a star at the end of one stands for all fields below it
+	At      string // the common beginning of the paths
+	Fields  string // separated by spaces; a star at the end of one stands for all fields below it
 	Outcome Outcome
 	By      string
 	Note    string
@@ -67,17 +67,17 @@ func Rows() []Row {
 // Observers. The translation of a pod with a field, and of the same pod without it, differ in the part that the
 // observer shows.
 const (
-	ObserverSandbox   = "sandbox"   // ObserverSandbox   = "sandbox"   // the request that creates the pod's sandbox
-	ObserverContainer = "container" // ObserverContainer = "container" // the requests that create its containers: variables, mounts, security
-	ObserverFiles     = "files"     // ObserverFiles     = "files"     // the content of its volumes
-	ObserverLife      = "life"      // ObserverLife      = "life"      // when its containers start, end and start again; what is known of those that ended
-	ObserverResources = "resources" // ObserverResources = "resources" // its cgroups, QoS class, assigned CPUs and memory
+	ObserverSandbox   = "sandbox"   // the request that creates the pod's sandbox
+	ObserverContainer = "container" // the requests that create its containers: variables, mounts, security
+	ObserverFiles     = "files"     // the content of its volumes
+	ObserverLife      = "life"      // when its containers start, end and start again; what is known of those that ended
+	ObserverResources = "resources" // its cgroups, QoS class, assigned CPUs and memory
 	ObserverScheduler = "scheduler" // where it is placed
-	ObserverSystem    = "system"    // ObserverSystem    = "system"    // the reason for which it is rejected
-	ObserverLost      = "lost"      // ObserverLost      = "lost"      // what happens to it when its node is lost
-	ObserverGranted   = "granted"   // ObserverGranted   = "granted"   // which resources an earlier agent allocated to it
-	ObserverProbe     = "probe"     // ObserverProbe     = "probe"     // how and when its containers are probed
-	ObserverHook      = "hook"      // ObserverHook      = "hook"      // what runs when its containers start and stop
+	ObserverSystem    = "system"    // the reason for which it is rejected
+	ObserverLost      = "lost"      // what happens to it when its node is lost
+	ObserverGranted   = "granted"   // which resources an earlier agent allocated to it
+	ObserverProbe     = "probe"     // how and when its containers are probed
+	ObserverHook      = "hook"      // what runs when its containers start and stop
 )
 
 // Observers returns all of them.

@@ -42,7 +42,7 @@ func complete() *runtime.Scheme {
 		resourcev1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // panic(err) // a type is registered twice: a programming error that any test finds
+			panic(err) // a type is registered twice: a programming error that any test finds
 		}
 	}
 	return s

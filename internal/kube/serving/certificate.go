@@ -82,7 +82,7 @@ func SelfSigned(names []string) (certPEM, keyPEM []byte, err error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: fmt.Sprintf("%s@%d", names[0], now.Unix())},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // an hour for clocks that differ
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // an hour for clocks that differ
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}
 	for _, name := range names {

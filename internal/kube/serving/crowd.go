@@ -22,12 +22,12 @@ import (
 type Crowd struct {
 	net.Listener
 	max     int
-	refused func() // refused func() // called for each new connection that is closed because all others are busy
+	refused func() // called for each new connection that is closed because all others are busy
 
 	mu        sync.Mutex
 	open      int
-	strangers list.List // strangers list.List // of *member, oldest first
-	idle      list.List // idle      list.List // of *member, longest idle first
+	strangers list.List // of *member, oldest first
+	idle      list.List // of *member, longest idle first
 }
 
 // NewCrowd returns a listener on l with at most max open connections. refused, if not nil, is called for each
@@ -62,9 +62,9 @@ type member struct {
 	crowd *Crowd
 
 	// crowd.mu guards these.
-	in     *list.List // in     *list.List // the list that contains it; nil: busy or closed
+	in     *list.List // the list that contains it; nil: busy or closed
 	place  *list.Element
-	known  bool // known  bool // a request was admitted once
+	known  bool // a request was admitted once
 	closed bool
 }
 
@@ -78,7 +78,7 @@ func (c *Crowd) Accept() (net.Conn, error) {
 		m := &member{Conn: conn, crowd: c}
 		leaves, ok := c.enter(m)
 		if leaves != nil {
-			_ = leaves.Close() // _ = leaves.Close() // its server notices when it reads
+			_ = leaves.Close() // its server notices when it reads
 		}
 		if ok {
 			return m, nil

@@ -72,7 +72,7 @@ func TestCrowd(t *testing.T) {
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
-		conn, _ := c.Accept() // conn, _ := c.Accept() // it returns once there is a place
+		conn, _ := c.Accept() // it returns once there is a place
 		conn.Close()
 	}()
 	if _, err := lateClient.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

@@ -9,8 +9,8 @@ import (
 
 // A Check is one condition for a component to be healthy.
 type Check struct {
-	Name string       // Name string       // its name in the path
-	Do   func() error // Do   func() error // nil: the condition is met
+	Name string       // its name in the path
+	Do   func() error // nil: the condition is met
 }
 
 // ping is met as long as the server answers.

@@ -41,16 +41,16 @@ type Options struct {
 	ClientCA    string // --client-ca-file; empty: no client certificates
 
 	TLS         TLS
-	ClusterCA   *ClusterCA // ClusterCA   *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
-	AlwaysAllow []string   // AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end stands for all paths below; nil: AlwaysAllowDefault
+	ClusterCA   *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
+	AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end stands for all paths below; nil: AlwaysAllowDefault
 
-	API                         authn.Reviewer // API                         authn.Reviewer // for TokenReviews and SubjectAccessReviews
-	AccessAPI                   authn.Reviewer // AccessAPI                   authn.Reviewer // for SubjectAccessReviews; nil: API
-	TokenTTL, AllowTTL, DenyTTL time.Duration  // TokenTTL, AllowTTL, DenyTTL time.Duration  // how long answers are cached; zero: upstream's 10 s; below zero: not at all
+	API                         authn.Reviewer // for TokenReviews and SubjectAccessReviews
+	AccessAPI                   authn.Reviewer // for SubjectAccessReviews; nil: API
+	TokenTTL, AllowTTL, DenyTTL time.Duration  // how long answers are cached; zero: upstream's 10 s; below zero: not at all
 
 	Registry          *prometheus.Registry
 	Well, Live, Ready []Check                 // for /healthz, /livez and /readyz
-	Handlers          map[string]http.Handler // Handlers          map[string]http.Handler // by pattern; a handler itself checks the method
+	Handlers          map[string]http.Handler // by pattern; a handler itself checks the method
 }
 
 // AlwaysAllowDefault are the paths that need no authorization; upstream's default.
@@ -135,7 +135,7 @@ func newServer(handler http.Handler, config *tls.Config) *http.Server {
 		ReadTimeout:       answerTime,
 		WriteTimeout:      answerTime,
 		IdleTimeout:       idleTime,
-		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // failed handshakes of port scanners
+		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // failed handshakes of port scanners
 	}
 }
 

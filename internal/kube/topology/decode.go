@@ -27,7 +27,7 @@ const (
 	cpusMax      = 4096
 	nodesMax     = 128
 	resourcesMax = 256
-	ownedCPUsMax = 16 * cpusMax // ownedCPUsMax = 16 * cpusMax // assigned to all containers together: containers of one pod can share CPUs
+	ownedCPUsMax = 16 * cpusMax // assigned to all containers together: containers of one pod can share CPUs
 )
 
 // Node is the content of an object. The caller may modify State.
@@ -35,7 +35,7 @@ type Node struct {
 	Layout *numa.Layout
 	State  *numa.State
 
-	described string // described string // the attributes from which Layout was made
+	described string // the attributes from which Layout was made
 }
 
 // Decode reads an object. before is the result for the same node's previous object, nil if there is none: its Layout is
@@ -56,7 +56,7 @@ func Decode(o *Object, before *Node) (*Node, error) {
 // A Decoder reads the objects of many nodes. Nodes with equal machines and configurations share one Layout, for as long
 // as it is in use.
 type Decoder struct {
-	layouts map[string]weak.Pointer[numa.Layout] // layouts map[string]weak.Pointer[numa.Layout] // by Node.described
+	layouts map[string]weak.Pointer[numa.Layout] // by Node.described
 }
 
 // Decode reads the object of any node.
@@ -159,7 +159,7 @@ func checkSize(text string, p *problems) {
 	}
 	cpus := 0
 	for _, n := range size.Spec.NUMANodes {
-		if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // machinefile reports an invalid list
+		if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // machinefile reports an invalid list
 			cpus += set.Len()
 		}
 	}

@@ -19,7 +19,7 @@ type Encoder struct {
 	node    string
 	machine machine.Machine
 	config  numa.Config
-	whole   []numa.NodeFree // whole   []numa.NodeFree // what can be assigned to pods while nothing is assigned
+	whole   []numa.NodeFree // what can be assigned to pods while nothing is assigned
 	fixed   []Attribute
 }
 
@@ -35,7 +35,7 @@ func NewEncoder(node string, m machine.Machine, c numa.Config) (*Encoder, error)
 		scope = scopePod
 	}
 	bare := m
-	bare.Devices, bare.PCIDevices = nil, nil // bare.Devices, bare.PCIDevices = nil, nil // the device plugins report devices
+	bare.Devices, bare.PCIDevices = nil, nil // the device plugins report devices
 	e.fixed = []Attribute{
 		{attributePolicy, c.Topology.Policy.String()},
 		{attributeScope, scope},
@@ -48,7 +48,7 @@ func NewEncoder(node string, m machine.Machine, c numa.Config) (*Encoder, error)
 func compact(document []byte) string {
 	var out bytes.Buffer
 	if err := json.Compact(&out, document); err != nil {
-		panic(fmt.Sprintf("topology: %v", err)) // panic(fmt.Sprintf("topology: %v", err)) // impossible: machinefile writes JSON
+		panic(fmt.Sprintf("topology: %v", err)) // impossible: machinefile writes JSON
 	}
 	return out.String()
 }
@@ -56,7 +56,7 @@ func compact(document []byte) string {
 func text(v any) string {
 	document, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("topology: %v", err)) // panic(fmt.Sprintf("topology: %v", err)) // impossible: strings, numbers and lists of them
+		panic(fmt.Sprintf("topology: %v", err)) // impossible: strings, numbers and lists of them
 	}
 	return string(document)
 }

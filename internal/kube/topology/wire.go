@@ -41,7 +41,7 @@ type wireConfig struct {
 type wireCPU struct {
 	Reserved      string   `json:"reserved,omitempty"` // kernel list format
 	ReservedCount int      `json:"reservedCount,omitempty"`
-	Options       []string `json:"options,omitempty"` // Options       []string `json:"options,omitempty"` // the options that are on
+	Options       []string `json:"options,omitempty"` // the options that are on
 }
 
 type wirePlugin struct {
@@ -214,7 +214,7 @@ func podToWire(a numa.Assignment) (wirePod, bool) {
 
 // totals is what is assigned to all pods that were read so far.
 type totals struct {
-	bytes     int64 // bytes     int64 // its sum must not overflow
+	bytes     int64 // its sum must not overflow
 	cpus      int
 	resources map[string]bool
 }

@@ -94,7 +94,7 @@ func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken 
 			broken = append(broken, fmt.Sprintf("a broken selector (%s: %v)", where, err))
 			continue
 		}
-		if !selector.Nothing { // if !selector.Nothing { // a selector that matches nothing cannot be narrowed further
+		if !selector.Nothing { // a selector that matches nothing cannot be narrowed further
 			selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), selector.Requirements)
 		}
 		out = append(out, placementConstraint(t, selector))

@@ -58,7 +58,7 @@ func BerthAnnotation(berth numa.Berth) string {
 	}
 	text, err := json.Marshal(wire)
 	if err != nil {
-		panic(fmt.Sprintf("kube: berth: %v", err)) // panic(fmt.Sprintf("kube: berth: %v", err)) // impossible: strings and numbers
+		panic(fmt.Sprintf("kube: berth: %v", err)) // impossible: strings and numbers
 	}
 	return string(text)
 }
@@ -76,7 +76,7 @@ func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {
 		return nil
 	}
-	owed := map[string]bool{} // owed := map[string]bool{} // containers of the pod; false once their entry was read
+	owed := map[string]bool{} // containers of the pod; false once their entry was read
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			owed[list[i].Name] = true
@@ -84,7 +84,7 @@ func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	}
 	for _, w := range wire {
 		if !owed[w.Name] {
-			continue // continue // not a container of this pod, or a second entry
+			continue // not a container of this pod, or a second entry
 		}
 		cpus, err := idset.Parse(w.CPUs)
 		if err != nil || !inOrder(w.Nodes) {

@@ -61,7 +61,7 @@ func PlacementPod(pod *corev1.Pod) scheduler.Pod {
 	}
 	slices.SortFunc(out.NodeSelector, byKey)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
+		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
 	}
 	var broken []string
 	out.Spread, broken = placementSpread(pod)
@@ -89,7 +89,7 @@ func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 		}
 	}
 	if class := pod.Status.QOSClass; !devices && class != "" && class != corev1.PodQOSGuaranteed {
-		return nil, nil // return nil, nil // the common case
+		return nil, nil // the common case
 	}
 	out := NUMAPod(pod)
 	if !devices && !out.Guaranteed {

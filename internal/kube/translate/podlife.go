@@ -95,7 +95,7 @@ func pastContainer(s *corev1.ContainerStatus) podlife.Past {
 		Last:         endOf(s.LastTerminationState.Terminated),
 	}
 	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
-		p.Ended, p.Last = p.Last, nil // p.Ended, p.Last = p.Last, nil // waiting to restart: the last end belongs to the run that the status names
+		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end belongs to the run that the status names
 	}
 	return p
 }

@@ -72,11 +72,11 @@ func placementDisk(v *corev1.Volume) *scheduler.Disk {
 		disk := v.GCEPersistentDisk
 		return &scheduler.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
 	case v.AWSElasticBlockStore != nil:
-		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not shared even for reading
+		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not shared even for reading
 	case v.ISCSI != nil:
 		return &scheduler.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
 	case v.RBD != nil:
-		monitors := append([]string{}, v.RBD.CephMonitors...) // monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: disks without a common monitor differ
+		monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: disks without a common monitor differ
 		return &scheduler.Disk{
 			Kind:     "rbd",
 			ID:       v.RBD.RBDPool + "/" + v.RBD.RBDImage,

@@ -16,7 +16,7 @@ func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 	p.Used = &eviction.Usage{}
 	if m := stats.Memory; m != nil {
 		p.Used.WorkingSet = bytesOf(m.WorkingSetBytes)
-		p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // an upper bound: a Summary does not contain it
+		p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // an upper bound: a Summary does not contain it
 	}
 	if stats.Swap != nil {
 		p.Used.Swap = bytesOf(stats.Swap.SwapUsageBytes)

@@ -40,7 +40,7 @@ func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 	for _, name := range ours {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(c.LogFile("x")), name))
 		if err != nil {
-			continue // continue // this instance has no such log
+			continue // this instance has no such log
 		}
 		var said strings.Builder
 		for line := range strings.Lines(string(text)) {

@@ -30,7 +30,7 @@ import (
 type GuestNode struct {
 	*lab.Guest
 	Port    int
-	Runtime *lab.Process // Runtime *lab.Process // containerd; nil if systemd runs it
+	Runtime *lab.Process // containerd; nil if systemd runs it
 	Agent   *lab.Process
 
 	cluster *Cluster
@@ -40,9 +40,9 @@ type GuestNode struct {
 
 // JoinOptions are options of a guest's agent.
 type JoinOptions struct {
-	CgroupDriver string         // CgroupDriver string         // cgroupfs, if empty, or systemd
-	Config       map[string]any // Config       map[string]any // fields of its KubeletConfiguration; they override ours
-	AgentFlags   []string       // AgentFlags   []string       // additional flags
+	CgroupDriver string         // cgroupfs, if empty, or systemd
+	Config       map[string]any // fields of its KubeletConfiguration; they override ours
+	AgentFlags   []string       // additional flags
 }
 
 // guestDir is the directory of a guest's node configuration.

@@ -15,10 +15,10 @@ import (
 // Program is one of our programs next to an instance. It is restarted whenever it ends, as by a supervisor.
 type Program struct {
 	command func() *exec.Cmd
-	process atomic.Pointer[os.Process] // process atomic.Pointer[os.Process] // the newest one
+	process atomic.Pointer[os.Process] // the newest one
 	cancel  context.CancelFunc
 	crash   chan struct{}
-	ended   chan struct{} // ended   chan struct{} // closed when it is no longer restarted
+	ended   chan struct{} // closed when it is no longer restarted
 	log     string
 }
 

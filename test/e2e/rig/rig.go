@@ -57,8 +57,8 @@ import (
 
 // Options of an instance.
 type Options struct {
-	UpFlags []string // UpFlags []string // additional flags of `plimsoll up`
-	NoNode  bool     // NoNode  bool     // --no-agent: it needs no root
+	UpFlags []string // additional flags of `plimsoll up`
+	NoNode  bool     // --no-agent: it needs no root
 
 	// Prepare is called before anything is started. It may change the state directory, for example to a separate disk.
 	Prepare func(*Cluster) error
@@ -68,16 +68,16 @@ type Options struct {
 type Cluster struct {
 	Name       string // of the instance
 	NodeName   string
-	Dir        string // Dir        string // contains all its files
+	Dir        string // contains all its files
 	StateDir   string
 	RunDir     string
-	Kubeconfig string // Kubeconfig string // the administrator's
+	Kubeconfig string // the administrator's
 	AgentPort  int
 	Config     *rest.Config
 	API        kubernetes.Interface
 
 	binary string
-	up     []string // up     []string // the flags of up
+	up     []string // the flags of up
 	guard  *dismiss
 }
 
@@ -94,7 +94,7 @@ func Start(name string, o Options) (*Cluster, error) {
 	if !o.NoNode && os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: a node needs root", ErrCannot)
 	}
-	dir, err := os.MkdirTemp("", "pl-") // dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
+	dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (c *Cluster) start(o Options, number int) error {
 	if c.Config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
 		return err
 	}
-	c.Config.QPS = -1 // c.Config.QPS = -1 // no rate limit for tests
+	c.Config.QPS = -1 // no rate limit for tests
 	c.API, err = kubernetes.NewForConfig(c.Config)
 	return err
 }
@@ -215,7 +215,7 @@ type dismiss struct {
 }
 
 func (d *dismiss) Close() error {
-	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // _, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
 	return d.guard.Wait()
 }
 
@@ -271,7 +271,7 @@ func (c *Cluster) Children() (children []Child, supervisor int, err error) {
 		Children      []Child
 		SupervisorPID int
 	}
-	out, err := c.Plimsoll("status", "-o", "json") // out, err := c.Plimsoll("status", "-o", "json") // it fails while a child is down, but prints its result
+	out, err := c.Plimsoll("status", "-o", "json") // it fails while a child is down, but prints its result
 	if json.Unmarshal([]byte(out), &status) != nil {
 		return nil, 0, err
 	}
@@ -365,7 +365,7 @@ func Eventually(t *testing.T, within time.Duration, what string, ask func(contex
 		if err == nil {
 			return time.Since(began)
 		}
-		if time.Since(began) < within-pollEvery || last == nil { // if time.Since(began) < within-pollEvery || last == nil { // a poll that was cancelled has no result
+		if time.Since(began) < within-pollEvery || last == nil { // a poll that was cancelled has no result
 			last = err
 		}
 		select {

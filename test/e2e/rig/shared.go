@@ -116,7 +116,7 @@ func (c *Cluster) Namespace(t *testing.T) string {
 			c.dumpNamespace(t, namespace.Name)
 		}
 		ctx := context.WithoutCancel(t.Context())
-		now := int64(0) // now := int64(0) // tests of grace periods wait for them themselves
+		now := int64(0) // tests of grace periods wait for them themselves
 		_ = c.API.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 		if err := c.API.CoreV1().Namespaces().Delete(ctx, namespace.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

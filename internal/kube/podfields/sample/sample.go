@@ -109,7 +109,7 @@ func ignored(path string, observe Observe, whole map[string]string) error {
 		}
 		set = true
 		if bare, err := seen(observe, pod); err != nil || bare != whole[name] {
-			return nil // return nil // a translation that fails without the field reads it, too
+			return nil // a translation that fails without the field reads it, too
 		}
 	}
 	if !set {
@@ -160,7 +160,7 @@ func clearField(v reflect.Value, path []string) bool {
 		}
 		found := clearField(f.Elem(), path[1:])
 		if found && f.Elem().IsZero() {
-			f.SetZero() // f.SetZero() // no other field was set there
+			f.SetZero() // no other field was set there
 		}
 		return found
 	}
