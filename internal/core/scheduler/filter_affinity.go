@@ -6,12 +6,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
+// PluginNodeAffinity is upstream's name of the rule about a node's labels and name, ReasonNodeAffinity what it says of
+// a node that the pod's own terms do not allow.
+const (
+	PluginNodeAffinity = "NodeAffinity"
+	ReasonNodeAffinity = "node(s) didn't match Pod's node affinity/selector"
+)
+
 type nodeAffinityFilter struct{}
 
 func (nodeAffinityFilter) about() ruling {
 	return ruling{
 		rule:   RuleNodeAffinity,
-		plugin: "NodeAffinity",
+		plugin: PluginNodeAffinity,
 		ends:   byNode,
 		reads:  podFields{"NodeSelector", "NodeAffinity"},
 	}
@@ -35,12 +42,7 @@ func addedAllows(c *state, p *profile, r row) bool {
 
 // affinityAllows leaves out the profile's added affinity: spread constraints use the pod's own affinity only.
 func affinityAllows(c *state, k *class, r row) bool {
-	for _, want := range k.nodeSelector {
-		if value, ok := c.Label(r, want.Key); !ok || value != want.Value {
-			return false
-		}
-	}
-	return !k.hasTerms || c.someMatches(&k.nodeTerms, r)
+	return selector.HasAll(c.labels[r], k.nodeSelector) && (!k.hasTerms || c.someMatches(&k.nodeTerms, r))
 }
 
 // someMatches reports whether one of terms matches the node of row r.
@@ -61,7 +63,7 @@ func (nodeAffinityFilter) explain(c *state, d *demand, r row, reasons []string) 
 	if !addedAllows(c, d.profile, r) {
 		return append(reasons, "node(s) didn't match scheduler-enforced node affinity")
 	}
-	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
+	return append(reasons, ReasonNodeAffinity)
 }
 
 func (nodeAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {

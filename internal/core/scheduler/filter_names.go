@@ -11,7 +11,7 @@ type nameFilter struct{}
 func (nameFilter) about() ruling {
 	return ruling{
 		rule:   RuleNames,
-		plugin: "NodeAffinity",
+		plugin: PluginNodeAffinity,
 		ends:   byNode,
 		reads:  podFields{"NodeAffinity"},
 		alike:  true,

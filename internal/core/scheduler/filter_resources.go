@@ -4,6 +4,15 @@ import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
 const reasonTooMany = "Too many pods"
 
+// Fits reports whether a node has room for what a pod asks for of one resource, where its pods together request some of
+// what is allocatable. A pod that asks for nothing fits a node that is over-committed, too.
+func Fits(asked, requested, allocatable int64) bool {
+	return asked <= allocatable-requested || asked <= 0
+}
+
+// FitsOneMore reports whether a node that has so many pods takes another.
+func FitsOneMore(pods, podsMax int64) bool { return pods < podsMax }
+
 type resourceFilter struct{}
 
 func (resourceFilter) about() ruling {
@@ -21,10 +30,9 @@ func (resourceFilter) judge(c *state, d *demand, r row) bool {
 	return passesResources(c, &d.needs, r)
 }
 
-// passesResources requires room for one more pod, and for each resource that the pod requests. Other resources are not
-// checked: a pod without requests fits on an over-committed node.
+// passesResources requires room for one more pod, and for each resource that the pod requests (Fits).
 func passesResources(c *state, n *needs, r row) bool {
-	if c.podsHeld[r]+1 > c.podsMax[r] {
+	if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
 		return false
 	}
 	for _, q := range n.requests {
@@ -36,11 +44,11 @@ func passesResources(c *state, n *needs, r row) bool {
 }
 
 func (c *state) lacks(n *needs, r row, q request) bool {
-	return q.value > c.columns.has(q.column, r)-c.columns.takes(q.column, r) && !n.profile.ignores(c.columns.all[q.column].resource)
+	return !Fits(q.value, c.columns.takes(q.column, r), c.columns.has(q.column, r)) && !n.profile.ignores(c.columns.all[q.column].resource)
 }
 
 func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []string {
-	if c.podsHeld[r]+1 > c.podsMax[r] {
+	if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
 		reasons = append(reasons, reasonTooMany)
 	}
 	for _, q := range d.requests {
@@ -84,12 +92,12 @@ func (resourceFilter) tell(c *state, failure *Failure, d *demand, m rows.Mask) {
 		}
 	}
 	m.Each(func(r row) {
-		if c.podsHeld[r]+1 > c.podsMax[r] {
+		if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
 			crowded++
 		}
 		for _, i := range some {
 			q := &d.requests[i]
-			if k := &c.columns.all[q.column]; q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
+			if k := &c.columns.all[q.column]; !Fits(q.value, amountAt(k.requested, r), amountAt(k.allocatable, r)) {
 				lacking[i]++
 			}
 		}

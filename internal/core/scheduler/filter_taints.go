@@ -5,12 +5,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
+// PluginTaintToleration is upstream's name of the rule about taints, ReasonTaintToleration what it says of a node.
+const (
+	PluginTaintToleration = "TaintToleration"
+	ReasonTaintToleration = "node(s) had untolerated taint(s)"
+)
+
 type taintFilter struct{}
 
 func (taintFilter) about() ruling {
 	return ruling{
 		rule:   RuleTaints,
-		plugin: "TaintToleration",
+		plugin: PluginTaintToleration,
 		ends:   byNode,
 		reads:  podFields{"Tolerations"},
 		alike:  true,
@@ -25,7 +31,7 @@ func (taintFilter) judge(c *state, d *demand, r row) bool {
 }
 
 func (taintFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
-	return append(reasons, "node(s) had untolerated taint(s)")
+	return append(reasons, ReasonTaintToleration)
 }
 
 func (taintFilter) final(*state, *demand, row) bool { return true }

@@ -394,7 +394,7 @@ func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (
 		reasons = append(reasons, reason)
 	} else {
 		all := c.belowOn(d, r)
-		if c.podsHeld[r]-int64(len(all))+1 > c.podsMax[r] {
+		if !FitsOneMore(c.podsHeld[r]-int64(len(all)), c.podsMax[r]) {
 			reasons = append(reasons, reasonTooMany)
 		}
 		for _, q := range exactly.requests {

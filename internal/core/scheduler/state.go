@@ -23,8 +23,8 @@ type state struct {
 	pictures rows.Column[[]*image] // the images of the node, by name
 	// podsHeld is how many pods are on the row.
 	podsHeld    rows.Column[int64]
-	ports       rows.Column[map[HostPort]int] // host ports in use, with the number of pods that use each; nil: none
-	scoreCPU    rows.Column[int64]            // what the pods count in scores; see Pod.Held
+	ports       rows.Column[PortsTaken] // host ports in use, with the number of pods that use each; nil: none
+	scoreCPU    rows.Column[int64]      // what the pods count in scores; see Pod.Held
 	scoreMemory rows.Column[int64]
 	held        rows.Column[[]*held]      // the pods on the row
 	nominated   rows.Column[[]*nominated] // the pods nominated on the row
@@ -71,10 +71,8 @@ func (c *state) countOnRow(r row, k *class, sign int64) {
 	c.storage.Mount(r, &k.wants, int32(sign))
 	for _, port := range k.ports {
 		if c.ports[r] == nil {
-			c.ports[r] = map[HostPort]int{}
+			c.ports[r] = PortsTaken{}
 		}
-		if c.ports[r][port] += int(sign); c.ports[r][port] == 0 {
-			delete(c.ports[r], port)
-		}
+		c.ports[r].Count(port, int(sign))
 	}
 }

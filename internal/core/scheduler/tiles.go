@@ -398,7 +398,7 @@ func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 func (c *state) narrowColumn(q request, m rows.Mask) {
 	k := &c.columns.all[q.column]
 	m.Each(func(r row) {
-		if q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
+		if !Fits(q.value, amountAt(k.requested, r), amountAt(k.allocatable, r)) {
 			m.Clear(r)
 		}
 	})

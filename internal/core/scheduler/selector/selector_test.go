@@ -46,7 +46,8 @@ func TestSelector(t *testing.T) {
 
 func TestTerms(t *testing.T) {
 	in := NewInterner()
-	labels := in.Labels([]Label{{Key: "zone", Value: "a"}, {Key: "cores", Value: "8"}, {Key: "odd", Value: "x"}})
+	plain := []Label{{Key: "zone", Value: "a"}, {Key: "cores", Value: "8"}, {Key: "odd", Value: "x"}}
+	labels := in.Labels(plain)
 	label := func(key string, op Operator, bound int64, values ...string) NodeTerm {
 		return NodeTerm{Labels: []Requirement{{Key: key, Op: op, Values: values, Bound: bound}}}
 	}
@@ -76,6 +77,16 @@ func TestTerms(t *testing.T) {
 		if got := in.MatchAny([]Term{in.Compile(NodeTerm{}), term}, "n", labels); got != c.want {
 			t.Errorf("%s, as one of two: %v", c.what, got)
 		}
+		terms := []NodeTerm{{}, c.term}
+		if got := Allow([]Label{{Key: "zone", Value: "a"}}, &terms, "n", plain); got != c.want {
+			t.Errorf("%s, with a node selector that matches: %v", c.what, got)
+		}
+		if Allow([]Label{{Key: "zone", Value: "a"}, {Key: "rack", Value: "r"}}, &terms, "n", plain) {
+			t.Errorf("%s, with a node selector that does not match, is allowed", c.what)
+		}
+	}
+	if !Allow(nil, nil, "n", plain) || Allow(nil, &[]NodeTerm{}, "n", plain) {
+		t.Error("no demand must allow all nodes, and no terms none")
 	}
 }
 

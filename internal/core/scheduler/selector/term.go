@@ -49,6 +49,34 @@ func (in *Interner) Compile(t NodeTerm) Term {
 	return out
 }
 
+// HasAll reports whether labels, sorted by key, have each of those that are wanted.
+func HasAll(labels, wanted []LabelID) bool {
+	for i := range wanted {
+		if value, ok := NumberOf(labels, wanted[i].Key); !ok || value != wanted[i].Value {
+			return false
+		}
+	}
+	return true
+}
+
+// Allow reports whether a node selector and required terms (nil: no such demand) allow a node of this name and these
+// labels: it has every label of the selector, and one of the terms matches it. It compiles all of them, and is for a
+// caller who asks about one node once.
+func Allow(nodeSelector []Label, terms *[]NodeTerm, name string, labels []Label) bool {
+	if len(nodeSelector) == 0 && terms == nil {
+		return true
+	}
+	in := NewInterner()
+	ids := in.Labels(labels)
+	if !HasAll(ids, in.Labels(nodeSelector)) {
+		return false
+	}
+	return terms == nil || slices.ContainsFunc(*terms, func(t NodeTerm) bool {
+		compiled := in.Compile(t)
+		return in.Match(&compiled, name, ids)
+	})
+}
+
 // Match reports whether t matches a node of this name and these labels.
 func (in *Interner) Match(t *Term, name string, labels []LabelID) bool {
 	if t.Never || !in.Meet(t.Labels, labels) {
