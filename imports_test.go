@@ -23,7 +23,8 @@ const module = "github.com/plimsoll-dev/plimsoll/"
 // (internal/kube/translate) needs no connection. The simulator has the cores and nothing real.
 const arrows = `
 # the cores: decisions, as functions of what they are told
-internal/core/admission: internal/core/eviction internal/core/scheduler internal/core/qos internal/core/unit
+internal/core/admission: internal/core/eviction internal/core/scheduler internal/core/scheduler/selector
+    internal/core/qos internal/core/unit
 internal/core/eviction: internal/core/allocatable internal/core/unit
 internal/core/fairqueue:
 internal/core/fault: internal/core/unit

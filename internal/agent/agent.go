@@ -49,7 +49,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
-	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
@@ -341,14 +340,20 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	return err
 }
 
-// admission is the node's last word.
+// admission is the node's verdict on pods.
 func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
-		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
-		holdings: a.holdings, plugins: a.plugins,
-		node: a.offered, fresh: func() (scheduler.Node, error) { return a.offeredNow(ctx) },
-		conditions: func() []eviction.Condition { return a.guard.Pressure() },
+		ledger:       newLedger(a.line),
+		holdings:     a.holdings,
+		plugins:      a.plugins,
+		staticCPUs:   c.CPUManagerPolicy == "static",
+		staticMemory: c.MemoryManagerPolicy == "Static",
+		swaps:        a.groups.swaps,
+		node:         a.node.Node,
+		fresh:        func() (*corev1.Node, error) { return a.nodeNow(ctx) },
+		elsewhere:    a.plugins.resources,
+		conditions:   func() []eviction.Condition { return a.guard.Pressure() },
 	}
 }
 
@@ -374,30 +379,18 @@ func (a *Agent) nodeLabels() map[string]string {
 	return nil
 }
 
-// offered returns the node as admission sees it. Its name is empty until the API server has delivered the Node.
-func (a *Agent) offered() scheduler.Node { return a.offeredAs(a.node.Node()) }
-
-func (a *Agent) offeredAs(node *corev1.Node) scheduler.Node {
-	offered := &corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
-	// the assignments count these, including devices that pods keep while their plugin is away
-	for _, p := range a.plugins.Inventory() {
-		delete(offered.Status.Allocatable, corev1.ResourceName(p.Resource))
-	}
-	if node != nil {
-		offered.Name, offered.Labels, offered.Spec.Taints = node.Name, node.Labels, node.Spec.Taints
-	}
-	return translate.PlacementNode(offered)
-}
-
-// offeredNow is offered with the Node's labels read from the API server now.
-func (a *Agent) offeredNow(ctx context.Context) (scheduler.Node, error) {
+// nodeNow is our Node with the labels and taints that it has now. What it offers stays as last seen.
+func (a *Agent) nodeNow(ctx context.Context) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	node := &corev1.Node{}
 	if err := a.client.Get(ctx, kube.Nodes, "", a.o.NodeName, node); err != nil {
-		return scheduler.Node{}, err
+		return nil, err
 	}
-	return a.offeredAs(node), nil
+	if seen := a.node.Node(); seen != nil {
+		node.Status.Allocatable = seen.Status.Allocatable
+	}
+	return node, nil
 }
 
 // prepareServer prepares the server of the kubelet's API.

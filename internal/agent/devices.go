@@ -87,6 +87,15 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	return why, until
 }
 
+// resources are those that plugins have devices of, there or not.
+func (p *plugins) resources() []string {
+	var names []string
+	for _, known := range p.Inventory() {
+		names = append(names, known.Resource)
+	}
+	return names
+}
+
 // opinion asks a plugin which devices it prefers (GetPreferredAllocation). A plugin that has just gone away has no
 // preference; give returns the error then.
 func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error) {

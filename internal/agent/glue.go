@@ -1,135 +1,17 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
-	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
-	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
-	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
-
-// admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
-type admit struct {
-	holdings                 *numa.Keeper
-	plugins                  *plugins
-	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
-	swaps                    func(*corev1.Pod, *corev1.Container) bool
-
-	node  func() scheduler.Node          // as last seen
-	fresh func() (scheduler.Node, error) // as it is now
-
-	conditions func() []eviction.Condition // the pressures that hold
-}
-
-// Admit gives the pod what is to be its own and counts what it requests, both or neither, in upstream's order: what
-// cannot be its own is told first.
-func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
-	if r := a.underPressure(pod); r != nil {
-		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
-	}
-	var rejected *pods.Rejection
-	refusal, asks := a.holdings.Admit(translate.NUMAPod(pod), func() bool {
-		rejected = a.count(pod, others)
-		return rejected == nil
-	})
-	switch {
-	case asks:
-		return &pods.Rejection{Asks: true}
-	case refusal != nil:
-		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
-	}
-	return rejected
-}
-
-// Consult implements pods.Admission.
-func (a admit) Consult(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
-	refusal := a.holdings.Consult(ctx, string(pod.UID))
-	if refusal == nil {
-		return nil
-	}
-	return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
-}
-
-// Give implements pods.Admission.
-func (a admit) Give(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
-	return a.plugins.give(ctx, string(pod.UID))
-}
-
-// Wait implements pods.Admission.
-func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
-	a.plugins.tell() // what is waited for may be there this moment
-	return a.plugins.wait(pod, since)
-}
-
-// count applies core/admission.
-func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
-	held := make([]scheduler.Pod, 0, len(others))
-	for _, o := range others {
-		held = append(held, translate.PlacementPod(o))
-	}
-	r := admission.Check(translate.PlacementPod(pod), held, a.node())
-	if r != nil && (r.Reason == admission.NodeAffinity || r.Reason == admission.TaintToleration) {
-		// The label that the pod asks for may have come a moment ago, or the taint that it does not tolerate gone.
-		if node, err := a.fresh(); err == nil {
-			r = admission.Check(translate.PlacementPod(pod), held, node)
-		}
-	}
-	if r != nil {
-		return &pods.Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
-	}
-	return nil
-}
-
-func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
-	conditions := a.conditions()
-	if len(conditions) == 0 {
-		return nil
-	}
-	return admission.UnderPressure(translate.AdmissionApplicant(pod), conditions)
-}
-
-// Resize judges pods that ask for other resources than they were granted.
-func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.Verdict {
-	has := make([]scheduler.Pod, 0, len(held))
-	for _, h := range held {
-		has = append(has, translate.PlacementPod(h))
-	}
-	asked := make([]admission.Resize, 0, len(requests))
-	for _, request := range requests {
-		wants := *request.Desired
-		wants.Status = corev1.PodStatus{} // what it has does not count for what it asks for
-		asked = append(asked, admission.Resize{
-			Want: translate.PlacementPod(&wants), Has: translate.PlacementPod(request.Granted),
-			Class: qos.ClassOf(translate.QoSPod(request.Desired)), Since: request.Since, Never: admission.Never(a.changeOf(request)),
-		})
-	}
-	verdicts := make([]pods.Verdict, 0, len(requests))
-	for _, v := range admission.Resizes(asked, has, a.node()) {
-		verdicts = append(verdicts, pods.Verdict(v))
-	}
-	return verdicts
-}
-
-// changeOf says what a resize changes, and what of this node stands against it.
-func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
-	c := translate.AdmissionChange(request.Granted, request.Desired, a.swaps)
-	c.StaticCPUs = a.staticCPUs
-	c.StaticMemory = a.staticMemory
-	return c
-}
 
 // servedPods lets the server ask about pods.
 type servedPods struct{ *pods.Runner }

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
-	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -110,7 +110,10 @@ func TestUpdateOfContainer(t *testing.T) {
 
 // The node's verdict on a resize, by what fits and by what forbids it.
 func TestAdmitResize(t *testing.T) {
-	node := scheduler.Node{PodsMax: 10, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: 1000}, {Resource: "memory", Value: 1 << 30}}}
+	var line allocatable.Line
+	line.CPU.Allocatable = unit.CPU
+	line.Memory.Allocatable = unit.GiB
+	line.Pods.Allocatable = 10
 	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
 	other := onePod("500m", "1Mi")
 	other.UID = "u2"
@@ -125,7 +128,9 @@ func TestAdmitResize(t *testing.T) {
 		"exclusive memory": {admit{staticMemory: true}, large, "Infeasible"},
 		"swap":             {admit{swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}, large, "Infeasible"},
 	} {
-		c.admit.node = func() scheduler.Node { return node }
+		c.admit.ledger = newLedger(line)
+		c.admit.node = func() *corev1.Node { return nil }
+		c.admit.elsewhere = func() []string { return nil }
 		if c.admit.swaps == nil {
 			c.admit.swaps = func(*corev1.Pod, *corev1.Container) bool { return false }
 		}
@@ -136,7 +141,12 @@ func TestAdmitResize(t *testing.T) {
 	}
 	restarts := onePod("100m", "64Mi")
 	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
-	a := admit{node: func() scheduler.Node { return node }, swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}
+	a := admit{
+		ledger:    newLedger(line),
+		node:      func() *corev1.Node { return nil },
+		elsewhere: func() []string { return nil },
+		swaps:     func(*corev1.Pod, *corev1.Container) bool { return true },
+	}
 	if v := a.Resize([]pods.ResizeRequest{{Desired: restarts, Granted: small}}, []*corev1.Pod{small}); !v[0].Granted {
 		t.Errorf("swap stands against a restart: %+v", v)
 	}

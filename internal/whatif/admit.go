@@ -88,7 +88,8 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	if err != nil {
 		return nil, err
 	}
-	n := node{state: layout.NewState(), node: placementNode(line, m, orElse(name, "node")), machine: m}
+	n := node{state: layout.NewState(), offers: offersOf(line, m, orElse(name, "node")), machine: m}
+	n.pods = admission.NewNode(n.offers)
 	for _, p := range translate.NUMAPlugins(m) {
 		n.state.SetPlugin(p)
 	}
@@ -109,20 +110,22 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 // node is the state of the simulated node.
 type node struct {
 	state   *numa.State
-	node    scheduler.Node
+	offers  scheduler.Node
+	pods    *admission.Node // it offers offers, and has the pods that were admitted
 	machine machine.Machine
-	held    []scheduler.Pod
 }
 
-func placementNode(line allocatable.Line, m machine.Machine, name string) scheduler.Node {
-	_, allocatable := translate.NodeResources(line)
-	for resource, devices := range m.Devices {
-		allocatable[corev1.ResourceName(resource)] = translate.CountQuantity(int64(len(devices)))
+// offersOf is what a node of this name on a machine offers to pods.
+func offersOf(line allocatable.Line, m machine.Machine, name string) scheduler.Node {
+	n := scheduler.Node{
+		Name:   name,
+		Labels: []scheduler.Label{{Key: corev1.LabelHostname, Value: name}, {Key: corev1.LabelOSStable, Value: "linux"}},
 	}
-	n := &corev1.Node{}
-	n.Name, n.Status.Allocatable = name, allocatable
-	n.Labels = map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}
-	return translate.PlacementNode(n)
+	n.Allocatable, n.PodsMax = translate.PlacementAllocatable(line)
+	for resource, devices := range m.Devices {
+		n.Allocatable = append(n.Allocatable, scheduler.Amount{Resource: resource, Value: int64(len(devices))})
+	}
+	return n
 }
 
 func (n *node) admit(pod *corev1.Pod) AdmittedPod {
@@ -137,14 +140,14 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 		return out
 	}
 	asked := translate.PlacementPod(pod)
-	if r := admission.Check(asked, n.held, n.node); r != nil {
+	if r := n.pods.Check(asked); r != nil {
 		out.Reason, out.Message = r.Reason, r.Message
 		return out
 	}
 	if err := n.state.Commit(offer); err != nil {
 		panic(err) // impossible: nothing changed since the offer
 	}
-	n.held = append(n.held, asked)
+	n.pods.Set(asked)
 	out.Admitted = true
 	for i, h := range offer.Assignment.Containers {
 		c := n.container(h)
@@ -196,16 +199,10 @@ func (n *node) free() Free {
 		Resources: map[string]string{}, SharedCPUs: n.state.SharedCPUs().String(),
 		NUMANodes: []FreeNode{}, Devices: map[string][]string{},
 	}
-	used := map[string]int64{}
-	for _, pod := range n.held {
-		for _, a := range pod.Requests {
-			used[a.Resource] += a.Value
-		}
+	for _, a := range n.offers.Allocatable {
+		out.Resources[a.Resource] = quantity(a.Resource, a.Value-n.pods.Requested(a.Resource))
 	}
-	for _, a := range n.node.Allocatable {
-		out.Resources[a.Resource] = quantity(a.Resource, a.Value-used[a.Resource])
-	}
-	out.Resources[string(corev1.ResourcePods)] = fmt.Sprint(n.node.PodsMax - int64(len(n.held)))
+	out.Resources[string(corev1.ResourcePods)] = fmt.Sprint(n.offers.PodsMax - int64(n.pods.Pods()))
 	for _, f := range n.state.Free() {
 		node := FreeNode{ID: f.Node, CPUs: f.CPUs.String(), Memory: map[string]string{}}
 		for _, m := range f.Memory {

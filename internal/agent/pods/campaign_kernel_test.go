@@ -289,7 +289,7 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r := admission.Check(translate.PlacementPod(pod), placementPods(others), w.node()); r != nil {
+	if r := w.nodeWith(others).Check(translate.PlacementPod(pod)); r != nil {
 		return &Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
 	}
 	w.grant(pod)
@@ -303,11 +303,13 @@ func (w *world) node() scheduler.Node {
 	}}
 }
 
-func placementPods(all []*corev1.Pod) (out []scheduler.Pod) {
+// nodeWith is the node with pods on it. Caller holds mu.
+func (w *world) nodeWith(all []*corev1.Pod) *admission.Node {
+	n := admission.NewNode(w.node())
 	for _, pod := range all {
-		out = append(out, translate.PlacementPod(pod))
+		n.Set(translate.PlacementPod(pod))
 	}
-	return out
+	return n
 }
 
 // Resize is core/admission's. Some resizes are not for this node, the same to every agent.
@@ -328,7 +330,7 @@ func (a fakeAdmission) Resize(requests []ResizeRequest, held []*corev1.Pod) (ver
 			Since: request.Since, Never: never,
 		})
 	}
-	for i, v := range admission.Resizes(asked, placementPods(held), w.node()) {
+	for i, v := range w.nodeWith(held).Resizes(asked) {
 		verdicts = append(verdicts, Verdict(v))
 		if v.Granted && w.life == a.l && !w.down {
 			w.grant(requests[i].Desired)

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
@@ -8,6 +9,16 @@ import (
 
 func pod(cpu, memory int64, more ...scheduler.Amount) scheduler.Pod {
 	return scheduler.Pod{Requests: append([]scheduler.Amount{{Resource: "cpu", Value: cpu}, {Resource: "memory", Value: memory}}, more...)}
+}
+
+// nodeWith has pods on it, which it names.
+func nodeWith(offers scheduler.Node, pods []scheduler.Pod) *Node {
+	n := NewNode(offers)
+	for i, p := range pods {
+		p.ID = scheduler.PodID(fmt.Sprint(i))
+		n.Set(p)
+	}
+	return n
 }
 
 func TestCheck(t *testing.T) {
@@ -36,7 +47,7 @@ func TestCheck(t *testing.T) {
 		{"nothing asked for is nothing refused, however full the node", pod(0, 0), []scheduler.Pod{pod(5000, 5<<30)}, ""},
 	} {
 		got := ""
-		if r := Check(c.pod, c.held, node); r != nil {
+		if r := nodeWith(node, c.held).Check(c.pod); r != nil {
 			got = r.Reason + ": " + r.Message
 			if r.Room {
 				got = "room: " + got
@@ -79,7 +90,7 @@ func TestObjections(t *testing.T) {
 			"TaintToleration: Predicate TaintToleration failed: node(s) had untolerated taint(s)"},
 	} {
 		got := ""
-		if r := Check(c.pod, c.held, c.node); r != nil {
+		if r := nodeWith(c.node, c.held).Check(c.pod); r != nil {
 			got = r.Reason + ": " + r.Message
 		}
 		if got != c.want {

@@ -6,6 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
 // taintMemoryPressure is the key of the taint that a BestEffort pod has to tolerate to come to a node short of memory.
@@ -37,6 +38,6 @@ func UnderPressure(a Applicant, conditions []eviction.Condition) *Rejection {
 }
 
 func toleratesMemoryPressure(pod scheduler.Pod) bool {
-	node := scheduler.Node{Name: "here", Taints: []scheduler.Taint{{Key: taintMemoryPressure, Effect: scheduler.NoSchedule}}}
-	return scheduler.Judge(pod, node, nil, scheduler.RuleTaints).Plugin == ""
+	taint := scheduler.Taint{Key: taintMemoryPressure, Effect: scheduler.NoSchedule}
+	return selector.Tolerate(pod.Tolerations, taint)
 }

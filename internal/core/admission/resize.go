@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Resize is what a pod that runs here asks for in the place of what it has.
+// Resize is a pod that runs here and asks for other resources than it has.
 type Resize struct {
 	Want  scheduler.Pod // by what its specification asks for now
 	Has   scheduler.Pod // by what it is allocated and really has, whichever is larger
@@ -31,32 +31,14 @@ const (
 	Infeasible = "Infeasible" // and there never will be, on this node
 )
 
-// Resizes gives every pending resize its verdict, in the order of pending, for a node that holds the pods in held, those that
-// ask among them. What is granted to one counts for the next. The turn is upstream's: first those that ask for no more
-// of anything, then by priority, Guaranteed before others, who waits longest, and name. Whatever fits when its turn comes
-// is granted, so a large resize that waits does not hold up small ones. A grant may make room for another (what was granted
-// before it and not used yet), so a shell asks again until nothing is granted.
-//
-// Only what grows is held against the room there is. Where allocatable fell below what the pods hold, upstream defers even
-// a resize that gives something back; nor do labels and taints, which a pod that runs is past, defer anything here.
-func Resizes(pending []Resize, held []scheduler.Pod, node scheduler.Node) []Verdict {
-	turns := make([]int, len(pending))
-	for i := range turns {
-		turns[i] = i
+// turns lists pending, by index, in the order in which they get their verdicts.
+func turns(pending []Resize) []int {
+	list := make([]int, len(pending))
+	for i := range list {
+		list[i] = i
 	}
-	slices.SortFunc(turns, func(a, b int) int { return turn(pending[a], pending[b]) })
-	used, capacity := usedBy(held), capacityOf(node)
-	verdicts := make([]Verdict, len(pending))
-	for _, i := range turns {
-		v := judgeResize(pending[i], used, capacity)
-		if v.Granted {
-			for resource, more := range growth(pending[i]) {
-				used[resource] += more
-			}
-		}
-		verdicts[i] = v
-	}
-	return verdicts
+	slices.SortFunc(list, func(a, b int) int { return turn(pending[a], pending[b]) })
+	return list
 }
 
 func turn(a, b Resize) int {
@@ -81,8 +63,8 @@ func turn(a, b Resize) int {
 	)
 }
 
-// growth is how much more of each resource a resize asks for than the pod holds. What becomes less is not in it: the pod
-// holds it until it has given it back.
+// growth is how much more of each resource a resize asks for than the pod has. What becomes less is not in it: the pod
+// has it until it has released it.
 func growth(r Resize) map[string]int64 {
 	has := map[string]int64{}
 	for _, a := range r.Has.Requests {
@@ -97,18 +79,18 @@ func growth(r Resize) map[string]int64 {
 	return more
 }
 
-func judgeResize(r Resize, used, capacity map[string]int64) Verdict {
+func judgeResize(r Resize, requested, allocatable map[string]int64) Verdict {
 	if r.Never != "" {
 		return Verdict{Reason: Infeasible, Message: r.Never}
 	}
 	more := growth(r)
 	for _, a := range inOrder(r.Want.Requests) {
-		if more[a.Resource] == 0 || used[a.Resource]+more[a.Resource] <= capacity[a.Resource] {
+		if scheduler.Fits(more[a.Resource], requested[a.Resource], allocatable[a.Resource]) {
 			continue
 		}
 		// Upstream counts what others use, and requested is the whole of what this pod asks for.
-		others := used[a.Resource] + more[a.Resource] - a.Value
-		return Verdict{Reason: Deferred, Message: outOf(a.Resource, a.Value, others, capacity[a.Resource]).Message}
+		others := requested[a.Resource] + more[a.Resource] - a.Value
+		return Verdict{Reason: Deferred, Message: outOf(a.Resource, a.Value, others, allocatable[a.Resource]).Message}
 	}
 	return Verdict{Granted: true}
 }

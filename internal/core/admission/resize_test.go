@@ -68,7 +68,7 @@ func (n *node) settleOnce() (granted bool) {
 			m.reason, m.reported, m.since = "", "", 0
 		}
 	}
-	for i, v := range Resizes(pending, held, n.facts()) {
+	for i, v := range NewNode(n.facts(), held...).Resizes(pending) {
 		m := asking[i]
 		if v.Granted {
 			m.granted, m.reason, m.reported, m.since = m.want, "", "", 0
@@ -172,7 +172,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 			case i == len(n.pods):
 				m := &member{name: fmt.Sprintf("p%d", step), want: amounts(), priority: int32(r.IntN(2)), class: []qos.Class{qos.Burstable, qos.Guaranteed}[r.IntN(2)]}
 				m.granted, m.actual = m.want, m.want
-				if Check(placed(m.name, 0, m.want), n.held(), n.facts()) == nil {
+				if NewNode(n.facts(), n.held()...).Check(placed(m.name, 0, m.want)) == nil {
 					n.pods = append(n.pods, m)
 				}
 			case r.IntN(6) == 0:

@@ -221,20 +221,3 @@ func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	}
 	return out
 }
-
-// Judge evaluates some rules for one node and the pods on it, outside of any scheduling: it is how a node's agent
-// checks a pod. It returns the verdict of the first rule that rejects; without Plugin, none does.
-func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
-	c := newCluster(0)
-	r, _ := c.setNode(node)
-	for i := range held {
-		c.setPod(&held[i], node.Name, true)
-	}
-	d := &demand{class: c.compile(&pod)}
-	for i := range filters {
-		if f := &filters[i]; f.rule&rules != 0 && !f.judge(&c.state, d, r) {
-			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(&c.state, d, r, nil), Final: f.final(&c.state, d, r)}
-		}
-	}
-	return Verdict{Node: node.Name}
-}

@@ -6,7 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -71,6 +73,31 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 		Class:    qos.ClassOf(p),
 		Started:  Started(pod),
 	}
+}
+
+// AdmissionNode translates what a node offers to pods: amounts by its load line, and by the API's Node (nil: not known
+// yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out: something
+// else counts them.
+func AdmissionNode(line allocatable.Line, node *corev1.Node, elsewhere []string) scheduler.Node {
+	var out scheduler.Node
+	own, podsMax := PlacementAllocatable(line)
+	if node != nil {
+		seen := PlacementNode(node)
+		out.Name = seen.Name
+		out.Labels = seen.Labels
+		out.Taints = seen.Taints
+		for _, a := range seen.Allocatable {
+			if !slices.ContainsFunc(own, func(o scheduler.Amount) bool { return o.Resource == a.Resource }) {
+				out.Allocatable = append(out.Allocatable, a)
+			}
+		}
+	}
+	out.PodsMax = podsMax
+	out.Allocatable = slices.DeleteFunc(append(out.Allocatable, own...), func(a scheduler.Amount) bool {
+		return slices.Contains(elsewhere, a.Resource)
+	})
+	slices.SortFunc(out.Allocatable, byResource)
+	return out
 }
 
 // AdmissionChange translates what changes when a pod is resized from its allocated resources (granted) to the desired

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	podresource "k8s.io/component-helpers/resource"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -127,6 +128,24 @@ func PlacementNode(node *corev1.Node) scheduler.Node {
 	return out
 }
 
+// PlacementAllocatable translates what a node with this load line offers to pods, sorted by resource, and how many pods
+// it takes.
+func PlacementAllocatable(l allocatable.Line) (list []scheduler.Amount, podsMax int64) {
+	add := func(name corev1.ResourceName, value int64) {
+		list = append(list, scheduler.Amount{Resource: string(name), Value: bounded(value)})
+	}
+	add(corev1.ResourceCPU, int64(l.CPU.Allocatable))
+	add(corev1.ResourceMemory, int64(l.Memory.Allocatable))
+	if !l.StorageUncounted {
+		add(corev1.ResourceEphemeralStorage, int64(l.EphemeralStorage.Allocatable))
+	}
+	for _, h := range l.HugePages {
+		add(HugePageResource(h.Size), int64(h.Allocatable))
+	}
+	slices.SortFunc(list, byResource)
+	return list, bounded(l.Pods.Allocatable)
+}
+
 // AnnotationLacks of a Node lists what its agent cannot do, by the codes of podfields, separated by commas. The agent
 // holds pods that need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
@@ -172,8 +191,11 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 		}
 		v = q.MilliValue()
 	}
-	return min(max(v, 0), amountMax)
+	return bounded(v)
 }
+
+// bounded is v, kept within [0, amountMax].
+func bounded(v int64) int64 { return min(max(v, 0), amountMax) }
 
 // placementRequests applies the API's rule for the requests of a pod: the sum of the containers, or the largest init
 // container if that is more; sidecars are added to both; pod-level resources replace the sum; overhead is added. For a

@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// ledger keeps the admission.Node of this agent: what the node offers, and what the pods on it take of that. It is the
+// only place where the agent translates pods for admission, each version of a pod once.
+//
+// A caller passes the pods that are on the node now. The ledger compares them with those of the call before, and tells
+// the admission.Node of each pod that came, changed or went. So it cannot miss a change. *Rejected:* to be notified of
+// each change. What a pod takes follows from its object, its status, what the runtime has of it and how far its
+// admission is. These change in different places, and a place that forgot to notify would have the node overcommitted.
+//
+// Any goroutine may call its methods.
+type ledger struct {
+	line      allocatable.Line                         // what the node offers by itself; never changes
+	translate func(*corev1.Pod) candidate              // translateCandidate, or a test's
+	desired   func(*corev1.Pod) (wanted scheduler.Pod) // translateDesired, or a test's
+
+	mu   sync.Mutex // guards everything that follows
+	node *admission.Node
+	// seen and elsewhere are what node's offer was translated from last; offered: it was.
+	seen      *corev1.Node
+	elsewhere []string
+	offered   bool
+	// candidates are the pods that were judged since the last call of follow, each with its translation: those that
+	// were admitted are on node from the next call on.
+	candidates map[types.UID]judged
+	// taken are the pods on node, each with what it takes.
+	taken map[types.UID]*taken
+	// wanted are the pods with pending resizes, each with what it asks for.
+	wanted map[types.UID]wanted
+	calls  uint64 // of follow
+}
+
+// candidate is what admission reads of a pod that comes.
+type candidate struct {
+	admission.Applicant
+	numa numa.Pod
+}
+
+// judged is a candidate and the version of the pod that it was translated from.
+type judged struct {
+	of *corev1.Pod
+	as candidate
+}
+
+// taken is what a pod takes, and by what it is known whether that is still so.
+type taken struct {
+	by   translate.PodResources
+	as   scheduler.Pod // ID, Requests and Ports alone: it is kept as long as the pod is here
+	call uint64        // the last call of follow that named the pod
+}
+
+// wanted is what a pod asks for, and the version of the pod that it was translated from.
+type wanted struct {
+	of *corev1.Pod
+	as scheduler.Pod
+}
+
+func newLedger(line allocatable.Line) *ledger {
+	return &ledger{
+		line:       line,
+		translate:  translateCandidate,
+		desired:    translateDesired,
+		node:       admission.NewNode(scheduler.Node{}),
+		candidates: map[types.UID]judged{},
+		taken:      map[types.UID]*taken{},
+	}
+}
+
+func translateCandidate(pod *corev1.Pod) candidate {
+	return candidate{Applicant: translate.AdmissionApplicant(pod), numa: translate.NUMAPod(pod)}
+}
+
+// translateDesired leaves the status out: what a pod has does not count for what it asks for.
+func translateDesired(pod *corev1.Pod) scheduler.Pod {
+	asks := *pod
+	asks.Status = corev1.PodStatus{}
+	return translate.PlacementPod(&asks)
+}
+
+// candidate is the translation of a pod that is to be judged.
+func (l *ledger) candidate(pod *corev1.Pod) candidate {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.judge(pod)
+}
+
+// judge is candidate. Caller has locked mu.
+func (l *ledger) judge(pod *corev1.Pod) candidate {
+	c := l.candidates[pod.UID]
+	if c.of != pod {
+		c = judged{of: pod, as: l.translate(pod)}
+		l.candidates[pod.UID] = c
+	}
+	return c.as
+}
+
+// check judges a pod beside others.
+func (l *ledger) check(pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node, elsewhere []string) *admission.Rejection {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asked := l.judge(pod)
+	l.follow(others, node, elsewhere)
+	l.candidates[pod.UID] = judged{of: pod, as: asked}
+	return l.node.Check(asked.Pod)
+}
+
+// resizes gives requests their verdicts. asked has all of each but the pods.
+func (l *ledger) resizes(
+	requests []pods.ResizeRequest, asked []admission.Resize, held []*corev1.Pod, node *corev1.Node, elsewhere []string,
+) []admission.Verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.follow(held, node, elsewhere)
+	pending := make(map[types.UID]wanted, len(requests))
+	for i, request := range requests {
+		uid := request.Desired.UID
+		w := l.wanted[uid]
+		if w.of != request.Desired {
+			w = wanted{of: request.Desired, as: l.desired(request.Desired)}
+		}
+		pending[uid] = w
+		asked[i].Want = w.as
+		asked[i].Has = l.has(request.Granted)
+	}
+	l.wanted = pending
+	return l.node.Resizes(asked)
+}
+
+// has is what a pod has. One that ended may still be asked about. Caller has locked mu.
+func (l *ledger) has(pod *corev1.Pod) scheduler.Pod {
+	if t := l.taken[pod.UID]; t != nil && t.by.SameAs(pod) {
+		return t.as
+	}
+	return l.translate(pod).Pod
+}
+
+// follow makes node what it is now: with these pods on it and no others. Caller has locked mu.
+func (l *ledger) follow(now []*corev1.Pod, node *corev1.Node, elsewhere []string) {
+	if !l.offered || l.seen != node || !slices.Equal(l.elsewhere, elsewhere) {
+		l.offered = true
+		l.seen = node
+		l.elsewhere = elsewhere
+		l.node.Offer(translate.AdmissionNode(l.line, node, elsewhere))
+	}
+	l.calls++
+	for _, pod := range now {
+		l.enter(pod)
+	}
+	clear(l.candidates) // those that were admitted are on node now
+	for uid, t := range l.taken {
+		if t.call != l.calls {
+			l.node.Remove(t.as.ID)
+			delete(l.taken, uid)
+		}
+	}
+}
+
+// enter notes what a pod takes that is here. Caller has locked mu.
+func (l *ledger) enter(pod *corev1.Pod) {
+	if t := l.taken[pod.UID]; t != nil && t.by.SameAs(pod) {
+		t.call = l.calls
+		return
+	}
+	t := &taken{by: translate.PodResourcesOf(pod), call: l.calls}
+	c, known := l.candidates[pod.UID]
+	if !known || !t.by.SameAs(c.of) {
+		c.as = l.translate(pod)
+	}
+	t.as = scheduler.Pod{ID: c.as.Pod.ID, Requests: c.as.Pod.Requests, Ports: c.as.Pod.Ports}
+	l.taken[pod.UID] = t
+	l.node.Set(t.as)
+}
