@@ -48,7 +48,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
@@ -325,9 +324,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Volumes, o.Env = keeper, &env.Builder{Objects: cache, Services: a.services.in}
 	o.DNS = dns.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
 	o.Allocatable, o.Groups, o.Holdings, o.Devices, o.Admission = a.allocatable, a.groups, a.holdings, a.plugins, a.admission(ctx)
-	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass {
-		return corev1.PodQOSClass(qos.ClassOf(translate.QoSPod(pod)))
-	}
+	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
 	o.Starts, o.Relist = starts, relist
 	o.Probes = probe.New(ctx, probe.Options{
 		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,

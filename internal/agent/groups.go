@@ -40,6 +40,7 @@ type groups struct {
 	groupOOM bool
 	held     func() []*corev1.Pod // pods that hold resources here
 	holdings *numa.Keeper         // set before the first pod
+	pods     qosPods
 
 	mu      sync.Mutex
 	made    map[types.UID]string  // group, by pod, as made by this process
@@ -133,7 +134,7 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if group := g.made[pod.UID]; group != "" {
 		return group, nil
 	}
-	group := g.layout.Pod(qos.ClassOf(translate.QoSPod(pod)), string(pod.UID))
+	group := g.layout.Pod(g.class(pod), string(pod.UID))
 	if err := g.tree.Apply(group, g.podValues(pod)); err != nil {
 		return "", err
 	}
@@ -147,9 +148,12 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 // weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller holds mu.
 func (g *groups) weighHeld() error {
 	var sum qos.Requested
+	here := map[types.UID]bool{}
 	for _, pod := range g.held() {
-		sum.Add(translate.QoSPod(pod))
+		here[pod.UID] = true
+		sum.Add(g.pods.of(pod).Pod)
 	}
+	g.pods.keep(func(uid types.UID) bool { return here[uid] || g.made[uid] != "" })
 	return g.weigh(sum)
 }
 
@@ -246,7 +250,7 @@ func (g *groups) Pods() ([]types.UID, error) {
 
 // Sizes returns what the pod's group and its containers' are to be set to.
 func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
-	p := translate.QoSPod(pod)
+	p := g.pods.of(pod).Pod
 	if !g.unmanaged {
 		group = resize.SizeOf(g.podValues(pod))
 	}
@@ -258,7 +262,7 @@ func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Cont
 // podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not use them
 // whole.
 func (g *groups) podValues(pod *corev1.Pod) qos.Values {
-	v := qos.PodValues(translate.QoSPod(pod), g.policy)
+	v := qos.PodValues(g.pods.of(pod).Pod, g.policy)
 	if g.holdings.Exclusive(string(pod.UID), "") {
 		v.CPUQuota = unit.Unlimited[time.Duration]()
 	}
@@ -276,7 +280,7 @@ func (g *groups) containerValues(pod *corev1.Pod, c *corev1.Container, p qos.Pod
 
 // swaps reports whether a container of the pod may use swap.
 func (g *groups) swaps(pod *corev1.Pod, c *corev1.Container) bool {
-	p := translate.QoSPod(pod)
+	p := g.pods.of(pod).Pod
 	swap, limited := qos.ContainerValues(p, qosContainer(p, pod, c), g.policy).Swap.Get()
 	return g.policy.Swap.Unified && limited && swap > 0
 }
@@ -321,8 +325,6 @@ func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 
 // Resize takes a step that is about the pod's own group.
 func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
-	p := translate.QoSPod(pod)
-	class := qos.ClassOf(p)
 	to := step.After(resize.Size{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -330,7 +332,7 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 		CPUShares: to.Shares, CPUQuota: to.Quota, CPUPeriod: to.Period,
 		Memory: to.Memory, MemoryMin: to.Soft.Min, MemoryLow: to.Soft.Low,
 	}
-	if err := g.tree.Apply(g.layout.Pod(class, string(pod.UID)), values); err != nil {
+	if err := g.tree.Apply(g.layout.Pod(g.class(pod), string(pod.UID)), values); err != nil {
 		return err
 	}
 	if step.Request {
@@ -388,8 +390,11 @@ func (g *groups) group(pod *corev1.Pod) string {
 	if g.unmanaged {
 		return ""
 	}
-	return g.layout.Pod(qos.ClassOf(translate.QoSPod(pod)), string(pod.UID))
+	return g.layout.Pod(g.class(pod), string(pod.UID))
 }
+
+// class is a pod's QoS class.
+func (g *groups) class(pod *corev1.Pod) qos.Class { return g.pods.of(pod).class }
 
 // Killed is how many processes of a container the kernel has killed for memory.
 func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
@@ -402,7 +407,7 @@ func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
 
 // Resources returns what the runtime is asked to set for a container.
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
-	p := translate.QoSPod(pod)
+	p := g.pods.of(pod).Pod
 	qc := qosContainer(p, pod, c)
 	v := g.containerValues(pod, c, p, qc)
 	out := runtimeResources(v, g.tree.Mode() == cgroup.V2)
@@ -439,7 +444,7 @@ func qosContainer(p qos.Pod, pod *corev1.Pod, c *corev1.Container) qos.Container
 // SandboxResources returns the pod's overhead and the sum of what its containers get; runtimes that size a machine for
 // the pod (Kata) read them, runc does not.
 func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
-	p := translate.QoSPod(pod)
+	p := g.pods.of(pod).Pod
 	alone := p
 	alone.Overhead = qos.Amounts{}
 	unified := g.tree.Mode() == cgroup.V2
