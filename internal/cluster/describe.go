@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -216,10 +217,7 @@ func describeTrouble(w io.Writer, s Status) {
 }
 
 func describeNext(w io.Writer, o Options) {
-	instance := ""
-	if o.Instance != DefaultInstance {
-		instance = " --instance " + o.Instance
-	}
+	flags := o.flags(os.Geteuid() == 0, os.Getenv)
 	run := "create deployment hello --image " + image.Demo + " --replicas 3"
 	if !o.Agent && o.Hollow == 0 {
 		run = "get namespaces" // there is no node to run a pod
@@ -229,5 +227,18 @@ try:
   export KUBECONFIG=$(plimsoll kubeconfig%s)
   plimsoll kubectl%s %s
   plimsoll status%s
-`, instance, instance, run, instance)
+`, flags, flags, run, flags)
+}
+
+// flags returns the flags by which other verbs find the instance; nothing for one with the default name and directory.
+func (o Options) flags(root bool, getenv func(string) string) string {
+	flags := ""
+	if o.Instance != DefaultInstance {
+		flags += " --instance " + o.Instance
+	}
+	usual := Options{Instance: o.Instance}
+	if state, _, err := usual.directories(root, getenv); err != nil || state != o.StateDir {
+		flags += " --state-dir " + o.StateDir
+	}
+	return flags
 }

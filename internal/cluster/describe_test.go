@@ -83,3 +83,18 @@ func TestUsageRate(t *testing.T) {
 		}
 	}
 }
+
+// TestFlagsFindTheInstance: what up suggests to try reaches its own instance, also one in a directory that was chosen.
+func TestFlagsFindTheInstance(t *testing.T) {
+	for _, c := range []struct{ instance, state, want string }{
+		{DefaultInstance, "/var/lib/plimsoll", ""},
+		{"x", "/var/lib/plimsoll-x", " --instance x"},
+		{DefaultInstance, "/data", " --state-dir /data"},
+		{"x", "/data", " --instance x --state-dir /data"},
+	} {
+		o := Options{Instance: c.instance, StateDir: c.state}
+		if got := o.flags(true, func(string) string { return "" }); got != c.want {
+			t.Errorf("%s in %s: flags %q, want %q", c.instance, c.state, got, c.want)
+		}
+	}
+}
