@@ -100,8 +100,9 @@ oracle-long: ## hold our requests to the runtime against upstream's for 100,000 
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
 # after the other: -p 1.
 .PHONY: docs
-docs: ## write docs/compatibility.md from the tables of fields
+docs: ## write docs/compatibility.md from the tables of fields, and flags and outputs in docs/ from the programs
 	$(GO) test ./internal/kube/compat -run TestCompatibilityIsCurrent -update
+	$(GO) test ./cmd/plimsoll ./cmd/plimsoll-lab -run AreDocumented -update
 
 .PHONY: test-e2e
 test-e2e: ## run the tests on a real control plane, runtime and kernel

@@ -127,3 +127,70 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksLeadSomewhere: a link in a page leads to a file that exists and to a heading that it has; and the index of
+// the pages for users has them all.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
+	links := 0
+	linked := map[string]bool{} // from docs/README.md
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			file, heading := m[1], strings.TrimPrefix(m[2], "#")
+			if strings.Contains(file, "://") || file == "" && heading == "" {
+				continue
+			}
+			links++
+			to := path
+			if file != "" {
+				to = filepath.Join(filepath.Dir(path), file)
+			}
+			if path == filepath.Join("docs", "README.md") {
+				linked[to] = true
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s: %v", path, file, err)
+			} else if heading != "" && !headings(t, to)[heading] {
+				t.Errorf("%s links to %s#%s, which has no such heading", path, to, heading)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if links < 40 {
+		t.Errorf("pages have %d links: too few, they cannot have been read", links)
+	}
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		if !linked[page] && page != filepath.Join("docs", "README.md") {
+			t.Errorf("docs/README.md does not list %s", page)
+		}
+	}
+}
+
+// headings returns the anchors of a page: headings in lower case, spaces as hyphens, other marks left out.
+func headings(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#+ +(.*)$`).FindAllStringSubmatch(string(text), -1) {
+		anchor := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		found[strings.ReplaceAll(anchor, " ", "-")] = true
+	}
+	return found
+}

@@ -197,6 +197,7 @@ test/cost:
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
 test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire
+test/flagdoc:
 test/scenario:
 test/smallfs: internal/core/unit
 `
