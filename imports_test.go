@@ -89,7 +89,7 @@ internal/host/sysfs: internal/core/idset internal/core/machine internal/core/uni
 internal/host/untrusted:
 
 # the API: the client, what objects mean, files and flags
-internal/kube: internal/core/throttle internal/core/unit internal/kube/scheme internal/kube/topology
+internal/kube: internal/clock internal/core/throttle internal/core/unit internal/kube/scheme internal/kube/topology
 internal/kube/authn: internal/kube
 internal/kube/compat: internal/kube/kubeletconfig internal/kube/podfields
 internal/kube/configfile:
@@ -108,31 +108,31 @@ internal/kube/topology: internal/core/idset internal/core/machine internal/core/
 internal/kube/translate: internal/core/... internal/kube/podfields
 
 # the shells: each works alone beside upstream's others
-internal/agent: internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
+internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
 internal/agent/criconfig: internal/core/admission
-internal/agent/devicemanager: internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
+internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
     internal/core/unit internal/host/deviceplugin
 internal/agent/env:
-internal/agent/eviction: internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
+internal/agent/eviction: internal/clock internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
     internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
     internal/host/psi internal/journal internal/kube/translate
 internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/hook: internal/agent/probe internal/host/cri
-internal/agent/imagegc: internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
+internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/metrics:
 internal/agent/dns:
-internal/agent/node: internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager
+internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager
     internal/core/unit internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
-internal/agent/pods: internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
+internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
     internal/host/untrusted internal/kube internal/kube/manifests internal/kube/podfields internal/kube/translate
-internal/agent/probe: internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
+internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
 internal/agent/pullsecret:
 internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
@@ -143,11 +143,11 @@ internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kub
 internal/agent/volume: internal/agent/env internal/agent/dns internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
-internal/scheduler: internal/core/scheduler internal/core/throttle internal/core/unit internal/kube
+internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube
     internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
-internal/lifecycle: internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube
+internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube
     internal/kube/translate
-internal/fleet: internal/core/fault internal/core/heap internal/core/heartbeat internal/core/unit internal/kube
+internal/fleet: internal/clock internal/core/fault internal/core/heap internal/core/heartbeat internal/core/unit internal/kube
     internal/kube/translate internal/version
 internal/recommend: internal/core/allocatable internal/core/machine internal/core/recommend internal/core/unit
     internal/host/cgroup internal/host/procfs internal/kube/translate
@@ -172,6 +172,7 @@ internal/explain: internal/core/eviction internal/journal internal/kube
 internal/image:
 internal/journal: internal/core/eviction internal/core/unit internal/host/shortage
 internal/version:
+internal/clock: internal/core/unit
 
 # programs
 cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/progress internal/core/eviction

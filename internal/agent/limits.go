@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -22,7 +23,7 @@ type limits struct {
 	tree *cgroup.Tree
 	told func(standing)
 
-	began time.Time // unit.Instant values count from here
+	clock *clock.Clock
 	wake  chan struct{}
 
 	// The fields below are guarded by mu.
@@ -61,11 +62,11 @@ const (
 )
 
 func newLimits(tree *cgroup.Tree, told func(standing)) *limits {
-	return &limits{tree: tree, told: told, began: time.Now(), wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{}}
+	return &limits{
+		tree: tree, told: told, clock: clock.New(),
+		wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{},
+	}
 }
-
-// now never returns the zero Instant.
-func (l *limits) now() unit.Instant { return unit.Instant(time.Since(l.began)) + 1 }
 
 // lower makes the first step towards target at once; run makes the others.
 func (l *limits) lower(group string, target unit.Bytes) error {
@@ -97,7 +98,7 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	now := l.now()
+	now := l.clock.Now()
 	seen.Refused, d.refused = d.refused, false
 	move := d.Step(now, seen)
 	d.wake = move.Wake
@@ -127,7 +128,7 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 	if worth {
 		d.toldAt = now
 	}
-	l.told(standing{group, move.Done, move.Reason, max(0, seen.Usage-d.Target()), worth})
+	l.told(standing{group: group, done: move.Done, reason: move.Reason, excess: max(0, seen.Usage-d.Target()), worth: worth})
 	return move.Done, nil
 }
 
@@ -145,7 +146,7 @@ func (l *limits) run(ctx context.Context) error {
 		if next := l.walk(); next.IsZero() {
 			timer.Stop()
 		} else {
-			timer.Reset(max(time.Millisecond, next.Sub(l.now())))
+			timer.Reset(max(time.Millisecond, next.Sub(l.clock.Now())))
 		}
 	}
 }
@@ -154,7 +155,7 @@ func (l *limits) run(ctx context.Context) error {
 func (l *limits) walk() (next unit.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
+	now := l.clock.Now()
 	for group, d := range l.active {
 		if d.wake <= now {
 			done, err := l.step(group, d)

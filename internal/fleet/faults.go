@@ -13,7 +13,7 @@ import (
 
 // pick returns the nodes of orders in the current state; the error names every order for which there are none.
 func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
-	now := f.now()
+	now := f.clock.Now()
 	all := make([]fault.Candidate, len(f.nodes))
 	for i, h := range f.nodes {
 		all[i] = fault.Candidate{Name: h.name, Zone: h.zone, Faulty: h.fault.Kind(now) != ""}
@@ -38,8 +38,8 @@ func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
 	for i, n := range picked {
 		h := f.nodes[n]
 		names[i] = h.name
-		h.fault = o.Begin(f.now(), fault.Chance(f.o.Seed, h.name))
-		h.changes = f.now()
+		h.fault = o.Begin(f.clock.Now(), fault.Chance(f.o.Seed, h.name))
+		h.changes = f.clock.Now()
 		f.step(ctx, h)
 	}
 	slog.Info("fault", "order", o.String(), "nodes", len(picked))
@@ -50,7 +50,7 @@ func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
 func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
 	for len(f.script) > 0 && !f.scriptFrom.IsZero() {
 		at := f.scriptFrom.Add(f.script[0].At)
-		if at > f.now() {
+		if at > f.clock.Now() {
 			return at
 		}
 		o := f.script[0]

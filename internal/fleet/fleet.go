@@ -45,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
@@ -197,6 +198,7 @@ type fleet struct {
 	orders chan func() // from the control socket
 	script []fault.Order
 	start  time.Time
+	clock  *clock.Clock
 	// Renewals have their own slots: behind thousands of registrations they would be late, and live nodes would be
 	// marked silent.
 	slots, leaseSlots chan struct{}
@@ -219,15 +221,15 @@ const factsMax = 1024
 
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	f := &fleet{
-		o: o, api: nodes, facts: make(chan fact, factsMax), orders: make(chan func()), script: o.Script, start: time.Now(),
+		o: o, api: nodes, facts: make(chan fact, factsMax), orders: make(chan func()), script: o.Script, start: time.Now(), clock: clock.New(),
 		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes), returned: map[string]bool{},
 		wakes: heap.New(func(a, b *hollow) int { return cmp.Compare(a.wake, b.wake) }, func(h *hollow) *int { return &h.place }),
 	}
 	for i := range o.Nodes {
-		h := newHollow(&f.o, i, f.now())
+		h := newHollow(&f.o, i, f.clock.Now())
 		f.nodes = append(f.nodes, h)
 		f.byName[h.name] = h
-		h.wake = f.now()
+		h.wake = f.clock.Now()
 		f.wakes.Set(h)
 	}
 	f.actors = newActors(pods, func(name string) (string, fault.Effect) {
@@ -238,8 +240,6 @@ func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	})
 	return f
 }
-
-func (f *fleet) now() unit.Instant { return unit.Instant(time.Since(f.start)) + 1 }
 
 func (f *fleet) tell(ctx context.Context, x fact) {
 	select {
@@ -256,7 +256,7 @@ func (f *fleet) conduct(ctx context.Context) {
 	defer f.requests.Wait()
 	for {
 		wake := f.followScript(ctx)
-		for f.wakes.Len() > 0 && f.wakes.First().wake <= f.now() {
+		for f.wakes.Len() > 0 && f.wakes.First().wake <= f.clock.Now() {
 			f.step(ctx, f.wakes.First())
 		}
 		f.resumePods()
@@ -264,7 +264,7 @@ func (f *fleet) conduct(ctx context.Context) {
 			wake = wake.Earlier(f.wakes.First().wake)
 		}
 		if !wake.IsZero() {
-			timer.Reset(max(0, wake.Sub(f.now())))
+			timer.Reset(max(0, wake.Sub(f.clock.Now())))
 		}
 		select {
 		case x := <-f.facts:
@@ -300,7 +300,7 @@ func (f *fleet) learn(ctx context.Context, x fact) {
 // step asks one Beat what to do and starts that. The status is computed here, since that is only a comparison. The Beat
 // of a silent node stands still; what happens to the node is kept until it returns.
 func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
-	now := f.now()
+	now := f.clock.Now()
 	seen = f.suffer(now, h, seen)
 	if h.suffers.Load().Silent {
 		h.miss(seen)
@@ -394,7 +394,7 @@ func (f *fleet) countReady(h *hollow) {
 		f.ready++
 	}
 	if f.ready == f.o.Nodes && f.scriptFrom.IsZero() {
-		f.scriptFrom = f.now()
+		f.scriptFrom = f.clock.Now()
 	}
 	if f.ready == f.o.Nodes || time.Since(f.reported) > 5*time.Second {
 		f.reported = time.Now()

@@ -83,7 +83,7 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 }
 
 func (f *fleet) status() Status {
-	now := f.now()
+	now := f.clock.Now()
 	s := Status{Nodes: len(f.nodes), Registered: f.ready, Uptime: seconds(time.Since(f.start)), Faults: map[fault.Kind]int{}, Now: map[string]int{}, Requests: map[string]Requests{}}
 	for _, h := range f.nodes {
 		if h.zone != "" {

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // A Gate throttles the writes of one component, those of all its clients, on their way to the API server. core/throttle
@@ -24,7 +24,7 @@ import (
 type Gate struct {
 	o GateOptions
 	// o and start are set once, by NewGate. The instants given to limiter count from start.
-	start time.Time
+	clock *clock.Clock
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -74,8 +74,8 @@ func NewGate(o GateOptions) *Gate {
 	if o.AnswerMax == 0 {
 		o.AnswerMax = AnswerMaxDefault
 	}
-	g := &Gate{o: o, start: time.Now(), lines: map[throttle.Kind][]*turn{}, ended: gateCounts{}}
-	g.limiter = throttle.New(g.now(), o.Options)
+	g := &Gate{o: o, clock: clock.New(), lines: map[throttle.Kind][]*turn{}, ended: gateCounts{}}
+	g.limiter = throttle.New(g.clock.Now(), o.Options)
 	return g
 }
 
@@ -128,8 +128,6 @@ type kindChange struct {
 	then throttle.Kind
 }
 
-func (g *Gate) now() unit.Instant { return unit.Instant(time.Since(g.start)) + 1 }
-
 // Limit returns how many writes may be in flight now, and how many wait. It is for reports.
 func (g *Gate) Limit() (limit float64, waiting int) {
 	g.mu.Lock()
@@ -168,7 +166,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
 	t := &turn{begin: make(chan struct{})}
 	g.mu.Lock()
-	g.limiter.Want(g.now(), kind)
+	g.limiter.Want(g.clock.Now(), kind)
 	g.lines[kind] = append(g.lines[kind], t)
 	g.advance()
 	g.mu.Unlock()
@@ -189,7 +187,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 			return nil
 		}
 		g.ended[gateCount{kind: kind, answer: throttle.Withdrawn}]++
-		g.limiter.Done(g.now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
+		g.limiter.Done(g.clock.Now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
 		g.advance()
 		return err
 	}
@@ -201,7 +199,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 // leave ends a write for which enter succeeded.
 func (g *Gate) leave(o throttle.Outcome) {
 	g.mu.Lock()
-	why := g.limiter.Done(g.now(), o)
+	why := g.limiter.Done(g.clock.Now(), o)
 	g.ended[gateCount{kind: o.Kind, answer: o.Answer}]++
 	g.advance()
 	g.mu.Unlock()
@@ -212,7 +210,7 @@ func (g *Gate) leave(o throttle.Outcome) {
 
 // advance begins the writes that may begin now, and sets the timer for those that may begin later. g.mu is locked.
 func (g *Gate) advance() {
-	now := g.now()
+	now := g.clock.Now()
 	for kind, ok := g.limiter.Next(now); ok; kind, ok = g.limiter.Next(now) {
 		line := g.lines[kind]
 		for line[0].phase == turnGaveUp {

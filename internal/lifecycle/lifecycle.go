@@ -43,6 +43,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -190,6 +191,7 @@ type controller struct {
 
 	facts   chan fact
 	start   time.Time
+	clock   *clock.Clock
 	monitor *corelifecycle.Monitor
 	lanes   lanes
 
@@ -207,14 +209,12 @@ func newController(o Options, a api, r recorders) *controller {
 		o.Leads = func() bool { return true }
 	}
 	c := &controller{
-		o: o, api: a, recorders: r, metrics: o.Metrics, facts: make(chan fact, factsMax), start: time.Now(),
+		o: o, api: a, recorders: r, metrics: o.Metrics, facts: make(chan fact, factsMax), start: time.Now(), clock: clock.New(),
 		lanes: newLanes(o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[corelifecycle.PodID]*corev1.Pod{},
 	}
-	c.monitor = corelifecycle.New(c.now(), o.Health)
+	c.monitor = corelifecycle.New(c.clock.Now(), o.Health)
 	return c
 }
-
-func (c *controller) now() unit.Instant { return unit.Instant(time.Since(c.start)) + 1 }
 
 func (c *controller) tell(ctx context.Context, f fact) {
 	select {
@@ -261,16 +261,16 @@ func (c *controller) run(ctx context.Context) {
 				slog.Info("lifecycle controller has its first lists", "after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
 			}
 			began := time.Now()
-			d := c.monitor.Advance(c.now())
+			d := c.monitor.Advance(c.clock.Now())
 			c.metrics.pass.Observe(time.Since(began).Seconds())
 			c.carryOut(d)
 			if !d.Wake.IsZero() {
-				timer.Reset(max(0, d.Wake.Sub(c.now())))
+				timer.Reset(max(0, d.Wake.Sub(c.clock.Now())))
 			}
 		}
 		select {
 		case f := <-c.facts:
-			f(c.now())
+			f(c.clock.Now())
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -283,7 +283,7 @@ func (c *controller) hearAll() {
 	for {
 		select {
 		case f := <-c.facts:
-			f(c.now())
+			f(c.clock.Now())
 		default:
 			return
 		}

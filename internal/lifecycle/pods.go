@@ -64,7 +64,7 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 		slog.Info("pod deleted", "pod", name, "node", a.Node, "why", reasonOf(a.Do))
 		if a.Do == corelifecycle.Evict {
 			c.metrics.podDeletions.Inc()
-			c.metrics.podDeletionTime.Observe(c.now().Sub(a.Due).Seconds())
+			c.metrics.podDeletionTime.Observe(c.clock.Now().Sub(a.Due).Seconds())
 		}
 	case apierrors.IsNotFound(err):
 		return nil

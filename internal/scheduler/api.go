@@ -109,7 +109,7 @@ func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
 	if !m.o.Leads() {
 		return false
 	}
-	body, needed, err := conditionPatch(f, m.clock())
+	body, needed, err := conditionPatch(f, m.clock.Time())
 	if err == nil && needed {
 		began := time.Now()
 		if err = m.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body); !kube.IsWithdrawn(ctx) {

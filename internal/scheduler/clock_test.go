@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -86,7 +87,7 @@ func TestClocksThatJump(t *testing.T) {
 				j := &jumping{}
 				f := &faraway{cluster: newCluster(t), asked: map[string]int{}, away: true}
 				m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
-					m.api, m.clock = f, j.now
+					m.api, m.clock = f, clock.From(j.now, clock.Start)
 				})
 				defer stop()
 				full := testNode("full", "1")
@@ -148,7 +149,7 @@ func TestHungBindsAndClocks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := &jumping{}
 				h := &hanging{cluster: newCluster(t), binds: make(chan struct{}), onWire: true, sent: map[string]bool{}}
-				m, _, stop := startPrepared(h.cluster, 2, func(m *mind) { m.api, m.clock = h, j.now })
+				m, _, stop := startPrepared(h.cluster, 2, func(m *mind) { m.api, m.clock = h, clock.From(j.now, clock.Start) })
 				defer stop()
 				m.nodeHandler().OnAdd(testNode("n", "20"), true)
 				m.tell(context.Background(), synced(m))
@@ -195,7 +196,7 @@ func TestConditionsAndClocks(t *testing.T) {
 // affect them.
 func TestTimeIsNotTheWalls(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
-	times := map[string]time.Time{"the mind's": m.start, "health's": m.o.Health.start, "the clock's": m.clock()}
+	times := map[string]time.Time{"the mind's": m.clock.At(clock.Start), "health's": m.o.Health.start, "the clock's": m.clock.Time()}
 	for what, at := range times {
 		if at == at.Round(0) {
 			t.Errorf("%s time has no monotonic reading", what)
@@ -208,15 +209,14 @@ func TestTimeIsNotTheWalls(t *testing.T) {
 func TestNowGoesOn(t *testing.T) {
 	j := &jumping{}
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
-	m.clock = func() time.Time { return m.start }
-	if now := m.now(); now <= 0 {
+	if now := m.clock.Now(); now <= 0 {
 		t.Errorf("it begins at %v", now)
 	}
-	m.clock = j.now
-	last := m.now()
+	m.clock = clock.From(j.now, clock.Start)
+	last := m.clock.Now()
 	for _, d := range []time.Duration{time.Hour, -2 * time.Hour, time.Second, -time.Minute, 0, time.Minute} {
 		j.jump(d)
-		now := m.now()
+		now := m.clock.Now()
 		if now < last || d > 0 && now.Sub(last) < d {
 			t.Errorf("after a jump of %v it is %v later", d, now.Sub(last))
 		}

@@ -78,7 +78,7 @@ func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	if i := slices.IndexFunc(m.held, func(p placed) bool { return p.Pod.ID == v.ID }); i >= 0 {
 		p := m.held[i]
 		m.held = slices.Delete(m.held, i, i+1)
-		m.settle(m.now(), p, corescheduler.BindWithdrawn)
+		m.settle(m.clock.Now(), p, corescheduler.BindWithdrawn)
 	}
 }
 
@@ -116,7 +116,7 @@ func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v coresch
 	condition, changed := conditionOf(victim, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 		Message: m.nameFor(preemptor) + ": preempting to accommodate a higher priority pod",
-	}, m.clock())
+	}, m.clock.Time())
 	if changed {
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": victim.UID},

@@ -43,6 +43,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -213,9 +214,7 @@ type mind struct {
 
 	// facts are the facts that wait for the loop. All other goroutines use this channel to reach the fields below.
 	facts  chan fact
-	clock  func() time.Time // time.Now, except in tests; the difference of two times is monotonic
-	start  time.Time
-	last   unit.Instant // the last result of now
+	clock  *clock.Clock
 	placer *corescheduler.Placer
 
 	// synced says that all first lists have arrived.
@@ -258,8 +257,7 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 		evictions: newLatest[corescheduler.PodID, eviction](),
 		questions: newLatest[corescheduler.PodID, question](),
 		facts:     make(chan fact, factsMax),
-		clock:     time.Now,
-		start:     time.Now(),
+		clock:     clock.New(),
 		placer: corescheduler.New(corescheduler.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
 		}),
@@ -280,18 +278,6 @@ func (m *mind) nameFor(p corescheduler.Pod) string {
 
 // recorderFor returns the recorder for Events about a pod, or about other pods because of it.
 func (m *mind) recorderFor(p corescheduler.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
-
-// now returns the present time, which is above zero, as unit.Instant requires. If the clock goes back (a monotonic one
-// should not), time continues from the last value; otherwise, everything that is due would wait for the clock.
-func (m *mind) now() unit.Instant {
-	now := unit.Instant(m.clock().Sub(m.start)) + 1
-	if now < m.last {
-		m.start = m.start.Add(now.Sub(m.last))
-		now = m.last
-	}
-	m.last = now
-	return now
-}
 
 // tell hands a fact to the scheduling loop. It blocks while factsMax facts wait.
 func (m *mind) tell(ctx context.Context, f fact) {
@@ -318,13 +304,13 @@ func (m *mind) run(ctx context.Context) {
 		m.sendHeld(ctx)
 		if m.synced && !reported {
 			reported = true
-			slog.Info("scheduler has its first lists", "after", m.clock().Sub(m.start).Round(time.Millisecond),
+			slog.Info("scheduler has its first lists", "after", m.clock.Now().Sub(clock.Start).Round(time.Millisecond),
 				"pending", m.placer.Pending())
 		}
-		if m.mayPlace(m.now()) && m.placeOne(ctx) {
+		if m.mayPlace(m.clock.Now()) && m.placeOne(ctx) {
 			continue
 		}
-		now := m.now()
+		now := m.clock.Now()
 		if wake := m.wakeAt(now); !wake.IsZero() {
 			timer.Reset(max(0, wake.Sub(now)))
 		}
@@ -332,7 +318,7 @@ func (m *mind) run(ctx context.Context) {
 		select {
 		case f := <-m.facts:
 			m.o.Health.begins()
-			f(m.now())
+			f(m.clock.Now())
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -403,7 +389,7 @@ func (m *mind) hearAll() {
 	for {
 		select {
 		case f := <-m.facts:
-			f(m.now())
+			f(m.clock.Now())
 		default:
 			return
 		}
@@ -412,7 +398,7 @@ func (m *mind) hearAll() {
 
 // placeOne makes one decision and carries it out. It returns false if no pod is ready.
 func (m *mind) placeOne(ctx context.Context) bool {
-	began := m.now()
+	began := m.clock.Now()
 	d, ok := m.placer.Next(began)
 	if !ok {
 		return false
@@ -421,7 +407,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		m.questions.put(d.Pod.ID, question{pod: d.Pod, nodes: d.Asked, offers: d.Offers, why: d.Failure, began: began})
 		return true
 	}
-	took := m.now().Sub(began)
+	took := m.clock.Now().Sub(began)
 	m.o.Metrics.decisionTime.Observe(took.Seconds())
 	if d.Failure != nil {
 		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
@@ -594,7 +580,7 @@ func (m *mind) unplaced(p corescheduler.Pod, reason, message, nominated string) 
 		return
 	}
 	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", cut(message, messageMax))
-	m.failures.put(p.ID, failure{pod, reason, cut(message, conditionMax), nominated})
+	m.failures.put(p.ID, failure{pod: pod, reason: reason, message: cut(message, conditionMax), nominated: nominated})
 }
 
 // cut returns s, shortened to at most this many bytes, with a mark if it was.

@@ -172,7 +172,7 @@ func TestAnswersCount(t *testing.T) {
 	m, _ := idle(pod)
 	m.api, m.synced, m.binding = c, true, 10
 	m.bind(t.Context(), decided(pod))
-	now := m.now().Add(time.Hour)
+	now := m.clock.Now().Add(time.Hour)
 	if !m.mayPlace(now) {
 		t.Error("no answer for an hour, and nothing is decided ahead")
 	}

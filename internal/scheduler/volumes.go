@@ -71,7 +71,7 @@ func (m *mind) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error
 // settleVolumes binds the pods whose volumes are bound, and makes those try again whose volumes will not be. The pods
 // enter the line of their node only now, because one that waits for a provisioner for minutes must not delay others.
 func (m *mind) settleVolumes(ctx context.Context) {
-	now := m.now()
+	now := m.clock.Now()
 	for _, s := range m.placer.VolumesSettled(now) {
 		m.binding++
 		p := placed{Decision: s.Decision, began: s.Since, flight: m.launch(s.Decision.Pod.ID)}

@@ -185,6 +185,8 @@ func trim(obj runtime.Object) {
 	case *appsv1.ReplicaSet:
 		o.Spec.Template, o.Status = corev1.PodTemplateSpec{}, appsv1.ReplicaSetStatus{}
 	case *appsv1.StatefulSet:
-		o.Spec.Template, o.Spec.VolumeClaimTemplates, o.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
+		o.Spec.Template = corev1.PodTemplateSpec{}
+		o.Spec.VolumeClaimTemplates = nil
+		o.Status = appsv1.StatefulSetStatus{}
 	}
 }

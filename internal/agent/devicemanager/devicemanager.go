@@ -48,10 +48,10 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	coredevicemanager "github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
 )
 
@@ -65,9 +65,9 @@ type Options struct {
 
 // Keeper manages a node's device plugins.
 type Keeper struct {
-	o      Options
-	origin time.Time
-	news   chan struct{} // has a value when Options.Changed must be called
+	o     Options
+	clock *clock.Clock
+	news  chan struct{} // has a value when Options.Changed must be called
 
 	mu      sync.Mutex // guards everything that follows
 	book    *coredevicemanager.Book
@@ -86,12 +86,10 @@ type Held struct {
 // New prepares a Keeper; Run opens the socket.
 func New(o Options) *Keeper {
 	return &Keeper{
-		o: o, origin: time.Now().Add(-time.Second), news: make(chan struct{}, 1),
+		o: o, clock: clock.From(time.Now, clock.LongAgo), news: make(chan struct{}, 1),
 		book: coredevicemanager.NewBook(), plugins: map[string]*deviceplugin.Plugin{}, held: map[string]map[string][]Held{},
 	}
 }
-
-func (k *Keeper) now() unit.Instant { return unit.Instant(time.Since(k.origin)) }
 
 // Run accepts registrations until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
@@ -114,7 +112,7 @@ func (k *Keeper) tell(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		k.mu.Lock()
-		now := k.now()
+		now := k.clock.Now()
 		gone, wake := k.book.Expire(now), k.book.Wake()
 		k.mu.Unlock()
 		if gone != nil {
@@ -177,7 +175,7 @@ func (k listener) Lost(p *deviceplugin.Plugin, err error) {
 	slog.Warn("device plugin lost", "resource", p.Resource, "expected within", coredevicemanager.Grace, "err", err)
 	k.update(p.Resource, func() {
 		delete(k.plugins, p.Resource)
-		k.book.Lost(k.now(), p.Resource)
+		k.book.Lost(k.clock.Now(), p.Resource)
 	})
 }
 
@@ -221,7 +219,7 @@ func (k *Keeper) Recall(published []coredevicemanager.Amount) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.book.Recalled() {
-		k.book.Recall(k.now(), published)
+		k.book.Recall(k.clock.Now(), published)
 		k.changed()
 	}
 }
@@ -247,9 +245,9 @@ func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why 
 	asked := asks(pod, held)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	why, end := k.book.Wait(k.now(), unit.Instant(since.Sub(k.origin)), asked)
+	why, end := k.book.Wait(k.clock.Now(), k.clock.Instant(since), asked)
 	if !end.IsZero() {
-		until = k.origin.Add(time.Duration(end))
+		until = k.clock.At(end)
 	}
 	return why, until
 }
@@ -372,7 +370,7 @@ func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, err
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Held{d.Resource, d.IDs, k.nodes(d), needs})
+		out = append(out, Held{Resource: d.Resource, IDs: d.IDs, Nodes: k.nodes(d), Needs: needs})
 	}
 	slices.SortFunc(out, func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
 	return out, nil

@@ -153,8 +153,8 @@ func (g *Guard) reclaim(ctx context.Context, p *pass, r eviction.Reclaim) {
 		}
 		slog.Info("reclaimed before evicting", "step", r.Step, "signal", r.Signal, "until", r.Until, "took", time.Since(began).Round(time.Millisecond), "err", err)
 		g.mu.Lock()
-		g.done[r.Step] = g.instant(time.Now())
+		g.done[r.Step] = g.clock.Instant(time.Now())
 		g.mu.Unlock()
-		g.clock.Ring()
+		g.kernel.Ring()
 	}()
 }

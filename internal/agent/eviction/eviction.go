@@ -83,6 +83,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -139,10 +140,10 @@ type Options struct {
 // Guard evicts pods of one node. The goroutine of Run alone uses the fields above mu.
 type Guard struct {
 	o       Options
-	clock   *epoll.Clock
+	kernel  *epoll.Clock
 	alarms  func() []epoll.Source
 	decider *eviction.Decider
-	began   time.Time
+	clock   *clock.Clock
 
 	deadlines map[types.UID]*deadline     // of the pods that this agent evicted
 	recalled  map[types.UID]pods.Eviction // the pods that agents before this one evicted; read only after New
@@ -175,19 +176,17 @@ type deadline struct {
 
 // New prepares a Guard. It reads from the journal what agents before this one evicted.
 func New(o Options) (*Guard, error) {
-	clock, err := epoll.New()
+	kernel, err := epoll.New()
 	if err != nil {
 		return nil, err
 	}
 	g := &Guard{
-		o: o, clock: clock, decider: eviction.New(o.Config), began: time.Now().Add(-time.Second),
+		o: o, kernel: kernel, decider: eviction.New(o.Config), clock: clock.New(),
 		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{}, recalled: map[types.UID]pods.Eviction{},
 	}
 	g.alarms = g.openAlarms
 	return g, g.remember()
 }
-
-func (g *Guard) instant(t time.Time) unit.Instant { return unit.Instant(t.Sub(g.began)) }
 
 // Pressure returns the present conditions, sorted.
 func (g *Guard) Pressure() []eviction.Condition {
@@ -231,7 +230,7 @@ var threadName = []byte("eviction\x00")
 
 // Run makes checks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
-	defer context.AfterFunc(ctx, g.clock.Ring)()
+	defer context.AfterFunc(ctx, g.kernel.Ring)()
 	defer g.telling.Wait()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -256,7 +255,7 @@ func (g *Guard) watch(ctx context.Context) error {
 		slog.Debug("thread not named", "err", err)
 	}
 	for _, s := range g.alarms() {
-		if err := g.clock.Add(s); err != nil {
+		if err := g.kernel.Add(s); err != nil {
 			slog.Warn("alarm not set, the poll has to do", "err", err)
 			g.rings = 0
 		}
@@ -264,7 +263,7 @@ func (g *Guard) watch(ctx context.Context) error {
 	var why []string
 	for ctx.Err() == nil {
 		wake := g.lookCheaply(ctx, why)
-		rang, err := g.clock.Wait(time.Until(wake))
+		rang, err := g.kernel.Wait(time.Until(wake))
 		if err != nil {
 			return fmt.Errorf("watch the node's resources: %w", err)
 		}
@@ -313,7 +312,7 @@ func threadTime() time.Duration {
 // look makes one check and returns when the next one is due. why names the notifications that led to it.
 func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	p := &pass{why: why, began: time.Now()}
-	g.looked, p.now = p.began, g.instant(p.began)
+	g.looked, p.now = p.began, g.clock.Instant(p.began)
 	p.facts = g.facts(p.now)
 	p.facts.Quick = g.decider.Quiet(p.now, p.facts.Signals) && !g.limitsAreDue(p.now)
 	if !p.facts.Quick || len(g.deadlines) > 0 || p.began.Before(g.recallEnd) {
@@ -325,7 +324,7 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 		// A pod may die while the pods are being read. If the signals were read before it freed memory, and its usage
 		// after, both would miss that memory. So the signals are read again last. What was freed in between then counts
 		// twice, and that evicts no pod.
-		p.now = g.instant(time.Now())
+		p.now = g.clock.Instant(time.Now())
 		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
 	}
@@ -334,7 +333,7 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	g.carryOut(ctx, p)
 	g.meet(p.present)
 	g.holdOwn(p)
-	return g.next(g.began.Add(time.Duration(p.decision.Wake)))
+	return g.next(g.clock.At(p.decision.Wake))
 }
 
 // holdOwn locks the agent's memory while a memory threshold is near, and for a while longer.

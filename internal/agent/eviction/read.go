@@ -52,7 +52,9 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 	} else {
 		g.complaints.about("process ids", err)
 	}
-	f.Signals, f.Memory, f.Disks = s, m, g.disks(s, now)
+	f.Signals = s
+	f.Memory = m
+	f.Disks = g.disks(s, now)
 	return charged
 }
 
@@ -187,10 +189,10 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
-		out.KillAt = g.instant(p.KillAt)
+		out.KillAt = g.clock.Instant(p.KillAt)
 	}
 	if p.Ended {
-		out.KillAt, out.Used = out.KillAt.Earlier(g.instant(g.looked)), &eviction.Usage{}
+		out.KillAt, out.Used = out.KillAt.Earlier(g.clock.Instant(g.looked)), &eviction.Usage{}
 		if g.o.Storage != nil {
 			g.o.Storage.Fill(p.Pod, &out)
 		}

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -76,7 +77,7 @@ type Options struct {
 // Collector removes images. It is safe for concurrent use.
 type Collector struct {
 	o     Options
-	began time.Time
+	clock *clock.Clock
 	turn  chan struct{} // holds one token; the goroutine that took it looks and sweeps
 	// which images were seen, and when; used only with turn's token
 	memory  *coreimagegc.Collector
@@ -91,13 +92,11 @@ func New(o Options) *Collector {
 	if o.Removed == nil {
 		o.Removed = func(string) {}
 	}
-	c := &Collector{o: o, began: time.Now(), turn: make(chan struct{}, 1)}
-	c.memory = coreimagegc.New(o.Config, c.now())
+	c := &Collector{o: o, clock: clock.New(), turn: make(chan struct{}, 1)}
+	c.memory = coreimagegc.New(o.Config, c.clock.Now())
 	c.turn <- struct{}{}
 	return c
 }
-
-func (c *Collector) now() unit.Instant { return unit.Instant(1).Add(time.Since(c.began)) }
 
 // Run looks at once, so that ages count from then, and collects every few minutes until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
@@ -142,7 +141,7 @@ func (c *Collector) Collect(ctx context.Context) error {
 			return err
 		}
 		var problems []error
-		for _, image := range c.memory.Old(c.now()) {
+		for _, image := range c.memory.Old(c.clock.Now()) {
 			problems = append(problems, c.remove(ctx, image, "age"))
 		}
 		return errors.Join(append(problems, c.collectByUse(ctx))...)
@@ -196,7 +195,7 @@ func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
 // stop it.
 func (c *Collector) sweep(ctx context.Context, enough func(disk.Usage) bool) (bool, error) {
 	var problems []error
-	for _, image := range c.memory.Removable(c.now()) {
+	for _, image := range c.memory.Removable(c.clock.Now()) {
 		u, err := c.o.Disk(c.o.Dir)
 		if err != nil {
 			return false, fmt.Errorf("collect images: %w", err)
@@ -263,7 +262,7 @@ func (c *Collector) look(ctx context.Context) error {
 		}
 		seen = append(seen, one)
 	}
-	c.memory.Observe(c.now(), seen)
+	c.memory.Observe(c.clock.Now(), seen)
 	return nil
 }
 

@@ -49,11 +49,11 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -156,10 +156,10 @@ const (
 
 // Keeper keeps one Node and its Lease up to date.
 type Keeper struct {
-	o      Options
-	origin time.Time
-	facts  chan heartbeat.Fact
-	now    func() time.Time
+	o     Options
+	clock *clock.Clock
+	facts chan heartbeat.Fact
+	now   func() time.Time
 
 	complaints complaints
 
@@ -196,7 +196,7 @@ func New(o Options) (*Keeper, error) {
 	if o.Announce == nil {
 		o.Announce = func(context.Context) {}
 	}
-	return &Keeper{o: o, now: time.Now, origin: time.Now().Add(-time.Second), facts: make(chan heartbeat.Fact, 16)}, nil
+	return &Keeper{o: o, now: time.Now, clock: clock.New(), facts: make(chan heartbeat.Fact, 16)}, nil
 }
 
 // Node returns the agent's own Node as the API server last delivered it; nil before the registration. The caller must
@@ -220,8 +220,6 @@ func (k *Keeper) tell(f heartbeat.Fact) {
 	}
 }
 
-func (k *Keeper) instant() unit.Instant { return unit.Instant(k.now().Sub(k.origin)) }
-
 // Run reports the Node's status and renews its Lease until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	k.o.Recorder.Eventf(k.ref(), corev1.EventTypeNormal, "Starting", "Starting plimsoll agent %s", kubeletVersion())
@@ -230,7 +228,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	running.Go(func() { k.watch(ctx) })
 	defer k.drain(cancel, &running)
 
-	beat := heartbeat.New(k.o.Rhythm, k.instant())
+	beat := heartbeat.New(k.o.Rhythm, k.clock.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen []heartbeat.Fact
@@ -242,7 +240,7 @@ func (k *Keeper) Run(ctx context.Context) {
 				seen = append(seen, heartbeat.Fact{Kind: heartbeat.MainLoopTurned})
 			}
 		}
-		now := k.instant()
+		now := k.clock.Now()
 		d := beat.Step(now, seen...)
 		seen = seen[:0]
 		k.act(ctx, &running, beat.AttemptMax(), d)
@@ -356,7 +354,9 @@ func (k *Keeper) gone(uid types.UID) {
 		return
 	}
 	slog.Warn("node object was deleted: registering again", "node", k.o.Name)
-	k.base, k.computed, k.lease = nil, nil, nil
+	k.base = nil
+	k.computed = nil
+	k.lease = nil
 	k.tell(heartbeat.Fact{Kind: heartbeat.NodeGone})
 }
 

@@ -35,7 +35,7 @@ func (r *Runner) Present() []Present {
 		}
 		p.Static = e.static
 		if e.stop != nil {
-			p.KillAt = r.origin.Add(time.Duration(e.stop.Deadline))
+			p.KillAt = r.clock.At(e.stop.Deadline)
 		}
 		e.mu.Unlock()
 		out = append(out, p)

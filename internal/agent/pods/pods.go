@@ -35,6 +35,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -182,7 +183,7 @@ type Runner struct {
 	report *reporter
 	static *staticPods
 	oom    *oomWatch
-	origin time.Time
+	clock  *clock.Clock
 
 	starts *startsLine   // slots of pods starting
 	stops  chan struct{} // slots of stops that the runtime works on
@@ -224,7 +225,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 		pulls = pullsUnlimited
 	}
 	r := &Runner{
-		Options: o, exits: exits, origin: time.Now().Add(-time.Second),
+		Options: o, exits: exits, clock: clock.New(),
 		starts: newStartsLine(o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
 		removals: make(chan struct{}, removalsAtOnce),
 		pods:     map[types.UID]*entry{},
@@ -266,13 +267,12 @@ func (r *Runner) Run(ctx context.Context) error {
 func (r *Runner) LastRead() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.origin.Add(time.Duration(r.lastSync))
+	return r.clock.At(r.lastSync)
 }
 
 // now returns the runner's monotonic clock and the calendar.
 func (r *Runner) now() (unit.Instant, unit.Wall) {
-	t := time.Now()
-	return unit.Instant(t.Sub(r.origin)), unit.WallOf(t)
+	return r.clock.Now(), unit.WallOf(time.Now())
 }
 
 // Healthy reports whether the runner made progress lately: its relist answered within limit.

@@ -2,12 +2,13 @@ package pods
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 )
 
 // testRunner is a runner without a runtime and an API server: enough for what only translates.
@@ -15,7 +16,7 @@ func testRunner() *Runner {
 	r := &Runner{Options: Options{
 		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
-	}, origin: time.Now().Add(-time.Second)}
+	}, clock: clock.New()}
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
 	return r

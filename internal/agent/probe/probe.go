@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -58,10 +59,10 @@ type Container struct {
 // Prober runs the probes of the containers on this node. It is safe for concurrent use.
 type Prober struct {
 	Options
-	ctx    context.Context
-	born   time.Time // containers that started before were started by an earlier agent
-	origin time.Time // the core's Instants count from here
-	total  *prometheus.CounterVec
+	ctx   context.Context
+	born  time.Time // containers that started before were started by an earlier agent
+	clock *clock.Clock
+	total *prometheus.CounterVec
 
 	// The fields below are guarded by mu.
 	mu    sync.Mutex
@@ -94,8 +95,10 @@ type run struct {
 
 // New returns a Prober that runs probes until ctx ends.
 func New(ctx context.Context, o Options) *Prober {
-	now := time.Now()
-	p := &Prober{Options: o, ctx: ctx, born: now, origin: now.Add(-epoch), pods: map[types.UID]*pod{}, wheel: newWheel()}
+	p := &Prober{
+		Options: o, ctx: ctx, born: time.Now(), clock: clock.From(time.Now, clock.LongAgo),
+		pods: map[types.UID]*pod{}, wheel: newWheel(),
+	}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -112,14 +115,6 @@ func New(ctx context.Context, o Options) *Prober {
 	})
 	return p
 }
-
-// epoch is before the start of any container, so that Instants of containers that are older than the agent are
-// positive. Chosen.
-const epoch = 20 * 365 * 24 * time.Hour
-
-func (p *Prober) now() unit.Instant { return p.instant(time.Now()) }
-
-func (p *Prober) instant(t time.Time) unit.Instant { return max(unit.Instant(t.Sub(p.origin)), 1) }
 
 // probed yields the containers of pod that may have probes: main containers and sidecars.
 func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
@@ -164,7 +159,9 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 		t = &pod{runs: map[string]*run{}}
 		p.pods[of.UID] = t
 	}
-	t.pod, t.ip, t.stopping = of, ip, stopping
+	t.pod = of
+	t.ip = ip
+	t.stopping = stopping
 	for name, r := range t.runs {
 		if c, ok := running[name]; !ok || c.ID != r.id {
 			p.end(r)
@@ -194,7 +191,7 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 func (p *Prober) begin(t *pod, c *corev1.Container, specs probe.Specs, now Container) *run {
 	r := &run{pod: t, container: c, id: now.ID}
 	r.ctx, r.cancel = context.WithCancel(p.ctx)
-	r.core = probe.NewRun(specs, p.now(), p.instant(now.StartedAt), p.adopted(t.pod, c.Name, now))
+	r.core = probe.NewRun(specs, p.clock.Now(), p.clock.Instant(now.StartedAt), p.adopted(t.pod, c.Name, now))
 	return r
 }
 

@@ -34,7 +34,7 @@ func (w *wheel) set(r *run, wake unit.Instant) {
 // step applies answers to a run, begins the probes that are due, and updates the run's place in the queue. It returns
 // whether the verdict changed. The caller holds p.mu.
 func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
-	d := r.core.Step(p.now(), answers...)
+	d := r.core.Step(p.clock.Now(), answers...)
 	for _, b := range d.Begin {
 		q := question{run: r, begin: b, pod: r.pod.pod, container: r.container, id: r.id, ip: r.pod.ip, timeout: r.core.Timeout(b.Kind)}
 		go p.ask(r.ctx, q)
@@ -49,7 +49,7 @@ func (p *Prober) arm() {
 	if p.wheel.Len() == 0 || p.ctx.Err() != nil {
 		return // a timer that expires now finds no run due
 	}
-	wait := max(p.wheel.First().wake.Sub(p.now()), 0)
+	wait := max(p.wheel.First().wake.Sub(p.clock.Now()), 0)
 	if p.timer == nil {
 		p.timer = time.AfterFunc(wait, p.turn)
 		return
@@ -64,7 +64,7 @@ func (p *Prober) turn() {
 	if p.ctx.Err() != nil {
 		return
 	}
-	for now := p.now(); p.wheel.Len() > 0 && p.wheel.First().wake <= now; {
+	for now := p.clock.Now(); p.wheel.Len() > 0 && p.wheel.First().wake <= now; {
 		p.step(p.wheel.First()) // without answers the verdict cannot change
 	}
 	p.arm()
