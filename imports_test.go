@@ -111,8 +111,7 @@ internal/kube/translate: internal/core/... internal/kube/podfields
 internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
 internal/agent/criconfig: internal/core/admission
-internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
-    internal/core/unit internal/host/deviceplugin
+internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
 internal/agent/env:
 internal/agent/eviction: internal/clock internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
     internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
@@ -123,8 +122,7 @@ internal/agent/hook: internal/agent/probe internal/host/cri
 internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/metrics:
 internal/agent/dns:
-internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager
-    internal/core/unit internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
+internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted

@@ -92,7 +92,9 @@ func (b *board) placeCPUs(m machine.Machine, p *problems) {
 		ids++
 		sockets = append(sockets, m.Sockets[id])
 	}
-	inSocket, inDie, inCore := equalSpans("sockets", sockets, p), equalSpans("dies", m.Dies, p), equalSpans("threadSiblings", m.Cores, p)
+	inSocket := equalSpans("sockets", sockets, p)
+	inDie := equalSpans("dies", m.Dies, p)
+	inCore := equalSpans("threadSiblings", m.Cores, p)
 	if len(*p) > 0 {
 		return
 	}
@@ -100,7 +102,10 @@ func (b *board) placeCPUs(m machine.Machine, p *problems) {
 		p.add("threadSiblings, dies, sockets: %d, %d and %d CPUs in one: want each to be a multiple of the one before", inCore, inDie, inSocket)
 		return
 	}
-	b.sockets, b.dies, b.cores, b.threads = cpus/inSocket, inSocket/inDie, inDie/inCore, inCore
+	b.sockets = cpus / inSocket
+	b.dies = inSocket / inDie
+	b.cores = inDie / inCore
+	b.threads = inCore
 	shared := slices.SortedFunc(maps.Values(m.L3), func(a, c idset.Set) int { return a.Lowest() - c.Lowest() })
 	if !slices.EqualFunc(shared, m.Dies, idset.Set.Equal) {
 		p.add("l3: %v: QEMU's dies have one each: want %v", shared, m.Dies)

@@ -70,10 +70,16 @@ func (a *archive) add(name string, mode uint32, data []byte) {
 		return
 	}
 	a.inode++
-	const uid, gid, links, mtime, major, minor, rmajor, rminor, check = 0, 0, 1, 0, 0, 0, 0, 0, 0
+	const (
+		uid, gid = 0, 0
+		links    = 1
+		mtime    = 0
+		device   = 0 // the numbers of the devices that it is on and that it is
+		check    = 0
+	)
 	var header strings.Builder
 	header.WriteString("070701")
-	for _, n := range []int{a.inode, int(mode), uid, gid, links, mtime, len(data), major, minor, rmajor, rminor, len(name) + 1, check} {
+	for _, n := range []int{a.inode, int(mode), uid, gid, links, mtime, len(data), device, device, device, device, len(name) + 1, check} {
 		fmt.Fprintf(&header, "%08X", n)
 	}
 	header.WriteString(name + "\x00")

@@ -59,7 +59,9 @@ func (l launch) run(ctx context.Context) (*process, error) {
 	p.command.Args = append(p.command.Args,
 		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(l.files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", 4+len(l.files)))
 	p.command.ExtraFiles = append(append([]*os.File{}, l.files...), channelThere, monitorThere)
-	p.command.Stdin, p.command.Stdout, p.command.Stderr = l.stdin, l.console, p.said
+	p.command.Stdin = l.stdin
+	p.command.Stdout = l.console
+	p.command.Stderr = p.said
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.start(); err != nil {
 		return nil, errors.Join(err, channelHere.Close(), monitorHere.Close())

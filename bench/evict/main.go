@@ -84,7 +84,12 @@ const (
 )
 
 func lines(rates []string) []record.Line {
-	const all, crowd, cache, soft = "All rates", "110 pods that do nothing", "Page cache in use, memory to spare", "A hard line is met while a soft eviction waits its grace"
+	const (
+		all   = "All rates"
+		crowd = "110 pods that do nothing"
+		cache = "Page cache in use, memory to spare"
+		soft  = "A hard line is met while a soft eviction waits its grace"
+	)
 	out := []record.Line{
 		{Name: "p50_kill", Title: "threshold crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50}, Group: all},
 		{Name: "p99_kill", Title: "threshold crossed to killed, p99", Unit: "s", Bar: record.Bar{Max: barP99}, Group: all},

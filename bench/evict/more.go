@@ -137,7 +137,9 @@ const (
 
 // cached counts evictions while a pod reads a large file repeatedly.
 func (r *rig) cached(ctx context.Context, m *record.Measurement, runs int) error {
-	evictions, spared, most := 0, 0, int64(0)
+	evictions := 0
+	spared := 0
+	most := int64(0)
 	for n := range runs {
 		name := fmt.Sprintf("reader-%d", n)
 		if err := r.create(ctx, podNamed(name, "sleep", "infinity")); err != nil {

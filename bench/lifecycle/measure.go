@@ -217,7 +217,9 @@ func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) (victims []st
 	p.nodes.mu.Lock()
 	for _, name := range victims {
 		s := p.nodes.by[name]
-		over, unknown, tainted = later(over, renewed[name].Add(p.grace)), later(unknown, s.unknownAt), later(tainted, s.taintedAt)
+		over = later(over, renewed[name].Add(p.grace))
+		unknown = later(unknown, s.unknownAt)
+		tainted = later(tainted, s.taintedAt)
 	}
 	p.nodes.mu.Unlock()
 	m.Put("zone_unknown", unknown.Sub(over).Seconds(), len(victims))

@@ -31,7 +31,9 @@ type nodes struct {
 func (n *nodes) count() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.second, n.inSecond, n.most = 0, 0, 0
+	n.second = 0
+	n.inSecond = 0
+	n.most = 0
 }
 
 func (n *nodes) busiestSecond() int {
@@ -156,7 +158,9 @@ func (n *nodes) await(ctx context.Context, limit time.Duration, what string, is 
 func (n *nodes) describe() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	ready, unknown, taints := 0, 0, 0
+	ready := 0
+	unknown := 0
+	taints := 0
 	for _, s := range n.by {
 		switch s.ready {
 		case corev1.ConditionTrue:

@@ -75,7 +75,9 @@ func parseFlags(args []string) (config, error) {
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
-	c.labels, c.sides, c.upstreamArgs = commas(*labels), commas(*sides), strings.Fields(*upstreamArgs)
+	c.labels = commas(*labels)
+	c.sides = commas(*sides)
+	c.upstreamArgs = strings.Fields(*upstreamArgs)
 	var errs []error
 	bad := func(flag string, value any, want string) {
 		errs = append(errs, fmt.Errorf("--%s %v: %s", flag, value, want))

@@ -52,7 +52,9 @@ func (r *rig) profile(ctx context.Context, side, title string) (*profiles, error
 	}
 	if side == ours {
 		p.of[scheduler] = "https://127.0.0.1:" + strconv.Itoa(r.profilePort())
-		config.CAData, config.CAFile, config.Insecure = nil, "", true // its certificate is self-signed
+		config.CAData = nil
+		config.CAFile = ""
+		config.Insecure = true // its certificate is self-signed
 	}
 	if p.client, err = rest.HTTPClientFor(config); err != nil {
 		return nil, err

@@ -140,7 +140,9 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 	}
 	pods := r.pods.boundInAll()
 	spent := played.spent
-	used, wall, each := after.Less(before), time.Since(began).Seconds(), 1000/float64(pods)
+	used := after.Less(before)
+	wall := time.Since(began).Seconds()
+	each := 1000 / float64(pods)
 	for name, value := range map[string]float64{
 		"rate":      rate,
 		"writes":    spent.rate(),

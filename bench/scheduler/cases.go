@@ -209,7 +209,9 @@ func waitingPod(i int) *corev1.Pod {
 // fullNodes are nodes without room for pods of priority 0.
 func fullNodes(name string, nodes int) scenario {
 	s := s0(name, nodes)
-	s.perNode, s.ourPods, s.upstreamPods = 4, 1000, 100
+	s.perNode = 4
+	s.ourPods = 1000
+	s.upstreamPods = 100
 	if nodes >= largeNodes {
 		s.perNode, s.upstreamPods = 2, 20
 	}

@@ -21,7 +21,9 @@ const mixPodsPerNode = 4
 // is never met.
 func mixed(name string, o mixOptions) scenario {
 	s := s0(name, o.nodes)
-	s.perNode, s.upstreamPods, s.ourPods = 0, 200, 5000
+	s.perNode = 0
+	s.upstreamPods = 200
+	s.ourPods = 5000
 	if o.nodes >= largeNodes {
 		s.upstreamPods = 60
 	}

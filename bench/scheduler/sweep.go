@@ -45,10 +45,17 @@ func (o *options) sweep() (string, bool) {
 // exponent returns e of cost = c * at^e, by least squares of the logarithms. There must be at least two different
 // points.
 func exponent(at, cost []float64) float64 {
-	n, x, y, xx, xy := float64(len(at)), 0.0, 0.0, 0.0, 0.0
+	n := float64(len(at))
+	x := 0.0
+	y := 0.0
+	xx := 0.0
+	xy := 0.0
 	for i := range at {
 		lx, ly := math.Log(at[i]), math.Log(cost[i])
-		x, y, xx, xy = x+lx, y+ly, xx+lx*lx, xy+lx*ly
+		x = x + lx
+		y = y + ly
+		xx = xx + lx*lx
+		xy = xy + lx*ly
 	}
 	return (n*xy - x*y) / (n*xx - x*x)
 }

@@ -106,7 +106,10 @@ func (f agentFlags) options() (agent.Options, error) {
 		return o, fmt.Errorf("--memory-signal %q: want %s or %s", f.memorySignal, memorySignalUpstream, eviction.SignalAvailable)
 	}
 	o.ReclaimMemory = f.reclaimMemory
-	o.Kubeconfig, o.Config, o.Starts, o.CreateMissingCgroups = f.kubeconfig, config, f.starts, f.createMissingCgroups
+	o.Kubeconfig = f.kubeconfig
+	o.Config = config
+	o.Starts = f.starts
+	o.CreateMissingCgroups = f.createMissingCgroups
 	if o.Endpoint = f.endpoint; o.Endpoint == "" {
 		o.Endpoint = config.ContainerRuntimeEndpoint
 	}

@@ -30,7 +30,8 @@ them a KUBECONFIG that is set is kept, and then any cluster is reached, from any
 				return usageError{err}
 			}
 			chosen := o.Instance != "" || o.StateDir != ""
-			kept, kubeconfig, err := o, "", error(nil)
+			kept := o
+			kubeconfig := ""
 			if chosen || os.Getenv("KUBECONFIG") == "" {
 				if kept, err = cluster.Load(o); err == nil {
 					kubeconfig, err = cluster.AdminKubeconfig(kept)

@@ -134,7 +134,9 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 		file.Disable("NodeDeclaredFeatures")
 	}
 	s.o.Name, s.o.Profiles = file.Profiles[0].Name, file.Profiles
-	s.o.BackoffFirst, s.o.BackoffMax, s.o.Extenders = file.BackoffFirst, file.BackoffMax, file.Extenders
+	s.o.BackoffFirst = file.BackoffFirst
+	s.o.BackoffMax = file.BackoffMax
+	s.o.Extenders = file.Extenders
 	if file.LeaderElection != nil {
 		s.leader.fill(s.flags, file.LeaderElection)
 	}

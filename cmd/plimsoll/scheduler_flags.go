@@ -157,7 +157,9 @@ func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
 	}
 	o := &u.port.Options
 	o.API, o.AccessAPI = authentication, access
-	o.TokenTTL, o.AllowTTL, o.DenyTTL = orNone(u.tokenTTL), orNone(u.allowTTL), orNone(u.denyTTL)
+	o.TokenTTL = orNone(u.tokenTTL)
+	o.AllowTTL = orNone(u.allowTTL)
+	o.DenyTTL = orNone(u.denyTTL)
 	if o.Port != 0 && o.ClientCA == "" && !u.skipLookup {
 		o.ClusterCA = &serving.ClusterCA{}
 		if !u.tolerate {

@@ -114,7 +114,9 @@ func (e entry) header(size int) *tar.Header {
 	h := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(size), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
 	switch {
 	case e.link != "":
-		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.link, 0o777
+		h.Typeflag = tar.TypeSymlink
+		h.Linkname = e.link
+		h.Mode = 0o777
 	case e.name[len(e.name)-1] == '/':
 		h.Typeflag = tar.TypeDir
 	}

@@ -265,9 +265,16 @@ func (a *Agent) prepareNode(context.Context) error {
 		cloud = &node.Cloud{NodeIPs: a.o.NodeIPs}
 	}
 	o := nodeOptions(c)
-	o.Name, o.API, o.Runtime, o.Images, o.Recorder = a.o.NodeName, a.beats, a.runtime, a.runtime.Images, a.recorder
+	o.Name = a.o.NodeName
+	o.API = a.beats
+	o.Runtime = a.runtime
+	o.Images = a.runtime.Images
+	o.Recorder = a.recorder
 	o.Machine, o.Line = a.machine, a.line
-	o.Announce, o.Addresses, o.Cloud, o.Plugins = a.holdings.Announce, addresses.Find, cloud, a.plugins
+	o.Announce = a.holdings.Announce
+	o.Addresses = addresses.Find
+	o.Cloud = cloud
+	o.Plugins = a.plugins
 	o.Labels, o.Taints = a.o.Labels, slices.Concat(a.o.Taints, o.Taints)
 	o.DeclaredFeatures = declaredFeatures
 	o.MainLoop, o.Pressure = func() time.Time { return a.pods.LastRead() }, a.pressure
@@ -319,11 +326,21 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		return err
 	}
 	o := podOptions(c)
-	o.Node, o.RootDir, o.HostIPs = a.o.NodeName, a.o.RootDir, hostIPs
-	o.Client, o.Runtime, o.RuntimeName, o.Recorder, o.Metrics = a.client, a.runtime, a.runtimeName, a.recorder, a.metrics
+	o.Node = a.o.NodeName
+	o.RootDir = a.o.RootDir
+	o.HostIPs = hostIPs
+	o.Client = a.client
+	o.Runtime = a.runtime
+	o.RuntimeName = a.runtimeName
+	o.Recorder = a.recorder
+	o.Metrics = a.metrics
 	o.Volumes, o.Env = keeper, &env.Builder{Objects: cache, Services: a.services.in}
 	o.DNS = dns.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
-	o.Allocatable, o.Groups, o.Holdings, o.Devices, o.Admission = a.allocatable, a.groups, a.holdings, a.plugins, a.admission(ctx)
+	o.Allocatable = a.allocatable
+	o.Groups = a.groups
+	o.Holdings = a.holdings
+	o.Devices = a.plugins
+	o.Admission = a.admission(ctx)
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
 	o.Starts, o.Relist = starts, relist
 	o.Probes = probe.New(ctx, probe.Options{

@@ -34,10 +34,13 @@ func (o *Options) ports() []port {
 		{"lifecycle-port", o.LifecyclePort, false, childLifecycle},
 	}
 	if !o.NoControllerManager {
-		ports = append(ports, port{"controller-manager-port", o.ControllerManagerPort, false, childControllerManager})
+		ports = append(ports, port{flag: "controller-manager-port", number: o.ControllerManagerPort, user: childControllerManager})
 	}
 	if o.Agent {
-		ports = append(ports, port{"agent-port", o.AgentPort, true, childAgent}, port{"agent-health-port", o.AgentHealthPort, false, childAgent})
+		ports = append(ports,
+			port{flag: "agent-port", number: o.AgentPort, required: true, user: childAgent},
+			port{flag: "agent-health-port", number: o.AgentHealthPort, user: childAgent},
+		)
 	}
 	return ports
 }

@@ -131,9 +131,13 @@ func (s Status) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "PROCESS\tPID\tUPTIME\tRESTARTS\tRESIDENT\tLAST EXIT")
 	for _, c := range s.Children {
-		pid, uptime, resident := "-", "-", "-"
+		pid := "-"
+		uptime := "-"
+		resident := "-"
 		if c.PID != 0 {
-			pid, uptime, resident = fmt.Sprint(c.PID), c.Uptime.Truncate(time.Second).String(), mebibytes(unit.Bytes(c.ResidentBytes))
+			pid = fmt.Sprint(c.PID)
+			uptime = c.Uptime.Truncate(time.Second).String()
+			resident = mebibytes(unit.Bytes(c.ResidentBytes))
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", c.Name, pid, uptime, c.Restarts, resident, c.LastExit)
 	}

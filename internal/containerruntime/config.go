@@ -71,7 +71,9 @@ func (t *toml) line(depth int, text string) {
 // containerdConfig returns containerd-config.toml(5). Releases 1.6 and 1.7 read version 2 with one CRI plugin; 2.0
 // split the plugin in three and raised the version to 3 (docs/cri/config.md of each release).
 func containerdConfig(s settings) string {
-	o, version, v3 := s.options, 2, !s.version.before(2, 0)
+	o := s.options
+	version := 2
+	v3 := !s.version.before(2, 0)
 	if v3 {
 		version = 3
 	}

@@ -124,7 +124,10 @@ func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), erro
 	uid := made.UID
 	return func(h *hollow) {
 		h.uid, h.leaseVersion = uid, ""
-		h.since, h.readyAt, h.observed, h.spoken = now, now, corev1.ConditionTrue, corev1.ConditionTrue
+		h.since = now
+		h.readyAt = now
+		h.observed = corev1.ConditionTrue
+		h.spoken = corev1.ConditionTrue
 	}, nil
 }
 
@@ -284,7 +287,9 @@ func trimNode(obj apiruntime.Object) {
 			break
 		}
 	}
-	n.Labels, n.Annotations, n.Spec = nil, nil, corev1.NodeSpec{}
+	n.Labels = nil
+	n.Annotations = nil
+	n.Spec = corev1.NodeSpec{}
 }
 
 // nodeHandler passes on changes of the Nodes: deletions, and conditions that a controller set to Unknown.

@@ -163,7 +163,9 @@ func (j *Journal) openNewer() error {
 		f.Close()
 		return err
 	}
-	j.file, j.size, j.torn = f, size, last[0] != '\n'
+	j.file = f
+	j.size = size
+	j.torn = last[0] != '\n'
 	return nil
 }
 

@@ -47,32 +47,57 @@ type Kind struct {
 	NewList    func() runtime.Object
 }
 
+// object is a pointer to an API type.
+type object[T any] interface {
+	*T
+	runtime.Object
+}
+
+// namespaced returns the kind of the objects O, which live in namespaces, with their lists L.
+func namespaced[O, L any, PO object[O], PL object[L]](group schema.GroupVersion, resource string) Kind {
+	k := clusterWide[O, L, PO, PL](group, resource)
+	k.Namespaced = true
+	return k
+}
+
+// clusterWide returns the kind of the objects O, which live in no namespace, with their lists L.
+func clusterWide[O, L any, PO object[O], PL object[L]](group schema.GroupVersion, resource string) Kind {
+	k := unlisted[O, PO](group, resource)
+	k.NewList = func() runtime.Object { return PL(new(L)) }
+	return k
+}
+
+// unlisted returns the kind of the objects O, which are created and not kept.
+func unlisted[O any, PO object[O]](group schema.GroupVersion, resource string) Kind {
+	return Kind{GroupVersion: group, Resource: resource, New: func() runtime.Object { return PO(new(O)) }}
+}
+
 // The kinds that we use. A new kind is one entry here and, for a new group, one line in package scheme.
 var (
-	Pods                   = Kind{corev1.SchemeGroupVersion, "pods", true, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
-	Nodes                  = Kind{corev1.SchemeGroupVersion, "nodes", false, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
-	Services               = Kind{corev1.SchemeGroupVersion, "services", true, func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
-	Namespaces             = Kind{corev1.SchemeGroupVersion, "namespaces", false, func() runtime.Object { return &corev1.Namespace{} }, func() runtime.Object { return &corev1.NamespaceList{} }}
-	ConfigMaps             = Kind{corev1.SchemeGroupVersion, "configmaps", true, func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
-	Secrets                = Kind{corev1.SchemeGroupVersion, "secrets", true, func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
-	Events                 = Kind{corev1.SchemeGroupVersion, "events", true, func() runtime.Object { return &corev1.Event{} }, func() runtime.Object { return &corev1.EventList{} }}
-	ServiceAccounts        = Kind{corev1.SchemeGroupVersion, "serviceaccounts", true, func() runtime.Object { return &corev1.ServiceAccount{} }, func() runtime.Object { return &corev1.ServiceAccountList{} }}
-	ReplicationControllers = Kind{corev1.SchemeGroupVersion, "replicationcontrollers", true, func() runtime.Object { return &corev1.ReplicationController{} }, func() runtime.Object { return &corev1.ReplicationControllerList{} }}
-	ReplicaSets            = Kind{appsv1.SchemeGroupVersion, "replicasets", true, func() runtime.Object { return &appsv1.ReplicaSet{} }, func() runtime.Object { return &appsv1.ReplicaSetList{} }}
-	StatefulSets           = Kind{appsv1.SchemeGroupVersion, "statefulsets", true, func() runtime.Object { return &appsv1.StatefulSet{} }, func() runtime.Object { return &appsv1.StatefulSetList{} }}
-	DisruptionBudgets      = Kind{policyv1.SchemeGroupVersion, "poddisruptionbudgets", true, func() runtime.Object { return &policyv1.PodDisruptionBudget{} }, func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} }}
-	VolumeClaims           = Kind{corev1.SchemeGroupVersion, "persistentvolumeclaims", true, func() runtime.Object { return &corev1.PersistentVolumeClaim{} }, func() runtime.Object { return &corev1.PersistentVolumeClaimList{} }}
-	Volumes                = Kind{corev1.SchemeGroupVersion, "persistentvolumes", false, func() runtime.Object { return &corev1.PersistentVolume{} }, func() runtime.Object { return &corev1.PersistentVolumeList{} }}
-	StorageClasses         = Kind{storagev1.SchemeGroupVersion, "storageclasses", false, func() runtime.Object { return &storagev1.StorageClass{} }, func() runtime.Object { return &storagev1.StorageClassList{} }}
-	CSINodes               = Kind{storagev1.SchemeGroupVersion, "csinodes", false, func() runtime.Object { return &storagev1.CSINode{} }, func() runtime.Object { return &storagev1.CSINodeList{} }}
-	CSIDrivers             = Kind{storagev1.SchemeGroupVersion, "csidrivers", false, func() runtime.Object { return &storagev1.CSIDriver{} }, func() runtime.Object { return &storagev1.CSIDriverList{} }}
-	CSIStorageCapacities   = Kind{storagev1.SchemeGroupVersion, "csistoragecapacities", true, func() runtime.Object { return &storagev1.CSIStorageCapacity{} }, func() runtime.Object { return &storagev1.CSIStorageCapacityList{} }}
-	VolumeAttachments      = Kind{storagev1.SchemeGroupVersion, "volumeattachments", false, func() runtime.Object { return &storagev1.VolumeAttachment{} }, func() runtime.Object { return &storagev1.VolumeAttachmentList{} }}
-	Leases                 = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
-	TokenReviews           = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
-	Topologies             = Kind{topology.GroupVersion, topology.Resource, false, func() runtime.Object { return &topology.Object{} }, func() runtime.Object { return &topology.List{} }}
-	DeviceClasses          = Kind{resourcev1.SchemeGroupVersion, "deviceclasses", false, func() runtime.Object { return &resourcev1.DeviceClass{} }, func() runtime.Object { return &resourcev1.DeviceClassList{} }}
-	SubjectAccessReviews   = Kind{authorizationv1.SchemeGroupVersion, "subjectaccessreviews", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }, nil}
+	Pods                   = namespaced[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
+	Nodes                  = clusterWide[corev1.Node, corev1.NodeList](corev1.SchemeGroupVersion, "nodes")
+	Services               = namespaced[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "services")
+	Namespaces             = clusterWide[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
+	ConfigMaps             = namespaced[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps")
+	Secrets                = namespaced[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
+	Events                 = namespaced[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
+	ServiceAccounts        = namespaced[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
+	ReplicationControllers = namespaced[corev1.ReplicationController, corev1.ReplicationControllerList](corev1.SchemeGroupVersion, "replicationcontrollers")
+	ReplicaSets            = namespaced[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "replicasets")
+	StatefulSets           = namespaced[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "statefulsets")
+	DisruptionBudgets      = namespaced[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policyv1.SchemeGroupVersion, "poddisruptionbudgets")
+	VolumeClaims           = namespaced[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
+	Volumes                = clusterWide[corev1.PersistentVolume, corev1.PersistentVolumeList](corev1.SchemeGroupVersion, "persistentvolumes")
+	StorageClasses         = clusterWide[storagev1.StorageClass, storagev1.StorageClassList](storagev1.SchemeGroupVersion, "storageclasses")
+	CSINodes               = clusterWide[storagev1.CSINode, storagev1.CSINodeList](storagev1.SchemeGroupVersion, "csinodes")
+	CSIDrivers             = clusterWide[storagev1.CSIDriver, storagev1.CSIDriverList](storagev1.SchemeGroupVersion, "csidrivers")
+	CSIStorageCapacities   = namespaced[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](storagev1.SchemeGroupVersion, "csistoragecapacities")
+	VolumeAttachments      = clusterWide[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](storagev1.SchemeGroupVersion, "volumeattachments")
+	Leases                 = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
+	TokenReviews           = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
+	Topologies             = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
+	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion, "deviceclasses")
+	SubjectAccessReviews   = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
 )
 
 var (

@@ -227,7 +227,9 @@ func (l *eventLane) take(line *eventLine) *waitingEvent {
 		}
 		return e
 	}
-	l.running, l.waiting, l.about = false, nil, nil
+	l.running = false
+	l.waiting = nil
+	l.about = nil
 	return nil
 }
 

@@ -170,8 +170,16 @@ func (r *Result) JSON() ([]byte, error) {
 		Formulas       map[string]amounts `json:"formulas"`
 		Warnings       []string           `json:"warnings"`
 	}{
-		r.Report.For.Seconds(), r.Report.Samples, r.Report.Pods.Peak, used, perPod.String(), r.Report.PerPod.CPUPerHour.Seconds(),
-		of(r.Advice.System.CPU, r.Advice.System.Memory), of(r.Advice.Kube.CPU, r.Advice.Kube.Memory), formulas, append([]string{}, r.Advice.Warnings...),
+		Seconds:        r.Report.For.Seconds(),
+		Samples:        r.Report.Samples,
+		PodsMost:       r.Report.Pods.Peak,
+		Used:           used,
+		PerPod:         perPod.String(),
+		PerPodCPU:      r.Report.PerPod.CPUPerHour.Seconds(),
+		SystemReserved: of(r.Advice.System.CPU, r.Advice.System.Memory),
+		KubeReserved:   of(r.Advice.Kube.CPU, r.Advice.Kube.Memory),
+		Formulas:       formulas,
+		Warnings:       append([]string{}, r.Advice.Warnings...),
 	})
 	return b.Bytes(), err
 }

@@ -152,7 +152,9 @@ func (n *node) act(d heartbeat.Decision) {
 
 // request makes one request, with the content of the moment when it is sent.
 func (n *node) request(kind heartbeat.FactKind) {
-	w, sent, ready := n.w, n.w.now, n.says()
+	w := n.w
+	sent := n.w.now
+	ready := n.says()
 	took := latency + n.suffers.Delay
 	lost := n.suffers.Cut || took >= n.attemptMax
 	if lost {
@@ -189,7 +191,9 @@ func (n *node) setReady(ready lifecycle.Status, heartbeat unit.Wall) {
 	if n.ready != ready {
 		n.changed = n.w.wall(n.w.now)
 	}
-	n.ready, n.pressure, n.heartbeat = ready, lifecycle.False, heartbeat
+	n.ready = ready
+	n.pressure = lifecycle.False
+	n.heartbeat = heartbeat
 }
 
 // shown returns the node as it is in the API.

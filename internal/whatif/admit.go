@@ -244,7 +244,10 @@ func (a *Admission) Table() []byte {
 		}
 		for i, c := range p.Containers {
 			if i > 0 {
-				p.Pod, p.QoSClass, admitted, nodes = "", "", "", ""
+				p.Pod = ""
+				p.QoSClass = ""
+				admitted = ""
+				nodes = ""
 			}
 			t.line(p.Pod, p.QoSClass, admitted, nodes, c.Name, orElse(c.CPUs, "shared"), orElse(c.blocks(), "-"), orElse(c.devices(), "-"))
 		}

@@ -189,7 +189,9 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 		}
 		for _, v := range decision.Victims {
 			e.Victims = append(e.Victims, v.Namespace+"/"+v.Name)
-			e.Evictions = append(e.Evictions, Evicted{v.Namespace + "/" + v.Name, string(v.Cause), v.Grace.String(), v.Message})
+			e.Evictions = append(e.Evictions, Evicted{
+				Pod: v.Namespace + "/" + v.Name, Cause: string(v.Cause), Grace: v.Grace.String(), Message: v.Message,
+			})
 		}
 		for _, r := range decision.Reclaim {
 			facts.Done[r.Step] = now

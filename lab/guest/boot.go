@@ -242,10 +242,10 @@ func assembleRoot() error {
 		{"tmpfs", newRoot + "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
 	}
 	if dev, ok := disk[wire.DiskImageFS]; ok {
-		list = append(list, mounting{dev, newRoot + "/var/lib/containerd", "ext4", 0, writable})
+		list = append(list, mounting{source: dev, target: newRoot + "/var/lib/containerd", kind: "ext4", options: writable})
 	}
 	if dev, ok := disk[wire.DiskCargo]; ok {
-		list = append(list, mounting{dev, newRoot + wire.CargoDir, "ext4", unix.MS_RDONLY, "noload"})
+		list = append(list, mounting{source: dev, target: newRoot + wire.CargoDir, kind: "ext4", flags: unix.MS_RDONLY, options: "noload"})
 	}
 	if err := mountAll(list); err != nil {
 		return err

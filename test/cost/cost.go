@@ -218,7 +218,9 @@ func Spend(t testing.TB, length int) func() {
 		took := threadTime() - start
 		runtime.ReadMemStats(&after)
 		runtime.UnlockOSThread()
-		bytes, bytesMax, timeMax := int64(after.TotalAlloc-before.TotalAlloc), whole.Bytes, whole.CPU
+		bytes := int64(after.TotalAlloc - before.TotalAlloc)
+		bytesMax := whole.Bytes
+		timeMax := whole.CPU
 		bytesMax, timeMax = bytesMax+whole.BytesPerByte*int64(length), timeMax+whole.CPUPerByte*time.Duration(length)
 		if instrumented {
 			timeMax *= 10

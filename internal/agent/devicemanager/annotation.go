@@ -30,7 +30,7 @@ func write(held []Held) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("write annotation %s: %s: %w", Annotation, h.Resource, err)
 		}
-		out = append(out, heldText{h.Resource, h.IDs, h.Nodes, needs})
+		out = append(out, heldText{Resource: h.Resource, IDs: h.IDs, Nodes: h.Nodes, Needs: needs})
 	}
 	text, err := json.Marshal(out)
 	return string(text), err
@@ -51,7 +51,7 @@ func read(text string) ([]Held, error) {
 		if err := proto.Unmarshal(h.Needs, needs); err != nil {
 			return nil, fmt.Errorf("read annotation %s: entry %d: needs of %s: %w", Annotation, i, h.Resource, err)
 		}
-		out = append(out, Held{h.Resource, h.IDs, h.Nodes, needs})
+		out = append(out, Held{Resource: h.Resource, IDs: h.IDs, Nodes: h.Nodes, Needs: needs})
 	}
 	return out, nil
 }

@@ -62,7 +62,11 @@ func sameDevices(held []Held, assigned []numa.Devices) bool {
 func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
 	var envs []*runtimeapi.KeyValue
 	var mounts []*runtimeapi.Mount
-	env, path, node, note, cdi := merging("environment variable"), merging("mount"), merging("device node"), merging("annotation"), merging("CDI device")
+	env := merging("environment variable")
+	path := merging("mount")
+	node := merging("device node")
+	note := merging("annotation")
+	cdi := merging("CDI device")
 	for _, h := range held {
 		for _, key := range slices.Sorted(maps.Keys(h.Needs.GetEnvs())) {
 			if value := h.Needs.Envs[key]; env.add(h.Resource, key, value) {

@@ -150,7 +150,9 @@ func (m *Meter) read(ctx context.Context, anew bool) error {
 			pods[uid] = last
 		}
 	}
-	m.pods, m.disks, m.began = pods, layout, began
+	m.pods = pods
+	m.disks = layout
+	m.began = began
 	m.mu.Unlock()
 	return nil
 }

@@ -33,7 +33,11 @@ type Addresses struct {
 
 // ThisMachine returns a with functions that read this machine.
 func (a Addresses) ThisMachine() Addresses {
-	a.Lookup, a.Own, a.Of, a.Interfaces, a.Routes = lookUp, ownAddresses, addressesOf, interfaceNames, procfs.Default.DefaultInterfaces
+	a.Lookup = lookUp
+	a.Own = ownAddresses
+	a.Of = addressesOf
+	a.Interfaces = interfaceNames
+	a.Routes = procfs.Default.DefaultInterfaces
 	return a
 }
 

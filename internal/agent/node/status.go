@@ -191,7 +191,9 @@ func (k *Keeper) fill(node *corev1.Node) {
 	}
 	s.DaemonEndpoints.KubeletEndpoint.Port = k.o.Port
 	s.Images = k.images
-	s.RuntimeHandlers, s.Features, s.DeclaredFeatures = k.runtime.handlers, k.runtime.features, k.o.DeclaredFeatures
+	s.RuntimeHandlers = k.runtime.handlers
+	s.Features = k.runtime.features
+	s.DeclaredFeatures = k.o.DeclaredFeatures
 	s.VolumesInUse = nil // the agent attaches no volumes; those that a kubelet before it used are not in use any more
 	k.fillConditions(s)
 }
@@ -290,13 +292,17 @@ func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
 	} {
 		next := corev1.NodeCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.reason, Message: c.message}
 		if c.short {
-			next.Status, next.Reason, next.Message = corev1.ConditionTrue, c.shortReason, c.shortMessage
+			next.Status = corev1.ConditionTrue
+			next.Reason = c.shortReason
+			next.Message = c.shortMessage
 		}
 		k.setCondition(s, next)
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	if problems := k.problems(); len(problems) > 0 {
-		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", strings.Join(problems, ", ")
+		ready.Status = corev1.ConditionFalse
+		ready.Reason = "KubeletNotReady"
+		ready.Message = strings.Join(problems, ", ")
 		if len(problems) > 1 {
 			ready.Message = "[" + ready.Message + "]"
 		}

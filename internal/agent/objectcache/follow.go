@@ -190,7 +190,9 @@ func (c *Cache) publish(it *item, object metav1.Object) (done bool) {
 	object, done = strip(object)
 	c.mu.Lock()
 	first, same := !it.known, sameVersion(it.object, object)
-	it.known, it.object, it.err = true, object, nil
+	it.known = true
+	it.object = object
+	it.err = nil
 	var tell []types.UID
 	if first {
 		close(it.answered)

@@ -112,7 +112,10 @@ func (r *reader) use(f *os.File) error {
 	if r.file != nil {
 		r.file.Close()
 	}
-	r.file, r.offset, r.end, r.inside = f, 0, 0, false
+	r.file = f
+	r.offset = 0
+	r.end = 0
+	r.inside = false
 	info, err := f.Stat()
 	if err != nil {
 		return err

@@ -134,7 +134,9 @@ func logOptionsOf(q url.Values, now time.Time) (o logQuery, problems []string) {
 			q.Del("tailLines")
 		}
 	}
-	o.Follow, o.Timestamps, o.previous = flag("follow"), flag("timestamps"), flag("previous")
+	o.Follow = flag("follow")
+	o.Timestamps = flag("timestamps")
+	o.previous = flag("previous")
 	o.Tail = number("tailLines", 0)
 	if n := number("limitBytes", 1); n != nil {
 		o.LimitBytes = *n

@@ -238,7 +238,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 }
 
 func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server, start func(*http.Server, net.Listener) error) error {
-	server.ReadHeaderTimeout, server.IdleTimeout, server.MaxHeaderBytes = headerTime, idleTime, headerBytesMax
+	server.ReadHeaderTimeout = headerTime
+	server.IdleTimeout = idleTime
+	server.MaxHeaderBytes = headerBytesMax
 	// applies to requests that the guard refuses too; streams remove it
 	server.ReadTimeout, server.WriteTimeout = answerTime, answerTime
 	crowd := serving.NewCrowd(listener, s.slots.limits.connections, s.o.Metrics.ConnectionsRefused.Inc)

@@ -42,7 +42,7 @@ type target struct {
 }
 
 func targetOf(r *http.Request) target {
-	return target{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), types.UID(r.PathValue("uid"))}
+	return target{namespace: r.PathValue("namespace"), pod: r.PathValue("pod"), container: r.PathValue("container"), uid: types.UID(r.PathValue("uid"))}
 }
 
 // find returns the pod of t.
@@ -225,7 +225,11 @@ func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url
 		_ = back.SetDeadline(end) // fails only on a closed connection, which Write will notice
 	}
 	out := r.Clone(r.Context())
-	out.URL, out.Host, out.RequestURI, out.Body, out.ContentLength = to, to.Host, "", nil, 0
+	out.URL = to
+	out.Host = to.Host
+	out.RequestURI = ""
+	out.Body = nil
+	out.ContentLength = 0
 	out.Header.Del("Authorization") // the runtime uses the token in its URL; the client's credentials are not for it
 	out.Header.Del("Cookie")
 	in := bufio.NewReader(back)

@@ -84,7 +84,11 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 		k.next.anew = k.next.anew || anew
 		k.next.entries += *walked - before
 		if done {
-			k.at, k.bytes, k.inodes, k.entries, k.next = at, k.next.bytes, k.next.inodes, k.next.entries, nil
+			k.at = at
+			k.bytes = k.next.bytes
+			k.inodes = k.next.inodes
+			k.entries = k.next.entries
+			k.next = nil
 		}
 	}
 	return k.bytes, k.inodes, !k.at.IsZero()

@@ -262,7 +262,9 @@ func holdsFile(name string, f file, own owner) bool {
 	if err := unix.Lstat(name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return false
 	}
-	mode, user, group := f.mode, int64(0), int64(0)
+	mode := f.mode
+	user := int64(0)
+	group := int64(0)
 	if f.user != nil {
 		user = *f.user
 	}

@@ -90,7 +90,9 @@ func (c *child) process() *process {
 
 func (c *child) died(exit string, pause time.Duration) {
 	c.mu.Lock()
-	c.proc, c.lastExit, c.resumeAt = nil, exit, time.Now().Add(pause)
+	c.proc = nil
+	c.lastExit = exit
+	c.resumeAt = time.Now().Add(pause)
 	c.mu.Unlock()
 	c.s.options.Logger.Warn("child ended", "child", c.spec.Name, "exit", exit, "restart_in", pause, "log", c.spec.Log)
 	c.s.note(c)

@@ -150,7 +150,9 @@ func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err er
 		return false, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	s.mu.Lock()
-	running, survivor, known := s.children[spec.Name], s.survivors[spec.Name], s.rows[spec.Name]
+	running := s.children[spec.Name]
+	survivor := s.survivors[spec.Name]
+	known := s.rows[spec.Name]
 	delete(s.survivors, spec.Name)
 	s.mu.Unlock()
 

@@ -8,9 +8,13 @@ import (
 // Enforced returns the values of the cgroup of all pods: capacity without the reservations, or the whole machine when
 // the configuration does not enforce that. The eviction threshold is not subtracted from memory.
 func (l Line) Enforced() qos.Values {
-	cpu, memory, pids := l.CPU.Capacity, l.Memory.Capacity, l.PIDs.Capacity
+	cpu := l.CPU.Capacity
+	memory := l.Memory.Capacity
+	pids := l.PIDs.Capacity
 	if l.enforcePods {
-		cpu, memory, pids = l.CPU.Allocatable, l.Unreserved(), l.PIDs.Allocatable
+		cpu = l.CPU.Allocatable
+		memory = l.Unreserved()
+		pids = l.PIDs.Allocatable
 	}
 	bound := unit.Limit[int64]{}
 	if l.PIDs.Capacity > 0 {

@@ -104,7 +104,10 @@ func (b *Book) Connected(resource string, o Options) {
 		e = &entry{}
 		b.entries[resource] = e
 	}
-	e.connected, e.listed, e.givenUp, e.options = true, false, false, o
+	e.connected = true
+	e.listed = false
+	e.givenUp = false
+	e.options = o
 }
 
 // Listed records the complete list of devices of a connected plugin. Of two devices with the same id the first counts.
@@ -117,7 +120,9 @@ func (b *Book) Listed(resource string, devices []numa.Device) bool {
 	devices = slices.SortedStableFunc(slices.Values(devices), func(x, y numa.Device) int { return cmp.Compare(x.ID, y.ID) })
 	devices = slices.CompactFunc(devices, func(x, y numa.Device) bool { return x.ID == y.ID })
 	news := !e.listed || !slices.EqualFunc(e.devices, devices, sameDevice)
-	e.listed, e.named, e.devices = true, true, devices
+	e.listed = true
+	e.named = true
+	e.devices = devices
 	return news
 }
 
@@ -128,7 +133,9 @@ func sameDevice(a, b numa.Device) bool {
 // Lost records that the plugin of resource is no longer connected.
 func (b *Book) Lost(now unit.Instant, resource string) {
 	if e := b.entries[resource]; e != nil && e.connected {
-		e.connected, e.listed, e.lost = false, false, now
+		e.connected = false
+		e.listed = false
+		e.lost = now
 	}
 }
 

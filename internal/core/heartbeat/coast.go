@@ -20,7 +20,9 @@ func (b *Beat) Coast(until unit.Instant, latency time.Duration) (renewed, report
 	renewEvery := b.c.LeaseDuration / renewFraction
 	for {
 		// When the answers arrive. A status is computed before a report is sent, or after it was answered.
-		renewal, report, compute := b.lease.due.Add(latency), b.report.due.Add(latency), b.compute.due
+		renewal := b.lease.due.Add(latency)
+		report := b.report.due.Add(latency)
+		compute := b.compute.due
 		if compute > b.report.due {
 			compute = max(compute, report)
 		}

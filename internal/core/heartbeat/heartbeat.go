@@ -273,7 +273,9 @@ func (b *Beat) learn(now unit.Instant, f Fact) {
 }
 
 func (b *Beat) learnRegistered(now unit.Instant) {
-	b.registered, b.unsent, b.inStep = true, false, true
+	b.registered = true
+	b.unsent = false
+	b.inStep = true
 	b.reportBy = b.nextReport(now)
 	b.lease.due, b.lease.failed = now, 0
 	b.report.due, b.report.failed = b.reportBy, 0

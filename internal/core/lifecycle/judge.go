@@ -82,7 +82,10 @@ func (m *Monitor) Advance(now unit.Instant) Decision {
 	for _, p := range m.takeDirtyPods() {
 		d.Actions = m.planPod(now, p, d.Actions)
 	}
-	d.Notices, d.Reasons, m.notices, m.reasons = m.notices, m.reasons, nil, nil
+	d.Notices = m.notices
+	d.Reasons = m.reasons
+	m.notices = nil
+	m.reasons = nil
 	d.Wake = m.wake(now, hears)
 	return d
 }

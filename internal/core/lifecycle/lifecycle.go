@@ -299,7 +299,9 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 		m.NodeGone(now, seen.Name) // deleted and created again between two observations
 		n, existed = m.node(seen.Name), false
 	}
-	n.Node, n.exists, n.missing = seen, true, 0
+	n.Node = seen
+	n.exists = true
+	n.missing = 0
 	m.date(now, n, existed)
 	switch {
 	case !existed:
@@ -326,7 +328,12 @@ func (m *Monitor) NodeGone(now unit.Instant, name string) {
 		return
 	}
 	m.noticeNode(n, "RemovingNode", "event: Removing Node "+n.Name+" from Controller")
-	n.Node, n.exists, n.silent, n.deadline, n.noExecute, n.granted = Node{Name: name}, false, false, 0, nil, false
+	n.Node = Node{Name: name}
+	n.exists = false
+	n.silent = false
+	n.deadline = 0
+	n.noExecute = nil
+	n.granted = false
 	n.missing = now
 	m.stand(now, n)
 	m.settle(n)

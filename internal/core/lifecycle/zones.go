@@ -303,7 +303,9 @@ func (m *Monitor) pace(now unit.Instant) {
 			continue
 		}
 		z.queue.Remove(n)
-		z.last, z.next, z.held = now, now.Add(interval(z.rate)), false
+		z.last = now
+		z.next = now.Add(interval(z.rate))
+		z.held = false
 		n.granted, n.waits = true, false
 		m.because(n.Name, fmt.Sprintf("pods may leave: %s, %d of %d nodes down, %g nodes per second", z.label(), z.Down, z.Size, z.rate))
 		m.settle(n)

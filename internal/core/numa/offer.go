@@ -250,7 +250,13 @@ func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 		got, why := p.choose(d.Count, w.heldAgain(i), at.Nodes, func(available, included bitset.Set) []string {
 			answer, known := w.answers[Subject{h.Container, d.Resource}]
 			if !known && w.question == nil {
-				w.question = &Question{h.Container, d.Resource, p.names(available), p.names(included), d.Count}
+				w.question = &Question{
+					Container: h.Container,
+					Resource:  d.Resource,
+					Available: p.names(available),
+					Included:  p.names(included),
+					Size:      d.Count,
+				}
 			}
 			return answer
 		})

@@ -117,7 +117,7 @@ func (r *Refusal) Nodes() []Shortage {
 	for i, id := range l.nodeID {
 		out[i].Node = id
 		add := func(resource string, asked, free, total int64) {
-			out[i].Has = append(out[i].Has, Part{resource, asked, free, total})
+			out[i].Has = append(out[i].Has, Part{Resource: resource, Asked: asked, Free: free, Total: total})
 		}
 		if n := r.asked.cpus; n > 0 {
 			add("cpu", int64(n), int64(available.CountIn(l.cpu.Nodes[i].CPUs)), int64(len(l.cpu.Nodes[i].Members)))
@@ -220,7 +220,9 @@ func nearest(nodes []Shortage) *Shortage {
 			}
 		}
 		if best == nil || short < bestShort || short == bestShort && share > bestShare {
-			best, bestShort, bestShare = &nodes[i], short, share
+			best = &nodes[i]
+			bestShort = short
+			bestShare = share
 		}
 	}
 	if bestShort == 0 {

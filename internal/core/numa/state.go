@@ -38,7 +38,9 @@ func (l *Layout) NewState() *State {
 // Fork returns an independent copy of s.
 func (s *State) Fork() *State {
 	f := *s
-	f.shared, f.memory, f.assignments = s.shared.Clone(), s.memory.Fork(), slices.Clone(s.assignments)
+	f.shared = s.shared.Clone()
+	f.memory = s.memory.Fork()
+	f.assignments = slices.Clone(s.assignments)
 	f.pools = slices.Clone(s.pools)
 	for i := range f.pools {
 		f.pools[i].taken = f.pools[i].taken.Clone()

@@ -47,7 +47,10 @@ func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 		t = &trouble{}
 		l.troubles[key] = t
 	}
-	t.reason, t.message, t.since, t.attempt = reason, message, now, a.Attempt
+	t.reason = reason
+	t.message = message
+	t.since = now
+	t.attempt = a.Attempt
 	t.tries++
 	wait := retryEnd
 	switch {
@@ -126,7 +129,9 @@ func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stop
 		return
 	}
 	if by != nil && by.since == 0 {
-		c.id, c.delay, c.readyAt = ended.ID, 0, now
+		c.id = ended.ID
+		c.delay = 0
+		c.readyAt = now
 		return
 	}
 	if ended.StartedAt != 0 && ended.FinishedAt.Sub(ended.StartedAt) >= backoffReset*ceiling {

@@ -109,10 +109,15 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 	c, exists := p.begun(spec.Name)
 	if !exists {
 		past := p.o.Past[spec.Name]
-		st.RestartCount, st.Last, st.Waiting = past.RestartCount, past.Last, p.whyWaiting(spec)
+		st.RestartCount = past.RestartCount
+		st.Last = past.Last
+		st.Waiting = p.whyWaiting(spec)
 		return st
 	}
-	st.ID, st.ImageID, st.RestartCount, st.Last = c.ID, c.ImageID, c.Attempt, p.endBefore(c)
+	st.ID = c.ID
+	st.ImageID = c.ImageID
+	st.RestartCount = c.Attempt
+	st.Last = p.endBefore(c)
 	if past := p.o.Past[spec.Name]; past.ID == c.ID {
 		st.RestartCount = max(c.Attempt, past.RestartCount)
 	}
@@ -176,7 +181,9 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 	case outgrown(spec, c): // it was stopped to start again at once with other resources
 		st.Waiting = p.notYet()
 	case p.o.Past[spec.Name].Running && p.forgot(c): // the next run is waiting
-		st.Waiting, st.ID, st.ImageID = p.whyWaiting(spec), "", ""
+		st.Waiting = p.whyWaiting(spec)
+		st.ID = ""
+		st.ImageID = ""
 		st.RestartCount++
 	default:
 		return

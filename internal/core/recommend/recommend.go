@@ -53,7 +53,9 @@ type Reasons struct{ SystemCPU, SystemMemory, KubeCPU, KubeMemory string }
 // processes. CPU follows the 99th percentile, because too little CPU only delays them.
 func Recommend(r Report, n Node) Recommendation {
 	var out Recommendation
-	system, runtime, agent := r.Parts[System], r.Parts[Runtime], r.Parts[Agent]
+	system := r.Parts[System]
+	runtime := r.Parts[Runtime]
+	agent := r.Parts[Agent]
 
 	out.System.CPU = roundUp(system.CPU.P99, cpuStep)
 	out.Why.SystemCPU = fmt.Sprintf("p99 of %v, rounded up to %v", system.CPU.P99, cpuStep)

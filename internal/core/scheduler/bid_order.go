@@ -41,8 +41,13 @@ const bestFirst = 64
 
 // begin initializes x, which is working space, for the rows in among. x removes rows from among as it returns them.
 func (x *byBound) begin(c *cluster, bounds *bidBounds, among rows.Mask, mine uint64) *byBound {
-	x.cluster, x.bounds, x.among, x.mine = c, bounds, among, mine
-	x.handed, x.rest, x.words = 0, nil, x.words[:0]
+	x.cluster = c
+	x.bounds = bounds
+	x.among = among
+	x.mine = mine
+	x.handed = 0
+	x.rest = nil
+	x.words = x.words[:0]
 	for i, word := range among {
 		if word != 0 && bounds.leastOf(i).state == bidGood {
 			x.words = append(x.words, boundsWord{index: i, row: bounds.least[i]})

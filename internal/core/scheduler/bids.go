@@ -156,7 +156,9 @@ func (c *cluster) keptBids(d *demand) *bids {
 	if !ok || !budgetsToo || b.stale || b.volumes != d.volumes || !slices.Equal(b.floors, floors) {
 		clear(b.known)
 	}
-	b.stale, b.volumes, b.floors = false, d.volumes, floors
+	b.stale = false
+	b.volumes = d.volumes
+	b.floors = floors
 	return b
 }
 

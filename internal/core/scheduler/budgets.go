@@ -79,7 +79,9 @@ func (s *selection) leastLeft() int32 {
 // may count the disruption of h already.
 func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
 	if s.asked != asked {
-		s.asked, s.taken, s.each = asked, 0, false
+		s.asked = asked
+		s.taken = 0
+		s.each = false
 	}
 	if !counted && !s.each {
 		s.taken++

@@ -51,7 +51,9 @@ func (c *cluster) charge(preemptor, victim PodID) {
 		x = &charge{name: h.name}
 	}
 	x.by = preemptor
-	before, counted, change := x.count, by.count(h), c.changeAllowed(by.in)
+	before := x.count
+	counted := by.count(h)
+	change := c.changeAllowed(by.in)
 	for s := range by.each {
 		change.of(s)
 		for _, b := range s.budgets {

@@ -193,7 +193,9 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 			c.assumed--
 		}
 		was := startOf(p)
-		p.confirmed, p.started, p.preempted = p.confirmed || confirmed, pod.Started, pod.Preempted
+		p.confirmed = p.confirmed || confirmed
+		p.started = pod.Started
+		p.preempted = pod.Preempted
 		switch now := startOf(p); {
 		case now < was:
 			c.allowances.Add(r)

@@ -203,7 +203,9 @@ func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	c.asIfNominated(d, self, r, func() bool {
 		f := c.objection(d.profile.filters, d, r)
 		if f != nil {
-			v.Plugin, v.Reasons, v.Final = f.plugin, f.explain(c, d, r, nil), f.final(c, d, r)
+			v.Plugin = f.plugin
+			v.Reasons = f.explain(c, d, r, nil)
+			v.Final = f.final(c, d, r)
 			if f.rule == RuleNUMA {
 				v.Detail = c.detailNUMA(d, r)
 			}

@@ -247,7 +247,9 @@ func (g *grouping) count(c *state, m rows.Mask) {
 		}
 	}
 	g.worth = append(g.worth[:0], make([]int64, g.groups)...)
-	g.present, g.members, g.sizes = g.present[:0], g.members[:0], g.sizes[:0]
+	g.present = g.present[:0]
+	g.members = g.members[:0]
+	g.sizes = g.sizes[:0]
 	g.found = append(g.found[:0], make([]bool, g.groups)...)
 	for _, s := range g.strays {
 		g.meet(s.row)
@@ -272,7 +274,9 @@ func (g *grouping) meet(r row) (first bool) {
 		return false
 	}
 	g.found[group] = true
-	g.present, g.members, g.sizes = append(g.present, group), append(g.members, r), append(g.sizes, g.counts[group])
+	g.present = append(g.present, group)
+	g.members = append(g.members, r)
+	g.sizes = append(g.sizes, g.counts[group])
 	return true
 }
 

@@ -156,7 +156,9 @@ func (n *nodes) rowOf(name string) row {
 			x.AddRow()
 		}
 	}
-	n.rows[name], n.name[r], n.ring[r] = r, name, mix(hashText(name)^n.seed)
+	n.rows[name] = r
+	n.name[r] = name
+	n.ring[r] = mix(hashText(name) ^ n.seed)
 	return r
 }
 

@@ -23,7 +23,9 @@ const reasonNoOffer = "no candidate node for preemption"
 // offers returns the preemptions about which extenders are to be asked for a pod that fits nowhere, the cheapest first.
 // None: there is nothing to ask.
 func (p *Placer) offers(e *entry, f *Failure) (out []Preemption) {
-	c, d, self := p.cluster, e.demand, e.pod.ID
+	c := p.cluster
+	d := e.demand
+	self := e.pod.ID
 	if !e.pod.AsksEvictions || len(d.unsupported) > 0 || f.Nodes == 0 {
 		return nil
 	}

@@ -71,8 +71,12 @@ func (q *pending) describe(e *entry, pod Pod) (changed bool) {
 	k, who := q.cluster.compile(&pod), q.cluster.identify(&pod)
 	changed = e.class != k || e.who != who
 	q.release(e)
-	e.ID, e.Priority, e.Gated = string(pod.ID), pod.Priority, len(pod.Gates) > 0
-	e.pod, e.class, e.who = pod, k, who
+	e.ID = string(pod.ID)
+	e.Priority = pod.Priority
+	e.Gated = len(pod.Gates) > 0
+	e.pod = pod
+	e.class = k
+	e.who = who
 	return changed
 }
 

@@ -281,7 +281,9 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 		if c.anyBelow(d.priority) {
 			bounds = c.boundsFor(d)
 		}
-		b.hopeless, b.hopelessAt, b.hopelessFor = c.hopelessIn(d, self, bounds), c.changes.End(), d.volumes
+		b.hopeless = c.hopelessIn(d, self, bounds)
+		b.hopelessAt = c.changes.End()
+		b.hopelessFor = d.volumes
 	}
 	return d.bids.hopeless
 }
@@ -321,7 +323,9 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 	}
 	reasons := map[string]int{}
 	exactly := c.asBoundsSee(d)
-	anybody, useless, alone := c.anyBelow(d.priority), 0, 0
+	anybody := c.anyBelow(d.priority)
+	useless := 0
+	alone := 0
 	c.eachRejected(d, self, func(r row, helps bool) {
 		switch {
 		case !helps:

@@ -237,7 +237,9 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 
 // assume puts a pod on the node chosen for it, and completes the decision.
 func (p *Placer) assume(now unit.Instant, e *entry, d Decision, chosen choice) Decision {
-	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
+	d.Node = p.cluster.name[chosen.row]
+	d.Score = chosen.score
+	d.Feasible = chosen.feasible
 	d.Volumes = p.cluster.planVolumes(e.demand, chosen.row)
 	d.Flushed = e.flushed
 	p.cluster.setPod(&e.pod, d.Node, false)

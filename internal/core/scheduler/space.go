@@ -103,7 +103,10 @@ func (c *state) spaceOf(class string) []int64 {
 
 // measureSpace computes a space from all capacities of a class.
 func (c *state) measureSpace(class string, s *space) {
-	s.most, s.position, s.stale, s.changed = make([]int64, len(c.name)), c.moves.End(), false, nil
+	s.most = make([]int64, len(c.name))
+	s.position = c.moves.End()
+	s.stale = false
+	s.changed = nil
 	for r := range s.most {
 		s.most[r] = noSpaceAtAll
 	}

@@ -153,14 +153,18 @@ func (c *cluster) chooseFast(d *demand, self PodID) choice {
 
 // feasibleGroups finds the groups that no rule rejects, with a row of each, and returns how many rows they have.
 func (c *cluster) feasibleGroups(d *demand, t *tables) int {
-	t.rows, t.alike, t.members = t.rows[:0], t.alike[:0], t.members[:0]
+	t.rows = t.rows[:0]
+	t.alike = t.alike[:0]
+	t.members = t.members[:0]
 	n := 0
 	for i := range t.groups {
 		g := &t.groups[i]
 		if g.size == 0 || c.objectionTo(d, t, g) != nil {
 			continue
 		}
-		t.rows, t.alike, t.members = append(t.rows, row(g.root)), append(t.alike, g.size), append(t.members, int32(i))
+		t.rows = append(t.rows, row(g.root))
+		t.alike = append(t.alike, g.size)
+		t.members = append(t.members, int32(i))
 		n += int(g.size)
 	}
 	return n
@@ -217,7 +221,9 @@ func (c *cluster) tablesOf(d *demand) *tables {
 	t := d.tables
 	if t != nil && t.epoch == c.Epoch && t.empty <= 64+len(t.groups)/2 {
 		for len(t.of) < len(c.name) {
-			t.of, t.local, t.ring = append(t.of, nowhere), append(t.local, 0), append(t.ring, 0)
+			t.of = append(t.of, nowhere)
+			t.local = append(t.local, 0)
+			t.ring = append(t.ring, 0)
 			t.order.addRow()
 		}
 		next, ok := c.changes.Since(t.position, func(r row) { c.enter(d, t, r) })

@@ -89,9 +89,14 @@ func (c *state) vitalsOf(r row) (v vitals) {
 func (v *vitals) widen(o *vitals, sign int64) {
 	whole := func(a, b int64) int64 { return sign * min(sign*a, sign*b) }
 	part := func(a, b float64) float64 { return float64(sign) * min(float64(sign)*a, float64(sign)*b) }
-	v.pods, v.cpu, v.memory, v.even = whole(v.pods, o.pods), whole(v.cpu, o.cpu), whole(v.memory, o.memory), whole(v.even, o.even)
+	v.pods = whole(v.pods, o.pods)
+	v.cpu = whole(v.cpu, o.cpu)
+	v.memory = whole(v.memory, o.memory)
+	v.even = whole(v.even, o.even)
 	for i := range v.left {
-		v.left[i], v.unit[i], v.taken[i] = part(v.left[i], o.left[i]), part(v.unit[i], o.unit[i]), part(v.taken[i], o.taken[i])
+		v.left[i] = part(v.left[i], o.left[i])
+		v.unit[i] = part(v.unit[i], o.unit[i])
+		v.taken[i] = part(v.taken[i], o.taken[i])
 	}
 }
 
@@ -99,7 +104,9 @@ func (v *vitals) widen(o *vitals, sign int64) {
 func (c *state) lookTiles() *tiling {
 	x := &c.tiling
 	for len(x.in) < len(c.name) {
-		x.in, x.at, x.vitals = append(x.in, noTile), append(x.at, 0), append(x.vitals, vitals{})
+		x.in = append(x.in, noTile)
+		x.at = append(x.at, 0)
+		x.vitals = append(x.vitals, vitals{})
 	}
 	next, ok := x.position, false
 	if x.tiles != nil && c.changes.End()-x.position <= len(c.name)/4 {
@@ -420,7 +427,9 @@ func (k *contest) offer(r row, total int64) {
 	}
 	after := k.c.ring[r] - k.mine
 	if k.best == noRow || total > k.total || after < k.after || after == k.after && k.c.name[r] < k.c.name[k.best] {
-		k.best, k.total, k.after = r, total, after
+		k.best = r
+		k.total = total
+		k.after = after
 	}
 }
 

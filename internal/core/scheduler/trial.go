@@ -17,7 +17,9 @@ type trial struct {
 // begin begins a trial for d.
 func (t *trial) begin(c *state, d *demand) {
 	t.nobodyShuns = d.nobodyShuns(c)
-	t.c, t.on, t.pods = c, true, t.pods[:0]
+	t.c = c
+	t.on = true
+	t.pods = t.pods[:0]
 }
 
 // count counts h once more (sign 1) or once less (sign -1).

@@ -240,7 +240,9 @@ type registration struct {
 
 // register indexes w so that it is notified of what may end the rejections of its demand, and of nothing else.
 func (c *cluster) register(w *waiter) {
-	s, d, was := &c.waits, w.demand, &w.heard
+	s := &c.waits
+	d := w.demand
+	was := &w.heard
 	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes && slices.Equal(was.shunned, d.shunnedBy) {
 		return
 	}

@@ -43,8 +43,13 @@ func (p *Placer) hear(now unit.Instant) {
 // askAbout evaluates w where something has changed.
 func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 	c, d := p.cluster, w.demand
-	rows, marks, everywhere := onceEach(w.rows), w.marks, w.everywhere
-	w.concerned, w.rows, w.marks, w.everywhere = false, nil, nil, false
+	rows := onceEach(w.rows)
+	marks := w.marks
+	everywhere := w.everywhere
+	w.concerned = false
+	w.rows = nil
+	w.marks = nil
+	w.everywhere = false
 	c.refresh(d)
 	was := w.block
 	w.block = c.blockOf(d)

@@ -119,7 +119,9 @@ func (s *waits) findConcerned(c *cluster) {
 			}
 		}
 	}
-	s.left, s.changed, s.redrawn = s.left[:0], s.changed[:0], false
+	s.left = s.left[:0]
+	s.changed = s.changed[:0]
+	s.redrawn = false
 }
 
 func onceEach(rows []row) []row {

@@ -55,7 +55,10 @@ func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	} else {
 		median = (median + r.value + 1) / 2
 	}
-	r.value, r.at, r.settled, r.samples = median, now, true, r.samples[:0]
+	r.value = median
+	r.at = now
+	r.settled = true
+	r.samples = r.samples[:0]
 }
 
 // Limits of the arithmetic: no server needs a rest value of ten minutes, or that many doublings.
@@ -109,7 +112,9 @@ func (p *probe) turn(now unit.Instant, l *Limiter) {
 			l.restart(now)
 		}
 	case now >= p.next:
-		p.until, p.next, p.left = now.Add(probeMax), now.Add(probeMax+probeEvery), restSamples
+		p.until = now.Add(probeMax)
+		p.next = now.Add(probeMax + probeEvery)
+		p.left = restSamples
 		l.restart(now)
 	}
 }

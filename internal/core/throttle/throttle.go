@@ -377,7 +377,9 @@ func (l *Limiter) slots(now unit.Instant) int {
 // choose returns the kind that has waited for too long; otherwise one that may start a write by its share; otherwise
 // the most important one. Kinds that have reached their share of the limit wait.
 func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
-	starving, due, first := kindCount, kindCount, kindCount
+	starving := kindCount
+	due := kindCount
+	first := kindCount
 	active := false // a more important kind waits or is in flight
 	for k := range kindCount {
 		if may := l.waiting[k] > 0 && (!active || l.inFlight[k] < max(1, int(l.limit*kinds[k].share))); may {

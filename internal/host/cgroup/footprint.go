@@ -47,7 +47,10 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 	if err := readKeys(filepath.Join(dir, "memory.stat"), keys, v); err != nil {
 		return Footprint{}, err
 	}
-	inactive, file, shmem, swap := v[0], v[1], v[2], v[3]
+	inactive := v[0]
+	file := v[1]
+	shmem := v[2]
+	swap := v[3]
 	if t.mode == V2 {
 		if swap, err = readNumber(filepath.Join(dir, "memory.swap.current")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return Footprint{}, err
@@ -57,7 +60,12 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 	// are in neither (active_file, inactive_file), but in file.
 	working := max(0, charged-inactive)
 	cache := min(working, max(0, file-shmem-inactive))
-	return Footprint{unit.Bytes(charged), unit.Bytes(working), unit.Bytes(cache), unit.Bytes(swap)}, nil
+	return Footprint{
+		Charged:    unit.Bytes(charged),
+		WorkingSet: unit.Bytes(working),
+		Cache:      unit.Bytes(cache),
+		Swap:       unit.Bytes(swap),
+	}, nil
 }
 
 // SumUp makes the kernel update the counters of all groups, which costs it about 0.1 ms with a hundred groups.

@@ -72,7 +72,7 @@ func (t *Tree) kill(group string, begun time.Time) (Killing, error) {
 		err = write(filepath.Join(t.mount, group, "cgroup.kill"), "1")
 	}
 	if err == nil {
-		return Killing{"cgroup.kill", len(pids), time.Since(begun), seen}, nil
+		return Killing{How: "cgroup.kill", Processes: len(pids), Signalled: time.Since(begun), dying: seen}, nil
 	}
 	seen.close()
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {

@@ -99,10 +99,15 @@ func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	}
 	whole := p.whole != "" && r.Since-p.wholeAt < wholeFor
 	if whole || p.open && (p.report.PID == 0 || p.report.PID == k.PID || p.report.Command == k.Command) {
-		k.Group, k.LimitGroup, k.Used, k.Limit = p.report.Group, p.report.LimitGroup, p.report.Used, p.report.Limit
+		k.Group = p.report.Group
+		k.LimitGroup = p.report.LimitGroup
+		k.Used = p.report.Used
+		k.Limit = p.report.Limit
 	}
 	if whole {
-		k.Group, k.Whole, p.wholeAt = cmp.Or(k.Group, p.whole), true, r.Since
+		k.Group = cmp.Or(k.Group, p.whole)
+		k.Whole = true
+		p.wholeAt = r.Since
 	}
 	if strings.HasPrefix(r.Text, "Out of memory") && k.LimitGroup == "" {
 		k.LimitGroup = "/"

@@ -79,9 +79,14 @@ func processors(sys sysfs.FS, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	m.CPUs, m.Offline, m.Isolated = cpus.Online, cpus.Offline, cpus.Isolated
+	m.CPUs = cpus.Online
+	m.Offline = cpus.Offline
+	m.Isolated = cpus.Isolated
 	t, err := sys.Topology(cpus.Online)
-	m.Sockets, m.Dies, m.L3, m.Cores = t.Sockets, t.Dies, t.L3, t.Cores
+	m.Sockets = t.Sockets
+	m.Dies = t.Dies
+	m.L3 = t.L3
+	m.Cores = t.Cores
 	return err
 }
 

@@ -219,7 +219,7 @@ func parseRoutes4(text string) ([]route, error) {
 		if mask == 0 {
 			bits = 0
 		}
-		routes = append(routes, route{words[0], netip.PrefixFrom(netip.IPv4Unspecified(), bits), metric, flags&routeUp != 0 && flags&routeReject == 0})
+		routes = append(routes, route{device: words[0], to: netip.PrefixFrom(netip.IPv4Unspecified(), bits), metric: metric, up: flags&routeUp != 0 && flags&routeReject == 0})
 	}
 	return routes, nil
 }
@@ -244,7 +244,7 @@ func parseRoutes6(text string) ([]route, error) {
 			return nil, fmt.Errorf("line %d: %.80q: destination, length, metric or flags is not as expected", number+1, line)
 		}
 		to := netip.PrefixFrom(netip.AddrFrom16([16]byte(address)), int(bits))
-		routes = append(routes, route{words[9], to, metric, flags&routeUp != 0 && flags&routeReject == 0})
+		routes = append(routes, route{device: words[9], to: to, metric: metric, up: flags&routeUp != 0 && flags&routeReject == 0})
 	}
 	return routes, nil
 }

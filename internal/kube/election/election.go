@@ -281,7 +281,10 @@ func (c *Candidate) write(ctx context.Context, lease *coordinationv1.Lease, bega
 
 // took notes that this process is the holder since the request was begun.
 func (c *Candidate) took(lease *coordinationv1.Lease, began time.Duration) {
-	c.held, c.seen, c.changedAt, c.holder = lease, lease.ResourceVersion, time.Now(), c.c.Identity
+	c.held = lease
+	c.seen = lease.ResourceVersion
+	c.changedAt = time.Now()
+	c.holder = c.c.Identity
 	c.renewed = began
 	c.validUntil.Store(int64(began + c.c.LeaseDuration))
 }
@@ -312,9 +315,13 @@ func (c *Candidate) release(ctx context.Context) {
 	c.validUntil.Store(0)
 	ctx, cancel := context.WithTimeout(ctx, c.c.RetryPeriod)
 	defer cancel()
-	nobody, second, now := "", int32(1), metav1.NewMicroTime(time.Now())
+	nobody := ""
+	second := int32(1)
+	now := metav1.NewMicroTime(time.Now())
 	free := c.held.DeepCopy()
-	free.Spec.HolderIdentity, free.Spec.LeaseDurationSeconds, free.Spec.RenewTime = &nobody, &second, &now
+	free.Spec.HolderIdentity = &nobody
+	free.Spec.LeaseDurationSeconds = &second
+	free.Spec.RenewTime = &now
 	if _, err := c.api.UpdateLease(ctx, free); err != nil {
 		slog.Warn("leader election: lease cannot be set free; the next leader waits for its end", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
 	}

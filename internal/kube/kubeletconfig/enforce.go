@@ -82,8 +82,8 @@ func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 		whole, compressible string
 		Reservation
 	}{
-		{enforceSystem, enforceSystemCompressible, Reservation{allocatable.SystemReserved, "systemReservedCgroup", c.SystemReservedCgroup, false}},
-		{enforceKube, enforceKubeCompressible, Reservation{allocatable.KubeReserved, "kubeReservedCgroup", c.KubeReservedCgroup, false}},
+		{enforceSystem, enforceSystemCompressible, Reservation{Group: allocatable.SystemReserved, Field: "systemReservedCgroup", Cgroup: c.SystemReservedCgroup}},
+		{enforceKube, enforceKubeCompressible, Reservation{Group: allocatable.KubeReserved, Field: "kubeReservedCgroup", Cgroup: c.KubeReservedCgroup}},
 	} {
 		r.Compressible = slices.Contains(c.EnforceNodeAllocatable, r.compressible)
 		if r.Compressible || slices.Contains(c.EnforceNodeAllocatable, r.whole) {

@@ -113,7 +113,9 @@ func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profi
 	}
 	apply(&file.MultiPoint, on, func(name string) bool { return true })
 	out.Skip, out.Weights = map[string]bool{}, map[string]int64{}
-	filter, score, postFilter := maps.Clone(on), maps.Clone(on), maps.Clone(on)
+	filter := maps.Clone(on)
+	score := maps.Clone(on)
+	postFilter := maps.Clone(on)
 	apply(&file.Filter, filter, func(name string) bool { return known[name].filters })
 	apply(&file.Score, score, func(name string) bool { return known[name].scores })
 	apply(&file.PostFilter, postFilter, func(name string) bool { return known[name].preempts })

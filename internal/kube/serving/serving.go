@@ -58,9 +58,12 @@ var AlwaysAllowDefault = []string{"/healthz", "/readyz", "/livez"}
 
 // The kubelet's and the API server's defaults for delegated decisions, and bounds on slow clients (chosen).
 const (
-	tokenTTL, allowTTL, denyTTL = 10 * time.Second, 10 * time.Second, 10 * time.Second
-	headerTime, answerTime      = 10 * time.Second, 30 * time.Second
-	stopTime                    = time.Second
+	tokenTTL   = 10 * time.Second
+	allowTTL   = 10 * time.Second
+	denyTTL    = 10 * time.Second
+	headerTime = 10 * time.Second
+	answerTime = 30 * time.Second
+	stopTime   = time.Second
 	// idleTime is how long a connection is kept between requests, as upstream's servers do.
 	idleTime = 90 * time.Second
 	// connectionsMax bounds the open connections. Chosen: a scraper has one, so that scrapers of several clusters fit.

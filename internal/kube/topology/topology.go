@@ -116,7 +116,7 @@ func (o *Object) DeepCopy() *Object {
 		resources := z.Resources
 		z.Resources = nil
 		for _, r := range resources {
-			z.Resources = append(z.Resources, ResourceInfo{r.Name, r.Capacity.DeepCopy(), r.Allocatable.DeepCopy(), r.Available.DeepCopy()})
+			z.Resources = append(z.Resources, ResourceInfo{Name: r.Name, Capacity: r.Capacity.DeepCopy(), Allocatable: r.Allocatable.DeepCopy(), Available: r.Available.DeepCopy()})
 		}
 		out.Zones = append(out.Zones, z)
 	}

@@ -195,7 +195,10 @@ func PlacementVolume(v *corev1.PersistentVolume) scheduler.Volume {
 		out.Attributes = *v.Spec.VolumeAttributesClassName
 	}
 	if ref := v.Spec.ClaimRef; ref != nil {
-		out.Claimed, out.ClaimSpace, out.ClaimName, out.ClaimUID = true, ref.Namespace, ref.Name, string(ref.UID)
+		out.Claimed = true
+		out.ClaimSpace = ref.Namespace
+		out.ClaimName = ref.Name
+		out.ClaimUID = string(ref.UID)
 	}
 	if source := v.Spec.CSI; source != nil {
 		out.Attached, out.CSI = scheduler.Attached{Driver: source.Driver, Handle: source.VolumeHandle}, true

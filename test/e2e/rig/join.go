@@ -78,7 +78,11 @@ func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 // identify gives the guest a node's certificates, signed by the instance's CA, and a kubeconfig.
 func (n *GuestNode) identify(t *testing.T) {
 	t.Helper()
-	const ca, client, serving = "ca", "guest-client", "guest-serving"
+	const (
+		ca      = "ca"
+		client  = "guest-client"
+		serving = "guest-serving"
+	)
 	dir := t.TempDir()
 	authority := filepath.Join(n.cluster.StateDir, "pki")
 	for _, file := range []string{pki.CertPath("", ca), pki.KeyPath("", ca)} {

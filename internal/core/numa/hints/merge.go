@@ -87,7 +87,9 @@ func allPrefer(wants []*Want, n int) bool {
 
 // preferred returns the best set that every want prefers, or nil.
 func (m *Merger) preferred(wants []*Want) bitset.Set {
-	size, fixed, bySocket := 0, false, (*Want)(nil)
+	size := 0
+	fixed := false
+	bySocket := (*Want)(nil)
 	for _, w := range wants {
 		switch {
 		case w.Sockets > 0:

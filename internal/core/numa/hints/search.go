@@ -45,7 +45,11 @@ func (s *search) run(size, nodes int) bitset.Set {
 	if size < 1 || size > len(s.places) {
 		return nil
 	}
-	s.size, s.chosen, s.best, s.bestSum, s.sum = size, bitset.New(nodes), nil, math.MaxInt, 0
+	s.size = size
+	s.chosen = bitset.New(nodes)
+	s.best = nil
+	s.bestSum = math.MaxInt
+	s.sum = 0
 	s.boundDistances()
 	s.descend(len(s.places), size)
 	return s.best

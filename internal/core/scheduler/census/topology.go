@@ -89,7 +89,9 @@ func (t *Topology) takeOut(r rows.Row, d int32) {
 
 func (t *Topology) putIn(r rows.Row, d int32) {
 	for int(r) >= len(t.Domain) {
-		t.Domain, t.next, t.prev = append(t.Domain, NoDomain), append(t.next, rows.None), append(t.prev, rows.None)
+		t.Domain = append(t.Domain, NoDomain)
+		t.next = append(t.next, rows.None)
+		t.prev = append(t.prev, rows.None)
 	}
 	t.next[r], t.prev[r] = t.first[d], rows.None
 	if t.first[d] != rows.None {
@@ -112,9 +114,13 @@ func (t *Topology) domainOf(value int32) int32 {
 		d, t.free = t.free[n-1], t.free[:n-1]
 	} else {
 		d = int32(len(t.Rows))
-		t.Rows, t.Value, t.first = append(t.Rows, 0), append(t.Value, 0), append(t.first, rows.None)
+		t.Rows = append(t.Rows, 0)
+		t.Value = append(t.Value, 0)
+		t.first = append(t.first, rows.None)
 	}
-	t.Values[value], t.Value[d], t.first[d] = d, value, rows.None
+	t.Values[value] = d
+	t.Value[d] = value
+	t.first[d] = rows.None
 	return d
 }
 

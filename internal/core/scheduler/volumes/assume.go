@@ -11,7 +11,10 @@ func (s *Store) Assume(p *Plan) {
 			continue
 		}
 		after := *v
-		after.Claimed, after.ClaimSpace, after.ClaimName, after.ClaimUID = true, b.ClaimSpace, b.ClaimName, b.ClaimUID
+		after.Claimed = true
+		after.ClaimSpace = b.ClaimSpace
+		after.ClaimName = b.ClaimName
+		after.ClaimUID = b.ClaimUID
 		s.setVolume(b.Volume, &after)
 		s.trueVolumes[b.Volume] = v
 	}
