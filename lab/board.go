@@ -68,7 +68,7 @@ func newBoard(m machine.Machine) (board, error) {
 	}
 	if len(p) > 0 {
 		slices.Sort(p)
-		return board{}, fmt.Errorf("build machine of QEMU's parts: %s", strings.Join(p, "; "))
+		return board{}, fmt.Errorf("convert the machine to QEMU's terms: %s", strings.Join(p, "; "))
 	}
 	return b, nil
 }

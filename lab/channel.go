@@ -31,7 +31,7 @@ func newChannel(ctx context.Context, conn net.Conn, hasMemory func([]int64) erro
 		}
 		var stage wire.Stage
 		if err := json.Unmarshal(line, &stage); err != nil {
-			return nil, fmt.Errorf("wait for the guest: it said %.80q: %w", line, err)
+			return nil, fmt.Errorf("wait for the guest: unexpected message %.80q: %w", line, err)
 		}
 		if stage.Memory != nil {
 			if err := hasMemory(stage.Memory); err != nil {
@@ -51,7 +51,7 @@ func newChannel(ctx context.Context, conn net.Conn, hasMemory func([]int64) erro
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	client, err := transport.NewClientConn(ctx, "http", "guest:80")
 	if err != nil {
-		return nil, fmt.Errorf("speak with the guest: %w", err)
+		return nil, fmt.Errorf("connect to the guest: %w", err)
 	}
 	return &channel{client}, nil
 }

@@ -59,7 +59,7 @@ const bootTimeout = 5 * time.Minute
 const bootHangs = time.Minute
 
 // errHangs is the cause when a boot is cancelled because of bootHangs.
-var errHangs = errors.New("it hangs in its boot")
+var errHangs = errors.New("the boot hangs")
 
 // consoleKept is how much of a console is kept: enough for several boots.
 const consoleKept = 256 << 10
@@ -112,7 +112,7 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	if err != nil {
 		console := g.ConsoleText()
 		if console != "" {
-			err = fmt.Errorf("%w\nits console said:\n%s", err, console[max(0, len(console)-consoleShown):])
+			err = fmt.Errorf("%w\nits console:\n%s", err, console[max(0, len(console)-consoleShown):])
 		}
 		return nil, errors.Join(fmt.Errorf("boot %s: %w", description, err), g.Close())
 	}
@@ -127,7 +127,7 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if memory, err := procfs.Default.Memory(); err != nil {
 		return err
 	} else if free, known := memory.Available.Get(); known && free < g.board.installed()+memorySpare {
-		return fmt.Errorf("%w: it has %v of memory available, the guest wants %v and QEMU some more", ErrCannot, free, g.board.installed())
+		return fmt.Errorf("%w: it has %v of memory available, the guest needs %v and QEMU some more", ErrCannot, free, g.board.installed())
 	}
 	bin, err := findBin(g.options.Bin)
 	if err != nil {

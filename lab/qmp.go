@@ -41,7 +41,7 @@ func newMonitor(conn io.ReadWriteCloser, onEnd func(string)) (*monitor, error) {
 	return m, m.do("qmp_capabilities", nil, nil)
 }
 
-var errNoGreeting = errors.New("QEMU said nothing of QMP")
+var errNoGreeting = errors.New("no QMP greeting from QEMU")
 
 func (m *monitor) listen(messages *json.Decoder) {
 	defer close(m.answers)
@@ -68,14 +68,14 @@ func (m *monitor) do(command string, arguments map[string]any, result any) error
 		request["arguments"] = arguments
 	}
 	if err := json.NewEncoder(m.conn).Encode(request); err != nil {
-		return fmt.Errorf("tell QEMU %s: %w", command, err)
+		return fmt.Errorf("send QEMU %s: %w", command, err)
 	}
 	answer, ok := <-m.answers
 	switch {
 	case !ok:
-		return fmt.Errorf("tell QEMU %s: it has ended", command)
+		return fmt.Errorf("send QEMU %s: QEMU has ended", command)
 	case answer.Error != nil:
-		return fmt.Errorf("tell QEMU %s %v: %s", command, arguments, answer.Error.Desc)
+		return fmt.Errorf("send QEMU %s %v: %s", command, arguments, answer.Error.Desc)
 	case result != nil:
 		return json.Unmarshal(answer.Return, result)
 	}
@@ -89,7 +89,7 @@ func (m *monitor) human(line string) error {
 		return err
 	}
 	if said != "" {
-		return fmt.Errorf("tell QEMU %s: %s", line, said)
+		return fmt.Errorf("send QEMU %s: %s", line, said)
 	}
 	return nil
 }

@@ -52,13 +52,13 @@ func main() {
 func newRootCommand(began *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plimsoll-lab",
-		Short:             "Boot machines that you do not have, in QEMU",
+		Short:             "Boot machines with other hardware than yours, in QEMU",
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	o := lab.Options{Say: say}
-	root.PersistentFlags().StringVar(&o.Cache, "cache", "", "directory of the guest image; none: "+lab.CacheVariable+", else plimsoll-lab in your cache directory")
+	root.PersistentFlags().StringVar(&o.Cache, "cache", "", "directory of the guest image (default: "+lab.CacheVariable+", else plimsoll-lab in your cache directory)")
 	root.AddCommand(newBuildCommand(&o), newListCommand(), newRunCommand(&o), newExecCommand(&o))
 	for _, verb := range root.Commands() {
 		do := verb.RunE
@@ -90,7 +90,7 @@ func newBuildCommand(o *lab.Options) *cobra.Command {
 func newListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the ready-made machines",
+		Short: "List the predefined machines",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			for _, name := range lab.Names() {
@@ -105,8 +105,8 @@ func newListCommand() *cobra.Command {
 func guestFlags(c *cobra.Command, o *lab.Options) {
 	flags := c.Flags()
 	flags.StringVar((*string)(&o.Init), "init", string(lab.Tiny), "process 1 of the guest: tiny or systemd")
-	flags.StringVar(&o.Name, "name", "", "its host name; none: that of the machine")
-	flags.StringArrayVar(&o.KernelArgs, "kernel-arg", nil, "one more argument of its kernel, like isolcpus=1")
+	flags.StringVar(&o.Name, "name", "", "host name of the guest (default: the machine's name)")
+	flags.StringArrayVar(&o.KernelArgs, "kernel-arg", nil, "additional argument of the guest's kernel, like isolcpus=1; may be repeated")
 	flags.StringVar(&o.Bin, "bin", binBeside(), "directory of the built binaries (make build)")
 }
 
@@ -126,7 +126,7 @@ func binBeside() string {
 func newRunCommand(o *lab.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "run MACHINE",
-		Short:   "Boot a machine with a shell on this terminal; leaving the shell, or Ctrl-A X, switches it off",
+		Short:   "Boot a machine with a shell on this terminal; exit the shell, or press Ctrl-A X, to switch it off",
 		Example: "  plimsoll-lab run two-socket\n  plimsoll-lab run tiny --init systemd",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -158,7 +158,7 @@ func restoreTerminal() func() {
 func newExecCommand(o *lab.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "exec MACHINE -- COMMAND [ARG...]",
-		Short:   "Boot a machine, run one command in it with this one's input and outputs, and return what it returned",
+		Short:   "Boot a machine, run one command in it with standard input and outputs connected, and exit with its exit code",
 		Example: "  plimsoll-lab exec two-socket -- numactl --hardware",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -31,10 +31,10 @@ func newAgentCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the node agent: the pods bound to this node, its status, and its server",
-		Long: `Run the node agent in the place of a kubelet, against any Kubernetes API server.
+		Long: `Run the node agent instead of a kubelet, with any Kubernetes API server.
 
-It reads the kubelet's configuration file unchanged; fields that it does not honour are named in warnings. Stopping it
-stops no container: started again, it takes up what runs.`,
+It reads the kubelet's configuration file unchanged; warnings name the fields that it does not honour. Stopping it
+stops no container; when it starts again, it continues with the running containers.`,
 		Example: `  plimsoll agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml
   plimsoll agent --kubeconfig agent.conf --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args: cobra.NoArgs,
@@ -49,19 +49,19 @@ stops no container: started again, it takes up what runs.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required")
-	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
-	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "", "directory of kubelet.sock, where device plugins register; none: device-plugins in --root-dir")
+	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "", "directory of kubelet.sock, where device plugins register (default: device-plugins in --root-dir)")
 	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "", "CRI socket; overrides containerRuntimeEndpoint of the configuration")
-	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host name in lower case")
-	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; 0.0.0.0 or ::: any of that family; none: that of the host's name or of the default route's interface")
-	flags.StringVar(&f.cloud, "cloud-provider", "", "external: an external cloud controller looks after the Node: its addresses are taken, and pods wait for it")
+	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node (default: the host name in lower case)")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; 0.0.0.0 or :: means any of that family (default: the address of the host name, else of the default route's interface)")
+	flags.StringVar(&f.cloud, "cloud-provider", "", "external: an external cloud controller manages the Node: it sets the addresses, and pods wait for it")
 	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
 	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
-	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("pods starting at the same time; 0: %d for each CPU", agent.StartsPerCPU))
-	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false, "make what systemReservedCgroup and kubeReservedCgroup lack, instead of saying how and refusing to start")
-	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream, "what evictions count as available memory: "+memorySignalUpstream+": page cache in active use is not, as the kubelet has it; "+string(eviction.SignalAvailable)+": what the kernel can drop is, huge pages are not, and swap that pods may use is")
-	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false, "have the kernel reclaim memory of pods above their request as memory becomes short, before evicting any (cgroup v2)")
+	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("how many pods may start at the same time; 0: %d per CPU", agent.StartsPerCPU))
+	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false, "create the cgroups that systemReservedCgroup and kubeReservedCgroup name if they are missing, instead of ending with an error")
+	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream, "what counts as available memory for evictions: "+memorySignalUpstream+": not the active page cache, as in the kubelet; "+string(eviction.SignalAvailable)+": all that the kernel can drop and the swap that pods may use, but not huge pages")
+	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false, "when memory becomes short, let the kernel reclaim memory of pods above their requests before any pod is evicted (cgroup v2)")
 	return c
 }
 
@@ -81,7 +81,7 @@ func (f agentFlags) options() (agent.Options, error) {
 		slog.Warn("configuration", "file", f.config, "warning", w)
 	}
 	for _, note := range kubeletconfig.Notes(config) {
-		slog.Info("configuration: other than the kubelet", "note", note)
+		slog.Info("configuration: differs from the kubelet", "note", note)
 	}
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)

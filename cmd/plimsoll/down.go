@@ -16,12 +16,12 @@ func newDownCommand() *cobra.Command {
 	var purge bool
 	c := &cobra.Command{
 		Use:   "down",
-		Short: "End the cluster that up started, and leave nothing running or mounted",
-		Long: `End the components and the pods of this machine's cluster and remove what they left: processes, mounts, cgroups, network
-interfaces and rules. The cluster's data stay in the state directory, and the next "plimsoll up" has them, unless
---purge removes them too. Works after any crash; ending what is not up is no error.`,
+		Short: "Stop the cluster that up started, and leave nothing running or mounted",
+		Long: `Stop the components and the pods of this machine's cluster and remove what they left: processes, mounts, cgroups, network
+interfaces and rules. The cluster's data stay in the state directory for the next "plimsoll up", unless
+--purge removes them too. It works after any crash. It is no error if the cluster is not up.`,
 		Example: `  plimsoll down
-  plimsoll down --purge                 # forget everything`,
+  plimsoll down --purge                 # remove all data too`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kept, err := cluster.Load(o)

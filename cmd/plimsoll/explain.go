@@ -18,8 +18,8 @@ func newExplainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain",
 		Short: "Say why something was done to a pod or a node, with numbers",
-		Long: `Say why something was done to a pod or a node, with the numbers it was decided on. Nodes with plimsoll's agent keep a
-journal of their evictions: what was met, who would have gone in which order, who went.`,
+		Long: `Say why something was done to a pod or a node, with the numbers behind the decision. Nodes with plimsoll's agent keep a
+journal of their evictions: which thresholds were met, the order of the pods, and which pods were evicted.`,
 		Example: `  plimsoll explain pod web-0
   plimsoll explain node worker-3`,
 	}
@@ -39,8 +39,8 @@ type explainFlags struct {
 }
 
 func (f *explainFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; none: $KUBECONFIG, else this machine's own cluster")
-	c.Flags().IntVar(&f.question.Newest, "last", 5, "tell at most so many records, the newest; 0: all that are kept")
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster (default: $KUBECONFIG, else this machine's own cluster)")
+	c.Flags().IntVar(&f.question.Newest, "last", 5, "print only that many of the newest records; 0: all that are kept")
 	f.output = addOutputFlag(c, outputTable, outputJSON)
 	instanceFlags(c, &f.cluster)
 }
@@ -80,14 +80,14 @@ func newExplainPodCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pod NAME",
 		Short: "Say why a pod was evicted",
-		Long: `Say why a pod was evicted: which thresholds were met, with what was available and what was missing; the pods of its node in the
-order in which they would have gone, with what each used and requested; who went, and how long it took. The pod's node answers from
+		Long: `Say why a pod was evicted: which thresholds were met, how much was available and how much was missing; the pods of its node in the
+order of eviction, with what each used and requested; which pods were evicted, and how long it took. The pod's node answers from
 its journal, which outlives the pod and the agent. Nothing is changed.`,
 		Example: `  plimsoll explain pod web-0 --namespace shop
   plimsoll explain pod web-0 --node worker-3 -o json`,
 	}
 	c.Flags().StringVarP(&f.question.Namespace, "namespace", "n", "default", "the pod's namespace")
-	c.Flags().StringVar(&f.question.Node, "node", "", "the node to ask; none: the pod's, as long as the API has the pod")
+	c.Flags().StringVar(&f.question.Node, "node", "", "the node to ask (default: the pod's node, while the pod is in the API)")
 	f.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -105,7 +105,7 @@ func newExplainNodeCommand() *cobra.Command {
 		Use:   "node NAME",
 		Short: "Say what a node decided about its pods",
 		Long: `Say what a node decided about its pods: every eviction that its journal still has, the newest last, and the changes of pressure
-that led to none. Nothing is changed.`,
+without an eviction. Nothing is changed.`,
 		Example: `  plimsoll explain node worker-3 --last 20`,
 	}
 	f.add(c)

@@ -26,15 +26,15 @@ func newFleetCommand() *cobra.Command {
 	o := fleet.Options{Capacity: fleet.DefaultCapacity()}
 	c := &cobra.Command{
 		Use:   "fleet",
-		Short: "Run hollow nodes: real leases and status, pretended pods",
-		Long: `Run many hollow nodes in one process. They register, renew their leases and report their status for real; pods bound to
-them become Running, with addresses from 198.18.0.0/15, and go when they are deleted, but nothing is executed.
+		Short: "Run hollow nodes: nodes without containers, to load-test a control plane",
+		Long: `Run many hollow nodes in one process. They register, renew their leases and report their status like real nodes. Pods bound to
+them become Running, with addresses from 198.18.0.0/15, and end when they are deleted, but no container is started.
 
-Hollow nodes carry the label plimsoll.dev/hollow=true and no taint. They stay when the process ends; remove them with
+Hollow nodes have the label plimsoll.dev/hollow=true and no taint. They remain when the process ends; delete them with
 kubectl delete nodes -l plimsoll.dev/hollow=true.
 
-While it runs, "plimsoll fleet fault" makes nodes fail and return, and "plimsoll fleet status" tells how they do.
---faults takes a file of the same orders, one a line, with "at DURATION" before each, counted from the moment when all
+While it runs, "plimsoll fleet fault" makes nodes fail and return, and "plimsoll fleet status" shows their state.
+--faults reads a file of the same orders, one per line, with "at DURATION" before each, counted from the moment when all
 nodes are registered.`,
 		Example: `  plimsoll fleet --kubeconfig admin.conf --nodes 100
   plimsoll fleet --kubeconfig admin.conf --nodes 5000 --node-prefix big- --cpu 96 --memory 768Gi --pods 250 --zones 3
@@ -76,20 +76,20 @@ nodes are registered.`,
 	}
 	c.AddCommand(newFleetFaultCommand(), newFleetStatusCommand())
 	f := c.Flags()
-	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
-	f.IntVar(&o.Nodes, "nodes", 0, "how many hollow nodes")
-	f.StringVar(&o.Prefix, "node-prefix", "hollow-", "node names are this and a number from 0")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
+	f.IntVar(&o.Nodes, "nodes", 0, "number of hollow nodes")
+	f.StringVar(&o.Prefix, "node-prefix", "hollow-", "prefix of node names; a number from 0 follows")
 	f.IntVar(&o.Zones, "zones", 0, "spread the nodes over this many zones (topology.kubernetes.io/zone); 0: no zones")
 	f.StringVar(&cpu, "cpu", o.Capacity.CPU.String(), "CPUs of each node")
 	f.StringVar(&memory, "memory", o.Capacity.Memory.String(), "memory of each node")
 	f.StringVar(&storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(), "ephemeral storage of each node")
-	f.Int64Var(&o.Capacity.Pods, "pods", o.Capacity.Pods, "pods each node takes")
-	f.Float32Var(&podQPS, "pod-qps", 500, "requests about pods per second, at most; heartbeats are not limited")
-	f.DurationVar(&o.LeaseDuration, "lease-duration", 0, "how long a lease stands for its node; it is renewed at a quarter of it; 0: 40s")
+	f.Int64Var(&o.Capacity.Pods, "pods", o.Capacity.Pods, "how many pods each node accepts")
+	f.Float32Var(&podQPS, "pod-qps", 500, "limit of requests about pods per second; heartbeats are not limited")
+	f.DurationVar(&o.LeaseDuration, "lease-duration", 0, "validity of a node's lease; it is renewed after a quarter of it; 0: 40s")
 	f.DurationVar(&o.ReportEvery, "status-report-frequency", 0, "how often an unchanged status is reported; 0: 5m")
-	f.Uint64Var(&o.Seed, "seed", 0, "of the jitter of heartbeats, and of which nodes a fault picks")
-	f.StringVar(&faults, "faults", "", "`file` of faults to follow")
-	f.StringVar(&o.Control, "control", defaultControl(), "path of the socket that takes orders; empty: none")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of the jitter of heartbeats and of the choice of faulty nodes")
+	f.StringVar(&faults, "faults", "", "`file` of faults to execute")
+	f.StringVar(&o.Control, "control", defaultControl(), "path of the control socket; empty: none")
 	_ = c.MarkFlagRequired("kubeconfig")
 	_ = c.MarkFlagRequired("nodes")
 	return c
@@ -111,9 +111,9 @@ func defaultControl() string {
 func fleetSocket(c *cobra.Command) func() (string, error) {
 	var o cluster.Options
 	var control string
-	c.Flags().StringVar(&control, "control", defaultControl(), "socket of the fleet, as it was given to it")
-	c.Flags().StringVar(&o.Instance, "instance", "", "the fleet that up --hollow started for this cluster, in place of --control")
-	c.Flags().StringVar(&o.StateDir, "state-dir", "", "the same by the cluster's directory")
+	c.Flags().StringVar(&control, "control", defaultControl(), "control socket of the fleet")
+	c.Flags().StringVar(&o.Instance, "instance", "", "select the fleet that up --hollow started for this cluster, instead of --control")
+	c.Flags().StringVar(&o.StateDir, "state-dir", "", "select it by the cluster's state directory")
 	return func() (string, error) {
 		if o.Instance == "" && o.StateDir == "" {
 			return control, nil
@@ -133,20 +133,20 @@ func newFleetFaultCommand() *cobra.Command {
 		Long: `Make nodes of a running fleet fail, or return. A node has at most one fault: a new order replaces it.
 
 Kinds:
-  silence      the node does nothing, as if its machine had stopped; it goes on where it was
-  partition    the node lives, but its requests get no answer
+  silence      the node does nothing, as if its machine had stopped, and continues afterwards
+  partition    the node runs, but its requests get no answer
   slow         each request takes longer, by delay=DURATION
-  flap         silent for down=DURATION, alive for up=DURATION, in turn; each node starts at a moment of its own
-  notready     the node is alive and reports that its container runtime is down
-  return       ends the faults of the nodes
+  flap         silent for down=DURATION, running for up=DURATION, alternately; each node begins at another moment
+  notready     the node runs and reports that its container runtime is down
+  return       end the faults of the nodes
 
-Which nodes, all of them without any of these; of those that match, faults are dealt to nodes that have none first:
-  zone=ZONE    those of a zone
-  nodes=A,B    those of these names
-  count=N      so many, drawn by the fleet's --seed
-  percent=N    that share
+Which nodes; without any of these, all. Matching nodes without a fault are chosen first:
+  zone=ZONE    the nodes of a zone
+  nodes=A,B    the nodes with these names
+  count=N      that many, chosen by the fleet's --seed
+  percent=N    that percentage
 
-for=DURATION ends the fault by itself.`,
+for=DURATION ends the fault after that time.`,
 		Example: `  plimsoll fleet fault silence count=50
   plimsoll fleet fault partition zone=zone-1 for=10m
   plimsoll fleet fault flap up=2m down=1m percent=5
@@ -184,7 +184,7 @@ func newFleetStatusCommand() *cobra.Command {
 	var socket func() (string, error)
 	c := &cobra.Command{
 		Use:     "status",
-		Short:   "Show how a running fleet does, as JSON",
+		Short:   "Show the state of a running fleet, as JSON",
 		Long:    `Show how many nodes of a running fleet are registered and faulty, and how many requests they made and how long those took.`,
 		Example: `  plimsoll fleet status`,
 		Args:    cobra.NoArgs,

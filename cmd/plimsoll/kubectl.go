@@ -16,8 +16,8 @@ func newKubectlCommand() *cobra.Command {
 		Use:   "kubectl [--instance NAME] [--state-dir DIR] ARGUMENT...",
 		Short: "Run kubectl on the cluster that up started",
 		Long: `Run upstream's kubectl, which is part of plimsoll-controlplane, with the admin kubeconfig of this machine's cluster.
---instance and --state-dir, if given, come first and choose the cluster; every argument after them is kubectl's. Without
-them a KUBECONFIG that is set is kept, and then any cluster is reached, from any machine.`,
+--instance and --state-dir, if given, come first and select the cluster; all other arguments are for kubectl. Without
+them kubectl uses KUBECONFIG if it is set, so that it can access any cluster, from any machine.`,
 		Example: `  plimsoll kubectl get nodes
   plimsoll kubectl --instance test describe node`,
 		DisableFlagParsing: true, // the flags are for kubectl

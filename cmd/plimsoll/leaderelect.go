@@ -44,7 +44,7 @@ func (l *leaderElection) acts() bool { return !l.on || l.leading.Load() }
 // status returns a metric that says whether this process leads, with upstream's name.
 func (l *leaderElection) status() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "leader_election_master_status", Help: "1: this process leads; 0: another may", ConstLabels: prometheus.Labels{"name": l.Name},
+		Name: "leader_election_master_status", Help: "1: this process leads; 0: it does not", ConstLabels: prometheus.Labels{"name": l.Name},
 	}, func() float64 {
 		if l.acts() {
 			return 1
@@ -63,13 +63,13 @@ func (l *leaderElection) inForce() componentv1alpha1.LeaderElectionConfiguration
 
 func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
 	l := &leaderElection{Config: election.Default(lease)}
-	f.BoolVar(&l.on, "leader-elect", true, "act only while holding a Lease, so that several of these may run")
-	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", l.LeaseDuration, "how long others wait for a leader that does not renew")
-	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", l.RenewDeadline, "how long a leader goes on without a renewal")
-	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", l.RetryPeriod, "pause between attempts to take or renew")
+	f.BoolVar(&l.on, "leader-elect", true, "act only while holding a Lease, so that several of these processes may run")
+	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", l.LeaseDuration, "how long other candidates wait for a leader that does not renew the Lease")
+	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", l.RenewDeadline, "how long the leader continues without a renewal")
+	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", l.RetryPeriod, "pause between attempts to take or renew the Lease")
 	f.StringVar(&l.Name, "leader-elect-resource-name", l.Name, "name of the Lease")
 	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", l.Namespace, "namespace of the Lease")
-	f.StringVar(&l.lock, "leader-elect-resource-lock", "leases", "kind of the lock; leases is the only one")
+	f.StringVar(&l.lock, "leader-elect-resource-lock", "leases", "kind of the lock; only leases is supported")
 	return l
 }
 
@@ -133,5 +133,5 @@ func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead
 type errUnknownLock string
 
 func (e errUnknownLock) Error() string {
-	return "--leader-elect-resource-lock: \"" + string(e) + "\": Kubernetes 1.36 knows leases only"
+	return "--leader-elect-resource-lock: \"" + string(e) + "\": Kubernetes 1.36 supports only leases"
 }

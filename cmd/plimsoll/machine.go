@@ -17,16 +17,16 @@ func newMachineCommand() *cobra.Command {
 	var installed bool
 	c := &cobra.Command{
 		Use:   "machine",
-		Short: "Print this machine as a value: CPUs, NUMA nodes, caches, memory, huge pages, file systems",
-		Long: `Print this machine as a value, read from /sys and /proc: NUMA nodes with their CPUs, memory, huge pages and distances,
+		Short: "Print a description of this machine: CPUs, NUMA nodes, caches, memory, huge pages, file systems",
+		Long: `Print a description of this machine, read from /sys and /proc: NUMA nodes with their CPUs, memory, huge pages and distances,
 sockets, dies, cores and their threads, groups that share an L3 cache, offline and isolated CPUs, the nodes of PCI
 devices, swap, file systems. It needs no root, and no cluster.
 
-The output is what the whatif verbs read. What is left out has its usual value: no threadSiblings, no SMT; no sockets, one
-per NUMA node with CPUs; no dies or l3, one per socket; no imagefs, the same as nodefs.
+The whatif verbs read the output. Absent fields have their default: without threadSiblings, no SMT; without sockets, one
+per NUMA node with CPUs; without dies or l3, one per socket; without imagefs, the same as nodefs.
 
-A node's memory is what the kernel can use of it, on which a node's capacity rests; installed is what the firmware handed
-over, in whole memory blocks, of which the kernel keeps a share for itself that changes from boot to boot.`,
+A node's memory is what the kernel can use of it, which is the base of a Node's capacity. installed is what the firmware reported,
+in whole memory blocks; the kernel uses a part of that itself, which differs from boot to boot.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll machine -o table`,
 		Args: cobra.NoArgs,
@@ -34,9 +34,9 @@ over, in whole memory blocks, of which the kernel keeps a share for itself that 
 	output := addOutputFlag(c, outputYAML, outputJSON, outputTable)
 	flags := c.Flags()
 	flags.StringVar(&rootDir, "root-dir", "/var/lib/kubelet", "the agent's directory: nodefs is its file system, or that of the nearest directory above it that exists")
-	flags.StringVar(&imageDir, "image-dir", "/var/lib/containerd", "the runtime's directory: imagefs is its file system; none there: the same as nodefs")
-	flags.BoolVar(&installed, "installed", false, "print as memory what is installed, where that is known, as one plans or compares machines")
-	flags.StringVar(&root, "root", "/", "look at the machine whose root is mounted here")
+	flags.StringVar(&imageDir, "image-dir", "/var/lib/containerd", "the runtime's directory: imagefs is its file system; if it does not exist, imagefs is nodefs")
+	flags.BoolVar(&installed, "installed", false, "print installed memory where it is known, to plan for machines or to compare them")
+	flags.StringVar(&root, "root", "/", "describe the machine whose root file system is mounted at this path")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		h := machineinfo.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root, imageDir)}
 		if _, err := os.Stat(h.ImageDir); errors.Is(err, os.ErrNotExist) {

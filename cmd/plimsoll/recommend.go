@@ -20,8 +20,8 @@ import (
 func newRecommendCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "recommend",
-		Short:   "Recommend settings for this machine, from what it was seen to do",
-		Long:    `Recommend settings for this machine, measured instead of guessed. Nothing is changed: the result is printed.`,
+		Short:   "Recommend settings for this machine, from measurements",
+		Long:    `Recommend settings for this machine, from measurements. The result is printed; nothing is changed.`,
 		Example: `  plimsoll recommend reservations --for 10m`,
 	}
 	c.AddCommand(newRecommendReservationsCommand())
@@ -35,16 +35,16 @@ func newRecommendReservationsCommand() *cobra.Command {
 	o := recommend.Options{Proc: procfs.Default, Cgroups: "/sys/fs/cgroup"}
 	c := &cobra.Command{
 		Use:   "reservations",
-		Short: "Watch what system, runtime and agent use, and print systemReserved and kubeReserved",
-		Long: `Watch what this machine uses outside its pods, and print systemReserved and kubeReserved for a KubeletConfiguration, with
-the reasons, beside what the formulas of GKE, EKS, AKS and OpenShift would reserve here.
+		Short: "Measure what system, runtime and agent use, and print systemReserved and kubeReserved",
+		Long: `Measure what this machine uses outside its pods, and print systemReserved and kubeReserved for a KubeletConfiguration, with
+the reasons, next to what the formulas of GKE, EKS, AKS and OpenShift would reserve here.
 
-kubeReserved is for the container runtime (with its shims) and the node agent, systemReserved for all the rest outside the pods:
-daemons, logins, short-lived programs, the kernel. Memory is what no reclaim can free: caches of files do not count. CPU
-follows the 99th percentile of what was seen, memory the peak, with a tenth on top; what the runtime needs for each pod is
-counted up to --max-pods. Watch a node at its busiest: what does not happen is not in the result.
+kubeReserved is for the container runtime (with its shims) and the node agent, systemReserved for everything else outside the pods:
+daemons, logins, short-lived programs, the kernel. Memory is what cannot be reclaimed: the page cache does not count. CPU
+is the 99th percentile of the samples, memory the peak, plus a tenth; what the runtime needs for each pod is
+extrapolated to --max-pods. Measure a node at its busiest: what does not happen is not in the result.
 
-An interrupt ends the watch early and prints what was seen so far. It works on any Linux machine, node or not, with cgroup v1
+An interrupt ends the measurement early and prints the result so far. It works on any Linux machine, node or not, with cgroup v1
 or v2; with root it reads memory exactly.`,
 		Example: `  plimsoll recommend reservations --for 10m
   plimsoll recommend reservations --for 24h --max-pods 250 -o json`,
@@ -52,8 +52,8 @@ or v2; with root it reads memory exactly.`,
 	}
 	output := addOutputFlag(c, outputYAML, outputJSON)
 	flags := c.Flags()
-	flags.DurationVar(&o.For, "for", 10*time.Minute, "how long to watch")
-	flags.DurationVar(&o.Every, "every", time.Second, "time between samples; 100ms at the least")
+	flags.DurationVar(&o.For, "for", 10*time.Minute, "how long to measure")
+	flags.DurationVar(&o.Every, "every", time.Second, "time between samples; at least 100ms")
 	flags.Int64Var(&o.MaxPods, "max-pods", 110, "pods that the node may have (maxPods of its configuration)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.Every < 100*time.Millisecond || o.For < o.Every || o.MaxPods < 1 {
@@ -70,7 +70,7 @@ or v2; with root it reads memory exactly.`,
 		defer sink.Close()
 		var result *recommend.Result
 		o.Seen = tellEach(sink, time.Minute)
-		err = progress.Step(sink, fmt.Sprintf("watch for %v (interrupt: print what was seen so far)", o.For), func() (string, error) {
+		err = progress.Step(sink, fmt.Sprintf("measure for %v (interrupt: print the result so far)", o.For), func() (string, error) {
 			result, err = recommend.Reservations(c.Context(), o)
 			return "", err
 		})

@@ -22,17 +22,17 @@ func newSchedulerCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Place pods on nodes",
-		Long: `Place pods on nodes, in place of kube-scheduler or beside it under another --scheduler-name.
+		Long: `Place pods on nodes, instead of kube-scheduler or next to it under another --scheduler-name.
 
 Every node is considered for every pod, by the default profile of kube-scheduler 1.36 or by those of a
-KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Resource claims and gangs
-are not supported yet: a pod that demands one stays pending with an event that says so.
+KubeSchedulerConfiguration, the file that kube-scheduler reads (--config). Flags override the file. Resource claims and gangs
+are not supported yet: a pod that requires one stays pending, with an Event that says so.
 
-It takes kube-scheduler's flags, so that its command lines and manifests start this; those without an effect say so here and in the log.
-Started under the name kube-scheduler, plimsoll is this.
+It accepts kube-scheduler's flags, so that existing command lines and manifests work; flags without an effect say so here and in the log.
+If plimsoll is started under the name kube-scheduler, it runs this verb.
 
-Where agents report their NUMA nodes (NodeResourceTopology), pods that want CPUs, memory or devices of their own go only where the
-agent will find them; NodeResourceTopologyMatch is the name of that rule in the file.`,
+Where agents report their NUMA nodes (NodeResourceTopology), pods that get CPUs, memory or devices assigned go only where the
+agent can assign them; in the file that rule is called NodeResourceTopologyMatch.`,
 		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
   plimsoll scheduler --config /etc/kubernetes/scheduler.yaml`,
 		Args: cobra.NoArgs,
@@ -41,12 +41,12 @@ agent will find them; NodeResourceTopologyMatch is the name of that rule in the 
 	s.flags = f
 	s.leader = leaderElectionFlags(f, schedulerName)
 	s.upstream = schedulerFlags(f)
-	f.StringVar(&s.config, "config", "", "KubeSchedulerConfiguration `file`; none: upstream's defaults")
-	f.StringVar(&s.writeTo, "write-config-to", "", "write the configuration in force to this `file`, and end")
-	f.StringVar(&s.o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
-	f.IntVar(&s.o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
-	f.StringVar(&s.sampling, "sampling", s.sampling, "nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
-	f.Uint64Var(&s.o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
+	f.StringVar(&s.config, "config", "", "KubeSchedulerConfiguration `file` (default: upstream's defaults)")
+	f.StringVar(&s.writeTo, "write-config-to", "", "write the effective configuration to this `file`, and exit")
+	f.StringVar(&s.o.Name, "scheduler-name", scheduler.DefaultName, "place pods with this spec.schedulerName")
+	f.IntVar(&s.o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "how many binds may be in flight to the API server at once")
+	f.StringVar(&s.sampling, "sampling", s.sampling, "which nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
+	f.Uint64Var(&s.o.Seed, "seed", 0, "seed of the choice among nodes with equal scores; the same seed and history give the same placements")
 	c.RunE = func(c *cobra.Command, _ []string) error { return s.run(c.Context()) }
 	return c
 }
@@ -125,7 +125,7 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 		slog.Warn("scheduler configuration", "file", s.config, "field", w)
 	}
 	if s.config != "" && s.flags.Changed("scheduler-name") {
-		return nil, errors.New("--scheduler-name: not with --config: the names are those of its profiles")
+		return nil, errors.New("--scheduler-name: cannot be used with --config, whose profiles have names")
 	}
 	if s.config == "" {
 		file.Profiles[0].Name = s.o.Name

@@ -37,10 +37,10 @@ type upstreamFlags struct {
 // idleFlags are flags of kube-scheduler that are accepted, so that its command lines work, and have no effect: by name,
 // with the reason. Those with a value take text here; those without are switches.
 var idleFlags = []struct{ name, value, why string }{
-	{"allow-metric-labels", "map", "labels of metrics are bounded as they are"},
-	{"allow-metric-labels-manifest", "file", "labels of metrics are bounded as they are"},
-	{"cert-dir", "directory", "a certificate that is made is kept in memory"},
-	{"disable-http2-serving", "", "the server takes HTTP/2 and HTTP/1.1"},
+	{"allow-metric-labels", "map", "the number of metric labels is bounded anyway"},
+	{"allow-metric-labels-manifest", "file", "the number of metric labels is bounded anyway"},
+	{"cert-dir", "directory", "a generated certificate is kept in memory"},
+	{"disable-http2-serving", "", "the server accepts HTTP/2 and HTTP/1.1"},
 	{"disabled-metrics", "names", "all metrics are cheap"},
 	{"emulated-version", "versions", "there is one version of the behaviour: 1.36"},
 	{"http2-max-streams-per-connection", "number", "the number of connections is bounded"},
@@ -53,39 +53,39 @@ var idleFlags = []struct{ name, value, why string }{
 	{"log-text-info-buffer-size", "size", "logs are not buffered"},
 	{"log-text-split-stream", "", "logs go to standard error"},
 	{"min-compatibility-version", "versions", "there is one version of the behaviour: 1.36"},
-	{"permit-address-sharing", "", "the port is its own"},
-	{"permit-port-sharing", "", "the port is its own"},
-	{"pod-max-in-unschedulable-pods-duration", "duration", "a pod is tried again by the event that helps it"},
-	{"requestheader-allowed-names", "names", "nobody asks through a front proxy"},
-	{"requestheader-client-ca-file", "file", "nobody asks through a front proxy"},
-	{"requestheader-extra-headers-prefix", "prefixes", "nobody asks through a front proxy"},
-	{"requestheader-group-headers", "names", "nobody asks through a front proxy"},
-	{"requestheader-uid-headers", "names", "nobody asks through a front proxy"},
-	{"requestheader-username-headers", "names", "nobody asks through a front proxy"},
+	{"permit-address-sharing", "", "ports are not shared"},
+	{"permit-port-sharing", "", "ports are not shared"},
+	{"pod-max-in-unschedulable-pods-duration", "duration", "a pod is tried again after each change that may help it"},
+	{"requestheader-allowed-names", "names", "there is no front proxy"},
+	{"requestheader-client-ca-file", "file", "there is no front proxy"},
+	{"requestheader-extra-headers-prefix", "prefixes", "there is no front proxy"},
+	{"requestheader-group-headers", "names", "there is no front proxy"},
+	{"requestheader-uid-headers", "names", "there is no front proxy"},
+	{"requestheader-username-headers", "names", "there is no front proxy"},
 	{"show-hidden-metrics-for-version", "version", "no metric is hidden"},
 	{"tls-sni-cert-key", "files", "there is one certificate"},
-	{"vmodule", "patterns", "the level is that of --v everywhere"},
+	{"vmodule", "patterns", "the level of --v applies everywhere"},
 }
 
 // schedulerFlags defines the flags of kube-scheduler, except those of leader election and --config.
 func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
 	u := &upstreamFlags{flags: f, port: servingFlags(f, portScheduler)}
-	f.StringVar(&u.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; none: as a pod of the cluster")
-	f.StringVar(&u.master, "master", "", "address of the API server, in place of the kubeconfig's")
-	f.StringVar(&u.authentication, "authentication-kubeconfig", "", "kubeconfig `file` for asking who somebody is; none: --kubeconfig")
-	f.StringVar(&u.access, "authorization-kubeconfig", "", "kubeconfig `file` for asking what somebody may; none: --kubeconfig")
+	f.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster (default: the configuration of the pod in which this runs)")
+	f.StringVar(&u.master, "master", "", "address of the API server, instead of the kubeconfig's")
+	f.StringVar(&u.authentication, "authentication-kubeconfig", "", "kubeconfig `file` for TokenReviews (default: --kubeconfig)")
+	f.StringVar(&u.access, "authorization-kubeconfig", "", "kubeconfig `file` for SubjectAccessReviews (default: --kubeconfig)")
 	f.BoolVar(&u.skipLookup, "authentication-skip-lookup", false, "without --client-ca-file, do not take the CA of client certificates from the cluster")
-	f.BoolVar(&u.tolerate, "authentication-tolerate-lookup-failure", true, "start although that CA cannot be read; client certificates are refused then")
-	f.DurationVar(&u.tokenTTL, "authentication-token-webhook-cache-ttl", 10*time.Second, "how long an answer about who somebody is holds")
-	f.DurationVar(&u.allowTTL, "authorization-webhook-cache-authorized-ttl", 10*time.Second, "how long an answer that somebody may holds")
-	f.DurationVar(&u.denyTTL, "authorization-webhook-cache-unauthorized-ttl", 10*time.Second, "how long an answer that somebody may not holds")
-	f.StringSliceVar(&u.port.AlwaysAllow, "authorization-always-allow-paths", serving.AlwaysAllowDefault, "paths that everybody may ask for")
-	f.StringVar(&u.port.TLS.MinVersion, "tls-min-version", "", "least version of TLS: VersionTLS10 to VersionTLS13; none: VersionTLS12")
-	f.StringSliceVar(&u.port.TLS.CipherSuites, "tls-cipher-suites", nil, "cipher suites to offer, by their names; none: Go's own choice")
-	f.Int32SliceVar(&u.port.TLS.Curves, "tls-curve-preferences", nil, "key exchanges to offer, by their numbers; none: Go's own choice")
-	f.BoolVar(&u.profiling, "profiling", true, "serve /debug/pprof/ to whoever may read it")
-	f.BoolVar(&u.contention, "contention-profiling", false, "record where goroutines block, for /debug/pprof/block; costs time")
-	f.IntVarP(&u.verbosity, "v", "v", 0, "how much to log: from 4 on every decision")
+	f.BoolVar(&u.tolerate, "authentication-tolerate-lookup-failure", true, "start even if that CA cannot be read; client certificates are then refused")
+	f.DurationVar(&u.tokenTTL, "authentication-token-webhook-cache-ttl", 10*time.Second, "how long TokenReviews are cached")
+	f.DurationVar(&u.allowTTL, "authorization-webhook-cache-authorized-ttl", 10*time.Second, "how long positive SubjectAccessReviews are cached")
+	f.DurationVar(&u.denyTTL, "authorization-webhook-cache-unauthorized-ttl", 10*time.Second, "how long negative SubjectAccessReviews are cached")
+	f.StringSliceVar(&u.port.AlwaysAllow, "authorization-always-allow-paths", serving.AlwaysAllowDefault, "paths that need no authorization")
+	f.StringVar(&u.port.TLS.MinVersion, "tls-min-version", "", "least version of TLS: VersionTLS10 to VersionTLS13 (default: VersionTLS12)")
+	f.StringSliceVar(&u.port.TLS.CipherSuites, "tls-cipher-suites", nil, "cipher suites to offer, by name (default: Go's choice)")
+	f.Int32SliceVar(&u.port.TLS.Curves, "tls-curve-preferences", nil, "key exchanges to offer, by number (default: Go's choice)")
+	f.BoolVar(&u.profiling, "profiling", true, "serve /debug/pprof/ to authorized clients")
+	f.BoolVar(&u.contention, "contention-profiling", false, "record where goroutines block, for /debug/pprof/block; this costs CPU")
+	f.IntVarP(&u.verbosity, "v", "v", 0, "log level: from 4, every decision is logged")
 	f.StringVar(&u.logFormat, "logging-format", "text", "format of the log: text or json")
 	f.StringArrayVar(&u.gates, "feature-gates", nil, "`name=bool,...` of Kubernetes 1.36's feature gates; a warning names those without an effect")
 	for _, idle := range idleFlags {
@@ -124,7 +124,7 @@ func (u *upstreamFlags) begin() (featuregate.Set, error) {
 		return nil, fmt.Errorf("--feature-gates: %w", err)
 	}
 	for _, name := range idle {
-		slog.Warn("feature gate without effect: what upstream has on by default is on as far as it is supported, the rest is off", "gate", name)
+		slog.Warn("feature gate without effect: supported features have upstream's default", "gate", name)
 	}
 	return set, nil
 }
@@ -139,7 +139,7 @@ const verboseDebug = 4
 func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Client, error) {
 	kubeconfig := cmp.Or(kubeconfigs...)
 	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
-		return nil, errors.New("--kubeconfig: required outside of a pod, here or as clientConnection.kubeconfig in the file of --config")
+		return nil, errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the file of --config")
 	}
 	// Writes are bounded by --binds-in-flight and by how the server answers, not by a rate.
 	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})

@@ -19,12 +19,12 @@ func newSimCommand() *cobra.Command {
 	var day bool
 	c := &cobra.Command{
 		Use:   "sim",
-		Short: "Play a cluster's nodes and their controller in virtual time",
-		Long: `Play nodes that beat, fail and return, and the controller that watches over them, in virtual time: through the same
-code that decides in the agent and in plimsoll lifecycle. No cluster, no root. The same options and seed give the same
+		Short: "Simulate a cluster's nodes and their controller in virtual time",
+		Long: `Simulate nodes that send heartbeats, fail and return, and the lifecycle controller, in virtual time, with the same
+code that decides in the agent and in plimsoll lifecycle. It needs no cluster and no root. The same options and seed give the same
 outcome and the same trace.
 
---faults is a file of events, one a line; each kind of fault is explained by "plimsoll fleet fault --help":
+--faults is a file of events, one per line; "plimsoll fleet fault --help" explains the kinds of faults:
   at 10m silence zone=zone-1 for=1h
   at 2h  partition percent=60 zone=zone-2
   at 3h  api down
@@ -32,8 +32,8 @@ outcome and the same trace.
   at 4h  controller restart
   at 5h  return
 
---policy names what plays the same events side by side. "upstream" is a model of upstream's controllers, always played;
-"plimsoll" is ours by default. Others begin with one of the two and change it:
+--policy names the policies to compare on the same events. "upstream" is a model of upstream's controllers and always included;
+"plimsoll" is the default of plimsoll lifecycle. Other policies begin with one of the two and change it:
   plimsoll:grace=40s,rate=0.5,secondary=0.05,threshold=0.7,large=20,room=false,qps=50,scan=1s`,
 		Example: `  plimsoll sim --nodes 500 --zones 3 --faults bad-day.txt
   plimsoll sim --day                                  # 50,000 nodes, 24 hours, zones fail
@@ -83,15 +83,15 @@ outcome and the same trace.
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&o.Nodes, "nodes", 300, "nodes")
-	f.IntVar(&o.Zones, "zones", 3, "zones they are spread over: zone-0, zone-1, ...")
-	f.IntVar(&o.PodsPerNode, "pods-per-node", 4, "pods on each at the start")
-	f.DurationVar(&o.For, "for", 2*time.Hour, "virtual time")
-	f.Uint64Var(&o.Seed, "seed", 0, "of all chance")
+	f.IntVar(&o.Nodes, "nodes", 300, "number of nodes")
+	f.IntVar(&o.Zones, "zones", 3, "number of zones: zone-0, zone-1, ...")
+	f.IntVar(&o.PodsPerNode, "pods-per-node", 4, "number of pods on each node at the start")
+	f.DurationVar(&o.For, "for", 2*time.Hour, "virtual duration")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of all random choices")
 	f.StringVar(&faults, "faults", "", "`file` of events")
-	f.StringArrayVar(&policies, "policy", []string{"plimsoll"}, "what to play beside upstream; may be repeated")
-	f.BoolVar(&day, "day", false, "a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
-	f.BoolVar(&o.Exact, "exact", false, "play each heartbeat by itself: the same outcome, much later")
+	f.StringArrayVar(&policies, "policy", []string{"plimsoll"}, "policy to compare with upstream; may be repeated")
+	f.BoolVar(&day, "day", false, "simulate a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
+	f.BoolVar(&o.Exact, "exact", false, "simulate each heartbeat individually: the same result, much slower")
 	f.StringVarP(&output, "output", "o", "table", "table or json")
 	return c
 }
@@ -120,7 +120,7 @@ func parsePolicy(text string) (sim.Policy, error) {
 	base, changes, changed := strings.Cut(text, ":")
 	bases := map[string]func() sim.Policy{"upstream": sim.Upstream, "plimsoll": sim.Ours}
 	if bases[base] == nil {
-		return sim.Policy{}, fmt.Errorf("--policy %q: %q: want upstream or plimsoll, and after a colon what is different", text, base)
+		return sim.Policy{}, fmt.Errorf("--policy %q: %q: want upstream or plimsoll, and after a colon the changes", text, base)
 	}
 	p := bases[base]()
 	p.Name = text
@@ -164,7 +164,7 @@ func changePolicy(p *sim.Policy, key, value string) (err error) {
 		return fmt.Errorf("want grace, scan, rate, secondary, threshold, large, room or qps")
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not what %s takes", value, key)
+		return fmt.Errorf("%q is not a valid value of %s", value, key)
 	}
 	return nil
 }

@@ -21,13 +21,13 @@ func newUpCommand() *cobra.Command {
 		Use:   "up",
 		Short: "Run a whole Kubernetes cluster on this machine",
 		Long: `Run etcd, kube-apiserver and kube-controller-manager (upstream's), and our own agent, scheduler and lifecycle
-controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after a crash of
-anything, it takes over what still runs and heals the rest.
+controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after any
+crash, it takes over what still runs and restarts the rest.
 
-As root, this machine becomes a node that runs containers. Without root, --hollow N gives N nodes that only pretend
-their pods.`,
+As root, this machine becomes a node that runs containers. Without root, --hollow N gives N hollow nodes, which run no
+containers.`,
 		Example: `  plimsoll up --detach                  # return when the node is Ready
-  plimsoll up --hollow 100              # a hundred pretended nodes too; without root, only those
+  plimsoll up --hollow 100              # a hundred hollow nodes too; without root, only those
   plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -45,43 +45,43 @@ their pods.`,
 	f := c.Flags()
 	instanceFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
-	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, whose pods are pretended")
+	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, which run no containers")
 	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
-	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller: something else watches over the nodes, or nothing does")
-	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler: something else places pods")
-	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager: no service accounts, workloads, quotas and garbage collection, unless something else provides them")
-	f.IntVar(&o.GCPercent, "gc-percent", 0, "GOGC of etcd, kube-apiserver and kube-controller-manager: 400 takes more memory and less CPU, for large clusters; 0: Go's default, 100")
+	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller: another one monitors the nodes, or none does")
+	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler: another one places pods")
+	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager: without another one there are no service accounts, workloads, quotas and garbage collection")
+	f.IntVar(&o.GCPercent, "gc-percent", 0, "GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; 0: Go's default, 100")
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
 	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
 	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")
 	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
 	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
-	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for whoever may read them; 0: none")
-	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, likewise")
+	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for authorized clients; 0: none")
+	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
 	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
 	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
-	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use in place of our own")
-	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "authority of --etcd-servers")
-	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
-	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key for --etcd-servers")
-	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use in place of our own containerd")
-	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register: most look for /var/lib/kubelet/device-plugins; none: the agent's own")
-	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; addresses, certificates and directories are up's")
-	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent in place of ours: upstream's kubelet, which takes the same flags")
-	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: beside plimsoll, then in PATH)")
-	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar and workload.tar (default: beside plimsoll)")
+	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
+	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
+	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")
+	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key file for --etcd-servers")
+	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use instead of our own containerd")
+	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
+	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets addresses, certificates and directories")
+	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
+	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: in plimsoll's directory, then in PATH)")
+	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar and workload.tar (default: images in plimsoll's directory)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
 }
 
 // instanceFlags adds the flags of every verb that acts on an instance.
 func instanceFlags(c *cobra.Command, o *cluster.Options) {
-	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance, "name of the cluster; several can live on one machine, with different ports and networks")
-	c.Flags().StringVar(&o.StateDir, "state-dir", "", "directory of all that survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
+	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance, "name of the cluster; several can run on one machine, with different ports and networks")
+	c.Flags().StringVar(&o.StateDir, "state-dir", "", "directory of what survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
 }
 
 func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
@@ -121,7 +121,7 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	case errors.Is(err, cluster.ErrAlreadyUp):
 		return describeAlreadyUp(c.Context(), c, o, sink)
 	case errors.Is(err, cluster.ErrHandedOver):
-		sink.Show(progress.Event{Phase: progress.Note, Detail: "handed over to another plimsoll"})
+		sink.Show(progress.Event{Phase: progress.Note, Detail: "handed over to another plimsoll process"})
 		return nil
 	}
 	return err
@@ -132,13 +132,13 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options, sink progress.Sink) error {
 	kept, err := cluster.Load(o)
 	if errors.As(err, new(*cluster.NotUpError)) {
-		return fmt.Errorf("instance %s is being brought up by another plimsoll, and is not far enough to be waited for: try again", o.Instance)
+		return fmt.Errorf("instance %s is being brought up by another plimsoll process that has just begun: try again", o.Instance)
 	}
 	if err != nil {
 		return err
 	}
 	if !kept.Equal(&o) {
-		sink.Show(progress.Event{Phase: progress.Note, Detail: "it keeps the options it was started with; to change them, plimsoll down and up again"})
+		sink.Show(progress.Event{Phase: progress.Note, Detail: "it keeps the options with which it was started; to change them, run plimsoll down and up again"})
 	}
 	err = progress.Step(sink, "instance "+kept.Instance, func() (string, error) {
 		return "is already up", cluster.AwaitUp(ctx, kept, o.Timeout)

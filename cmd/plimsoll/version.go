@@ -13,7 +13,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of plimsoll and of the Kubernetes it is built for",
-		Long:    "Print one line: the version of plimsoll, of the Kubernetes whose API and behaviour it keeps to, and of Go.",
+		Long:    "Print one line: the versions of plimsoll, of the Kubernetes whose API and behaviour it follows, and of Go.",
 		Example: "  plimsoll version",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

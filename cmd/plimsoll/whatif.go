@@ -12,11 +12,11 @@ import (
 func newWhatifCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "whatif",
-		Short: "Ask what a node or a cluster would decide, on files: no cluster, no root",
-		Long: `Ask what a node or a cluster would decide before it has to. The answers come from the code that decides on real nodes,
-and rest on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary, manifests.
+		Short: "Ask what a node or a cluster would decide, from files: without a cluster or root",
+		Long: `Ask in advance what a node or a cluster would decide. The answers come from the code that decides on real nodes,
+and depend on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary, manifests.
 
-With -o json and -o yaml the results are stable formats: keys are added, none changes.`,
+With -o json and -o yaml the results are stable formats: keys may be added, and do not change.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
   plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml
@@ -28,7 +28,7 @@ With -o json and -o yaml the results are stable formats: keys are added, none ch
 		for _, verb := range c.Commands() {
 			questions = append(questions, verb.Name())
 		}
-		return usageError{fmt.Errorf("whatif: %q is no question: want one of %s (see plimsoll whatif --help)", strings.Join(args, " "), strings.Join(questions, ", "))}
+		return usageError{fmt.Errorf("whatif: %q is not a question: want one of %s (see plimsoll whatif --help)", strings.Join(args, " "), strings.Join(questions, ", "))}
 	}
 	return c
 }

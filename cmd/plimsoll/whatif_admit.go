@@ -19,19 +19,19 @@ func newWhatifAdmitCommand() *cobra.Command {
 	var paths []string
 	c := &cobra.Command{
 		Use:   "admit",
-		Short: "Send pods to a node on paper, and see which it takes and what they get",
-		Long: `Send pods to a node with a configuration on a machine, one after the other, and show for each whether the node takes it, and
-which CPUs, memory and devices it gets; or why not: the reason and the words of the kubelet, then what was asked, what each
-NUMA node has, and what one of them could have given. At the end, what is left.
+		Short: "Show which pods a node would admit, and what is assigned to them",
+		Long: `Show, for pods that arrive one after the other at a node with a configuration on a machine, whether the node admits each, and
+which CPUs, memory and devices are assigned to it; or why not: the kubelet's reason and message, then the request, what each
+NUMA node has, and what one of them could have provided. At the end, what is free.
 
-Pods come in the order of the files. Objects of other kinds are left out, with a warning. The machine's devices stand for
-healthy plugins without an opinion of their own (GetPreferredAllocation).`,
+Pods arrive in the order of the files. Objects of other kinds are left out, with a warning. The machine's devices stand for
+healthy devices of plugins without GetPreferredAllocation.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
-	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; required")
 	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -40,7 +40,7 @@ healthy plugins without an opinion of their own (GetPreferredAllocation).`,
 			missing = append(missing, errors.New("--machine: required: a file as plimsoll machine prints it"))
 		}
 		if len(paths) == 0 {
-			missing = append(missing, errors.New("--filename: required: manifests of the pods to send"))
+			missing = append(missing, errors.New("--filename: required: manifests of the pods that arrive"))
 		}
 		if missing != nil {
 			return usageError{errors.Join(missing...)}
@@ -77,7 +77,7 @@ func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
 			pods = append(pods, pod)
 			continue
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "plimsoll: warning: %s: is no pod: left out\n", o.GetObjectKind().GroupVersionKind().Kind)
+		fmt.Fprintf(c.ErrOrStderr(), "plimsoll: warning: %s: is not a pod: left out\n", o.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return pods, nil
 }

@@ -16,19 +16,19 @@ func newWhatifAllocatableCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "allocatable",
 		Short: "Show how much of a machine a configuration leaves to pods, and why",
-		Long: `Show what a node would publish as capacity and allocatable on a machine, how each number comes about, what the kernel
-would hold all pods together to, and which settings have an effect that may surprise.
+		Long: `Show what a node would publish as capacity and allocatable on a machine, how each number is computed, which limits the kernel
+would enforce on all pods together, and which settings have an effect that may surprise.
 
   allocatable = capacity - systemReserved - kubeReserved - hard eviction threshold
 
-per resource; CPU and pods have no threshold, percentages are of capacity, huge pages come off memory. Reservations above
-capacity are an error, with which no node would start; the numbers are shown all the same.`,
+per resource. CPU and pods have no threshold, percentages are of capacity, huge pages are subtracted from memory. Reservations above
+capacity are an error with which no node would start; the numbers are shown nevertheless.`,
 		Example: `  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
   plimsoll machine | plimsoll whatif allocatable --machine - -o json`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
-	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; - is standard input; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if machine == "" {

@@ -21,23 +21,23 @@ func newWhatifEvictCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "evict",
 		Short: "Show which pods a node would evict at some usage, in which order, and why",
-		Long: `Show what a node would do about its usage: the signals, the thresholds that are met, the conditions, what is removed before
-any pod goes, the order of pods, and the victims, with the message each pod gets.
+		Long: `Show how a node would react to its usage: the signals, the thresholds that are met, the conditions, what is removed before
+any pod is evicted, the order of pods, and the victims, with the message that each pod gets.
 
 The usage is the Summary of a kubelet or of this agent (kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary), the pods
-are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME); priority classes among them are looked up.
-The usage is taken to last, so that soft thresholds act; --for says for how long it has, 0s that it has just begun. A Summary does
-not say what is unused: removals are taken to free nothing, and the victims are the most there would be.`,
+are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME), which may contain priority classes.
+By default the usage has lasted long enough for soft thresholds; --for says for how long, 0s that it has just begun. A Summary does
+not say what is unused: it is assumed that removals free nothing, so that the victims are the most there could be.`,
 		Example: `  plimsoll whatif evict --config kubelet.yaml --summary summary.json -f pods.yaml
   plimsoll whatif evict --summary summary.json -f pods.yaml --memory-signal available -o json`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
-	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	c.Flags().StringVar(&summary, "summary", "", "Summary API JSON of the node (/stats/summary); required")
 	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
-	c.Flags().DurationVar(&held, "for", -1, "how long the usage has been so; below zero: long enough for every soft threshold")
-	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which leaves out what the kernel can drop")
+	c.Flags().DurationVar(&held, "for", -1, "how long the usage has lasted; below zero: long enough for every soft threshold")
+	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which excludes what the kernel can drop")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var problems []error
 		if summary == "" {

@@ -16,19 +16,19 @@ func newWhatifPlaceCommand() *cobra.Command {
 	var paths []string
 	c := &cobra.Command{
 		Use:   "place",
-		Short: "Place pods on a cluster on paper, and see where they go or why not",
-		Long: `Let the scheduler place pods on a cluster that is in files, and show for each where it goes; or, node by node, why it fits
-nowhere, and whose eviction would make room.
+		Short: "Show where the scheduler would place pods, or why it would not",
+		Long: `Let the scheduler place pods on a cluster that is described in files. Show for each pod its node; or, node by node, why it fits
+nowhere, and which evictions would make room.
 
-The files hold nodes and pods, and what else has a say: priority classes, disruption budgets, namespaces, services,
-ReplicaSets, StatefulSets, what agents report of NUMA nodes (NodeResourceTopology). Pods with spec.nodeName are there already; the others are placed, by priority and then in the
-order of the files, each counted where the one before went. Nobody is evicted.`,
+The files contain nodes and pods, and other objects that matter: priority classes, disruption budgets, namespaces, services,
+ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with spec.nodeName are on their nodes already; the others are placed, by priority and then in the
+order of the files, each after the one before was placed. No pod is evicted.`,
 		Example: `  kubectl get nodes,pods -A -o yaml > cluster.yaml
   plimsoll whatif place -f cluster.yaml -f new-pods.yaml -o json`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
-	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration file (default: upstream's defaults)")
 	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if len(paths) == 0 {

@@ -47,7 +47,7 @@ func TestWhatifExitCodes(t *testing.T) {
 		{"whatif place -o json -f " + pods, 0, nil},
 		{"whatif place", 2, []string{"--filename: required"}},
 		{"whatif place -f " + pods + " --config " + good, 2, []string{"good.yaml: ", "want KubeSchedulerConfiguration"}},
-		{"whatif place -f " + pods + " -f " + pods, 2, []string{"pod default/a: is there twice"}},
+		{"whatif place -f " + pods + " -f " + pods, 2, []string{"pod default/a: is listed twice"}},
 		{"scheduler --config " + good, 2, []string{"want KubeSchedulerConfiguration"}},
 		{"scheduler", 2, []string{"--kubeconfig: required"}},
 		{"whatif", 2, []string{"want one of admit, allocatable, evict, place"}},

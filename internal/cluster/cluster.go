@@ -95,7 +95,7 @@ func (c *cluster) notice(s supervise.Status) {
 	c.last[s.Name] = s
 	c.mu.Unlock()
 	if died && first { // only the first, to keep the output short; `plimsoll status` has the count
-		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; starting it again (log: %s)", s.LastExit, s.Log)})
+		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; restarting it (log: %s)", s.LastExit, s.Log)})
 	}
 }
 
@@ -203,7 +203,7 @@ func findControlplane(told, self string) (string, error) {
 	}
 	path, err := exec.LookPath(controlplaneName)
 	if err != nil {
-		return "", fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, or give --controlplane-binary", beside, controlplaneName)
+		return "", fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, or set --controlplane-binary", beside, controlplaneName)
 	}
 	return filepath.Abs(path)
 }

@@ -30,7 +30,7 @@ func (l layout) checkOurs() error {
 			return fmt.Errorf("check --%s: %w", d.flag, err)
 		}
 		if _, err := os.Stat(d.sign); err != nil && len(entries) > 0 {
-			return fmt.Errorf("check --%s %s: holds files that no plimsoll put there (%s): give a new or empty directory", d.flag, d.dir, entries[0].Name())
+			return fmt.Errorf("check --%s %s: contains files that plimsoll did not create (%s): choose a new or empty directory", d.flag, d.dir, entries[0].Name())
 		}
 	}
 	return nil
@@ -108,9 +108,9 @@ func (c *cluster) warnOfSpace() {
 	if err != nil || short == "" {
 		return // checkSpace has reported it
 	}
-	then := "going on without more room: free some"
+	then := "starting anyway: free some space"
 	if c.o.Agent {
-		then = "going on: the agent will remove dead containers and unused images, then evict pods, as its configuration says; or free some yourself"
+		then = "starting anyway: the agent will remove dead containers and unused images, then evict pods, as its configuration says; or free some space yourself"
 	}
 	c.sink.Show(progress.Event{Step: "full disk " + c.o.StateDir, Phase: progress.Note, Detail: short + "; " + then})
 }
@@ -121,7 +121,7 @@ func (c *cluster) keepReserve() {
 		return
 	}
 	if err := sparedisk.Keep(c.reserve()); err != nil {
-		c.logger.Warn("no reserve is kept: the instance may not come up on a full disk", "err", err)
+		c.logger.Warn("no disk space is reserved: the instance may not start on a full disk", "err", err)
 	}
 }
 

@@ -56,7 +56,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	defer closeLog()
 	c, err := open(o, sink, logger)
 	if errors.Is(err, errLocked) {
-		return fmt.Errorf("stop instance %s: another plimsoll took it over meanwhile (see `plimsoll status`)", o.Instance)
+		return fmt.Errorf("stop instance %s: another plimsoll process took it over meanwhile (see `plimsoll status`)", o.Instance)
 	}
 	if err != nil {
 		return err

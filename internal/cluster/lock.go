@@ -62,12 +62,12 @@ func lockHolder(path string) (int, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look at lock: %w", err)
+		return 0, fmt.Errorf("read lock: %w", err)
 	}
 	defer f.Close()
 	probe := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &probe); err != nil {
-		return 0, fmt.Errorf("look at lock: %s: %w", path, err)
+		return 0, fmt.Errorf("read lock: %s: %w", path, err)
 	}
 	if probe.Type == unix.F_UNLCK {
 		return 0, nil

@@ -90,7 +90,7 @@ func (o *Options) Fill() error {
 	if o.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("name the node: %w (give --node-name)", err)
+			return fmt.Errorf("name the node: %w (set --node-name)", err)
 		}
 		o.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
@@ -125,7 +125,7 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 		base := getenv("XDG_STATE_HOME")
 		if !filepath.IsAbs(base) {
 			if base = filepath.Join(getenv("HOME"), ".local/state"); !filepath.IsAbs(base) {
-				return "", "", errors.New("find the state directory: neither XDG_STATE_HOME nor HOME is set (give --state-dir)")
+				return "", "", errors.New("find the state directory: neither XDG_STATE_HOME nor HOME is set (set --state-dir)")
 			}
 		}
 		state = filepath.Join(base, name)
@@ -168,7 +168,7 @@ func (o *Options) Validate() error {
 		bad("instance", fmt.Sprintf("%q", o.Instance), "want 1 to 32 lower case letters, digits and dashes")
 	}
 	if path := (layout{*o}).longestSocket(); len(path) > socketPathMax {
-		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel takes %d: choose a shorter directory", path, len(path), socketPathMax)
+		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel's limit is %d: choose a shorter directory", path, len(path), socketPathMax)
 	}
 	if errs := validateNodeName(o.NodeName); errs != "" {
 		bad("node-name", fmt.Sprintf("%q", o.NodeName), "%s", errs)
@@ -217,7 +217,7 @@ func (o *Options) validatePorts() (problems []error) {
 		users[p.number] = p.flag
 	}
 	if o.NoLifecycle && o.LifecyclePort != 0 {
-		problems = append(problems, fmt.Errorf("--lifecycle-port %d: only means something without --no-lifecycle", o.LifecyclePort))
+		problems = append(problems, fmt.Errorf("--lifecycle-port %d: has no effect with --no-lifecycle", o.LifecyclePort))
 	}
 	return problems
 }
@@ -235,7 +235,7 @@ func (o *Options) validateEtcd() (problems []error) {
 			continue
 		}
 		if len(o.EtcdServers) == 0 {
-			problems = append(problems, fmt.Errorf("--%s %s: only means something with --etcd-servers", flag, path))
+			problems = append(problems, fmt.Errorf("--%s %s: has no effect without --etcd-servers", flag, path))
 		} else if f, err := os.Open(path); err != nil {
 			problems = append(problems, fmt.Errorf("--%s: %w", flag, err))
 		} else {

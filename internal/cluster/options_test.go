@@ -75,7 +75,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	for _, want := range []string{`--instance "Not/Good"`, "--run-dir", `--node-name "Node_1"`, `--node-ip "here"`, `--bind-address "there"`,
 		`--pod-cidr "10.85.0.1/16"`, `--service-cidr "ten"`, "--apiserver-port 0", "--controller-manager-port 70000",
 		"--agent-health-port 10250: --agent-port has the same port",
-		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: only means something without --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
+		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: has no effect with --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
 		"--hollow -1", "--gc-percent 5", "--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)

@@ -80,7 +80,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 			slog.Error("control socket", "path", path, "err", err)
 		}
 	}()
-	slog.Info("fleet takes orders", "socket", path)
+	slog.Info("fleet accepts orders", "socket", path)
 	return func() { _ = server.Close() }, nil // this also removes the socket's file
 }
 
@@ -88,7 +88,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 func readOrder(text string) (fault.Order, error) {
 	o, err := fault.Parse(strings.TrimSpace(text))
 	if err == nil && o.At > 0 {
-		err = fmt.Errorf("read fault %q: at %v: belongs in a script (--faults): an order is carried out at once", text, o.At)
+		err = fmt.Errorf("read fault %q: at %v: belongs in a script (--faults): an order is executed at once", text, o.At)
 	}
 	return o, err
 }
@@ -112,11 +112,11 @@ func (f *fleet) ask(ctx context.Context, do func()) {
 func listenUnix(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("listen on --control %s: another fleet takes orders there: choose another path", path)
+		return nil, fmt.Errorf("listen on --control %s: another fleet uses it: choose another path", path)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("listen on --control: remove what another fleet left: %w", err)
+			return nil, fmt.Errorf("listen on --control: remove the socket of an earlier fleet: %w", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -165,13 +165,13 @@ func call(ctx context.Context, socket, method, path string, body io.Reader, into
 	}
 	resp, err := client.Do(r)
 	if err != nil {
-		return fmt.Errorf("speak to the fleet: is one running with --control %s? %w", socket, err)
+		return fmt.Errorf("send to the fleet: is one running with --control %s? %w", socket, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
-		return fmt.Errorf("speak to the fleet: %w", err)
+		return fmt.Errorf("send to the fleet: %w", err)
 	case resp.StatusCode != http.StatusOK:
 		return RefusedError{string(bytes.TrimSpace(text))}
 	}

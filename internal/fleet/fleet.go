@@ -109,7 +109,7 @@ func (o *Options) check() error {
 		bad("nodes", o.Nodes, fmt.Sprintf("must be 1 to %d", NodesMax))
 	}
 	if problems := validation.IsDNS1123Subdomain(o.Prefix + "0"); len(problems) > 0 {
-		bad("node-prefix", fmt.Sprintf("%q", o.Prefix), "makes no node name: "+problems[0])
+		bad("node-prefix", fmt.Sprintf("%q", o.Prefix), "is not a prefix of node names: "+problems[0])
 	}
 	if o.Zones < 0 {
 		bad("zones", o.Zones, "must not be negative")

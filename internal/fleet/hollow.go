@@ -236,7 +236,7 @@ func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) [
 	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, since metav1.Time, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
 	}
-	readiness := c(corev1.NodeReady, ready, readyAt, "KubeletReady", "hollow node: its pods are pretended")
+	readiness := c(corev1.NodeReady, ready, readyAt, "KubeletReady", "hollow node: it runs no containers")
 	if ready != corev1.ConditionTrue {
 		readiness.Reason, readiness.Message = "KubeletNotReady", "container runtime is down"
 	}

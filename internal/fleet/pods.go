@@ -161,7 +161,7 @@ func (a *actors) act(ctx context.Context, key string) {
 		return
 	}
 	if ctx.Err() == nil {
-		slog.Warn("pretend pod failed", "pod", key, "node", pod.Spec.NodeName, "err", err)
+		slog.Warn("write pod of a hollow node failed", "pod", key, "node", pod.Spec.NodeName, "err", err)
 	}
 	a.queue.AddRateLimited(key)
 }
@@ -231,7 +231,7 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
-		return nil, fmt.Errorf("pretend pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("write pod %s/%s of a hollow node: %w", pod.Namespace, pod.Name, err)
 	}
 	return body, nil
 }

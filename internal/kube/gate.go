@@ -63,7 +63,7 @@ type GateOptions struct {
 }
 
 // ErrNotLeading is the error of a write that was not sent because this process does not lead; see GateOptions.Leads.
-var ErrNotLeading = errors.New("another process leads, or may")
+var ErrNotLeading = errors.New("another process leads, or may lead")
 
 // AnswerMaxDefault is below the shortest sensible node-monitor grace period, and at least as long as any Retry-After of
 // the API server. Chosen.
@@ -204,7 +204,7 @@ func (g *Gate) leave(o throttle.Outcome) {
 	g.advance()
 	g.mu.Unlock()
 	if why != "" {
-		slog.Info("API server pushes back: writes go slower", "component", g.o.Component, "why", why)
+		slog.Info("API server slows down or refuses: fewer writes at once", "component", g.o.Component, "why", why)
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 // these: its clients have a fixed rate.
 var (
 	gateLimit = prometheus.NewDesc("plimsoll_api_writes_limit",
-		"Writes that may be on their way to the API server at once; below one, the share of the time that one may", nil, nil)
+		"Writes to the API server that may be in flight at once; below one: the share of the time in which one may be", nil, nil)
 	gateInFlight = prometheus.NewDesc("plimsoll_api_writes_in_flight",
-		"Writes that are on their way to the API server", nil, nil)
+		"Writes to the API server that are in flight", nil, nil)
 	gateWaiting = prometheus.NewDesc("plimsoll_api_writes_waiting",
-		"Writes that wait for their turn, by what they are for", []string{"kind"}, nil)
+		"Writes to the API server that wait to be sent, by purpose", []string{"kind"}, nil)
 	gateTotal = prometheus.NewDesc("plimsoll_api_writes_total",
-		"Writes that have ended, by what they were for and how: answered, refused (429), failed (5xx, no answer), withdrawn",
+		"Writes to the API server that have ended, by purpose and result: answered, refused (429), failed (5xx, no answer), withdrawn",
 		[]string{"kind", "answer"}, nil)
 )
 

@@ -241,7 +241,7 @@ func (r *Recorders) Settle(most time.Duration) {
 		select {
 		case <-time.After(settleEvery):
 		case <-over.C:
-			slog.Warn("events lost at the end: the API server has not taken them", "lanes", r.running.Load())
+			slog.Warn("events lost at the end of the process: the API server did not accept them in time", "lanes", r.running.Load())
 			return
 		}
 	}
@@ -255,7 +255,7 @@ func (r *Recorders) run(line *eventLine, lane *eventLane) {
 	defer r.running.Add(-1)
 	for e := lane.take(line); e != nil && r.ctx.Err() == nil; e = lane.take(line) {
 		if dropped := line.dropped.Swap(0); dropped > 0 {
-			slog.Warn("events dropped: they came faster than the API server takes them", "dropped", dropped, "waiting", line.waiting.Load())
+			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped, "waiting", line.waiting.Load())
 		}
 		r.write(e)
 	}

@@ -96,7 +96,7 @@ func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	return patientlyTelling(ctx, ask, tellAway)
 }
 
-func tellAway(err error) { slog.Warn("API server does not answer, asking until it does", "err", err) }
+func tellAway(err error) { slog.Warn("API server does not answer; retrying until it does", "err", err) }
 
 // patientlyTelling is patiently with another log message for the first attempt that got no answer.
 func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell func(error)) (T, error) {

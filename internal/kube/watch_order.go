@@ -55,7 +55,7 @@ func tell(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas,
 				h.OnAdd(c.Object, initial)
 			}
 		default:
-			return fmt.Errorf("tell a change: %q is of no kind that this queue makes", c.Type)
+			return fmt.Errorf("process a change: unexpected type %q", c.Type)
 		}
 	}
 	return nil

@@ -230,7 +230,7 @@ func (c *controller) probe(ctx context.Context) {
 		err := c.api.ready(ctx)
 		switch {
 		case err != nil && answered && ctx.Err() == nil:
-			slog.Warn("API server does not answer; no node is judged", "err", err)
+			slog.Warn("API server does not answer; no node is marked until it does", "err", err)
 		case err == nil && !answered:
 			slog.Info("API server answers again")
 		}

@@ -35,11 +35,11 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
 		nodeEvictions: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: nodes, Name: "evictions_total",
-			Help: "Nodes whose pods were told to leave because the node is down, since this process leads"}, []string{"zone"}),
+			Help: "Nodes whose pods were evicted because the node is down, since this process became the leader"}, []string{"zone"}),
 		node: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: nodes, Name: "update_node_health_duration_seconds",
 			Help: "Seconds to write what was decided about one node", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
 		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: nodes, Name: "update_all_nodes_health_duration_seconds",
-			Help: "Seconds of one decision about all that was heard since the last", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 8)}),
+			Help: "Seconds of one decision about all changes since the previous one", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 8)}),
 		podDeletions: prometheus.NewCounter(prometheus.CounterOpts{Subsystem: taints, Name: "pod_deletions_total",
 			Help: "Pods deleted because of NoExecute taints"}),
 		podDeletionTime: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: taints, Name: "pod_deletion_duration_seconds",

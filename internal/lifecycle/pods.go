@@ -71,11 +71,11 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 	case apierrors.IsConflict(err): // most often another pod has this name, and the watch will bring it
 		slog.Debug("pod changed meanwhile", "pod", name, "err", err)
 	case apierrors.IsTooManyRequests(err):
-		slog.Info("pod stays for now", "pod", name, "node", a.Node, "err", err)
+		slog.Info("pod stays: its eviction was refused", "pod", name, "node", a.Node, "err", err)
 	case errors.Is(err, errBack):
-		slog.Info("pod stays: its node is in the API", "pod", name, "node", a.Node)
+		slog.Info("pod stays: its node exists", "pod", name, "node", a.Node)
 	case ctx.Err() == nil:
-		slog.Warn("delete pod failed, it is tried again", "pod", name, "node", a.Node, "why", reasonOf(a.Do), "err", err)
+		slog.Warn("delete pod failed; will retry", "pod", name, "node", a.Node, "why", reasonOf(a.Do), "err", err)
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1
 }
 
 // errBack reports that a node that the watch reported as gone exists.
-var errBack = errors.New("node is there")
+var errBack = errors.New("node exists")
 
 func (c *controller) confirmGone(ctx context.Context, node string) error {
 	switch err := c.api.getNode(ctx, node); {

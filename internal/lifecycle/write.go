@@ -91,7 +91,7 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 		}
 		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))
 	case errors.Is(err, errAlive):
-		slog.Debug("node gave a sign meanwhile", "node", a.Node)
+		slog.Debug("node renewed its lease meanwhile", "node", a.Node)
 		return nil
 	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 		slog.Debug("node changed meanwhile", "node", a.Node, "err", err)

@@ -14,7 +14,7 @@ func traceText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
 func Print(out io.Writer, o Options, results []Result) error {
 	mode := ""
 	if o.Exact {
-		mode = ", every heartbeat by itself"
+		mode = ", every heartbeat individually"
 	}
 	if _, err := fmt.Fprintf(out, "seed %d: %d nodes in %d zones, %d pods on each, %v, %d events%s\n\n", o.Seed, o.Nodes, o.Zones, o.PodsPerNode, o.For, len(o.Script), mode); err != nil {
 		return err

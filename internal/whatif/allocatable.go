@@ -160,7 +160,7 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 // enforce sets the limits that the kernel enforces.
 func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
-		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel holds pods to nothing together, whatever enforceNodeAllocatable says")
+		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel enforces no limits on all pods together, whatever enforceNodeAllocatable says")
 		return
 	}
 	pods := enforced(l.Enforced())
@@ -170,7 +170,7 @@ func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.Kubele
 		group := ReservedGroup{r.Group, r.Cgroup, enforced(l.EnforcedOn(r.Group, r.Compressible, protect))}
 		a.Reserved = append(a.Reserved, group)
 		if group.Memory != "" {
-			a.Warnings = append(a.Warnings, fmt.Sprintf("enforceNodeAllocatable %s: the %s of memory that are reserved are all that %s gets: what needs more there is OOM-killed", r.Group, group.Memory, r.Cgroup))
+			a.Warnings = append(a.Warnings, fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))
 		}
 	}
 }
@@ -191,15 +191,15 @@ func enforced(v qos.Values) Enforced {
 func (e Enforced) String() string {
 	var all []string
 	if e.Memory != "" {
-		all = append(all, "holds it to "+e.Memory+" of memory")
+		all = append(all, "limits it to "+e.Memory+" of memory")
 	}
 	if e.PIDs > 0 {
-		all = append(all, fmt.Sprintf("lets it have %d processes", e.PIDs))
+		all = append(all, fmt.Sprintf("limits it to %d processes", e.PIDs))
 	}
 	if e.CPUShares > 0 {
-		all = append(all, fmt.Sprintf("weighs it with cpu.shares %d (cgroup v2: cpu.weight %d)", e.CPUShares, e.CPUWeight))
+		all = append(all, fmt.Sprintf("gives it cpu.shares %d (cgroup v2: cpu.weight %d)", e.CPUShares, e.CPUWeight))
 	}
-	return cmp.Or(strings.Join(all, ", "), "leaves it as it is")
+	return cmp.Or(strings.Join(all, ", "), "does not limit it")
 }
 
 // Table returns a for people: each row in one unit, so that a person can add it up.

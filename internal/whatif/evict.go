@@ -130,7 +130,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
 		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // that one is not configured by users
-			out.warn("%s: has a threshold, and the summary does not say how much is available: it is not judged", t.Signal)
+			out.warn("%s: has a threshold, but the summary does not say how much is available: the threshold is ignored", t.Signal)
 		}
 	}
 	last := out.play(config, u.For, facts)
@@ -271,7 +271,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 	}
 	for i := range s.Pods {
 		if ref := s.Pods[i].PodRef; !taken[i] {
-			e.warn("%s/%s: is in the summary, and in no manifest: left out", ref.Namespace, ref.Name)
+			e.warn("%s/%s: is in the summary but in no manifest: left out", ref.Namespace, ref.Name)
 		}
 	}
 	return out
@@ -348,9 +348,9 @@ func (e *Shedding) Table() []byte {
 		t.text(fmt.Sprintf("Conditions: %v.", e.Conditions))
 	}
 	for _, r := range e.Removals {
-		t.text(fmt.Sprintf("Before a pod goes: %s, until %s is %s.", r.What, r.For, r.Until))
+		t.text(fmt.Sprintf("Before a pod is evicted: %s, until %s is %s.", r.What, r.For, r.Until))
 	}
-	t.text("", fmt.Sprintf("Pods in the order in which they would go for %s:", e.rankedFor))
+	t.text("", fmt.Sprintf("Pods in the order of eviction for %s:", e.rankedFor))
 	t.line("POD", "USAGE", "REQUEST", "PRIORITY", "REASON", "EVICTED")
 	for _, r := range e.Ranking {
 		evicted := "-"

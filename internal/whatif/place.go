@@ -107,7 +107,7 @@ func (s *scene) once(kind, namespace, name string) bool {
 		return false
 	}
 	if s.names[kind+id] {
-		s.problem("%s %s: is there twice", kind, id)
+		s.problem("%s %s: is listed twice", kind, id)
 		return false
 	}
 	s.names[kind+id] = true
@@ -156,7 +156,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		}
 		g, ok := translate.PlacementGroup(o)
 		if !ok {
-			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: says nothing about where pods go: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
+			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: does not concern the placement of pods: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
 			return
 		}
 		g.Namespace = orElse(g.Namespace, corev1.NamespaceDefault)

@@ -37,7 +37,7 @@ func runInit() error {
 		case pid == shell:
 			return powerOff()
 		case pid == server:
-			fmt.Fprintf(os.Stderr, "guest: server ended: status %#x; nobody can reach this guest any more\n", status)
+			fmt.Fprintf(os.Stderr, "guest: server ended: status %#x; this guest cannot be reached any more\n", status)
 			return powerOff()
 		}
 	}

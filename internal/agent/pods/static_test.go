@@ -95,7 +95,7 @@ func TestBadManifests(t *testing.T) {
 		{"no pod name", with("name: web, ", ""), `metadata.name: "-node-1"`},
 		{"bad namespace", with("name: web", "namespace: A/B, name: web"), `metadata.namespace: "A/B"`},
 		{"bad container name", with("name: app", "name: App"), `spec.containers.name: "App"`},
-		{"container twice", goodManifest + "  - {name: app, image: b}\n", "want each container name once"},
+		{"container twice", goodManifest + "  - {name: app, image: b}\n", "container names must be unique"},
 		{"no image", with(`image: "example.com/app:1"`, `image: " "`), "want an image"},
 		{"service account", with("spec:", "spec:\n  serviceAccountName: x"), "spec.serviceAccountName: a static pod may not refer to API objects"},
 		{"secret volume", with("spec:", "spec:\n  volumes: [{name: v, secret: {secretName: s}}]"), "spec.volumes[v]: a static pod may not refer to API objects"},

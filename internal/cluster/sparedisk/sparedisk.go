@@ -98,7 +98,7 @@ type free struct{ bytes, inodes int64 }
 func freeAt(dir string) (free, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return free{}, fmt.Errorf("look at the disk of the reserve: statfs %s: %w", dir, err)
+		return free{}, fmt.Errorf("read free space for the reserve: statfs %s: %w", dir, err)
 	}
 	f := free{int64(fs.Bavail) * fs.Bsize, int64(fs.Ffree)}
 	if fs.Files == 0 { // the file system has no fixed number, as btrfs

@@ -111,7 +111,7 @@ func (p *process) await(pidfd *os.File) {
 		err = conn.Read(func(fd uintptr) bool { return ended(int(fd)) })
 	}
 	if err != nil {
-		p.finish(fmt.Sprintf("lost sight of it: %v", err))
+		p.finish(fmt.Sprintf("its end cannot be observed: %v", err))
 		return
 	}
 	p.finish("ended (not our child: exit code unknown)")

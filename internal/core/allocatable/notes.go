@@ -31,14 +31,14 @@ func (l *Line) note(m machine.Machine, s Settings) {
 		say("enforceNodeAllocatable leaves out pods: the kernel lets pods use all of the machine's memory and CPU; only the scheduler knows of the line")
 	}
 	if l.Memory.Eviction > 0 && s.EnforcePods && (l.Memory.System > 0 || l.Memory.Kube > 0) {
-		say("the kernel holds all pods together to %v of memory, %v above what is allocatable: the eviction threshold is not subtracted", l.Unreserved(), l.Memory.Eviction)
+		say("the kernel limits all pods together to %v of memory, %v above what is allocatable: the eviction threshold is not subtracted", l.Unreserved(), l.Memory.Eviction)
 	}
 	if huge, left := l.HugeMemory(), max(0, l.Memory.Capacity-kept); huge > left {
 		say("huge pages take %v, more than the %v of memory that is left: nothing is allocatable as ordinary memory", huge, left)
 	} else if huge > 0 {
 		say("huge pages take %v off allocatable memory; the reservations come on top, from ordinary memory", huge)
 		if s.EnforcePods {
-			say("the kernel does not count huge pages as memory: it holds all pods together to %v of ordinary memory, of which there is only %v", l.Unreserved(), l.Memory.Capacity-huge)
+			say("the kernel does not count huge pages as memory: it limits all pods together to %v of ordinary memory, of which there is only %v", l.Unreserved(), l.Memory.Capacity-huge)
 		}
 	}
 	if s.StorageUncounted {

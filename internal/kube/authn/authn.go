@@ -86,10 +86,10 @@ func New(o Options) (*Guard, error) {
 		o.AccessAPI = o.API
 	}
 	if o.API == nil && o.Tokens {
-		return nil, fmt.Errorf("guard the server: authentication.webhook.enabled: no API server to ask; set it to false or give --kubeconfig")
+		return nil, fmt.Errorf("guard the server: authentication.webhook.enabled: needs an API server; set it to false or set --kubeconfig")
 	}
 	if o.AccessAPI == nil && !o.AlwaysAllow {
-		return nil, fmt.Errorf("guard the server: authorization.mode Webhook: no API server to ask; set AlwaysAllow or give --kubeconfig")
+		return nil, fmt.Errorf("guard the server: authorization.mode Webhook: needs an API server; set AlwaysAllow or set --kubeconfig")
 	}
 	g := &Guard{
 		o: o,

@@ -105,5 +105,5 @@ func bearer(r *http.Request) (token string, strip func(), err error) {
 
 // unavailable is the refusal when an answer of the API server is needed and it gives none.
 func unavailable(what string, err error) *Refusal {
-	return &Refusal{http.StatusServiceUnavailable, "API server cannot be asked for a " + what + " and no earlier answer is remembered; try again when it is back", err}
+	return &Refusal{http.StatusServiceUnavailable, "API server does not answer a " + what + ", and no earlier answer is cached; try again when it is back", err}
 }

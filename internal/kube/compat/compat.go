@@ -34,9 +34,9 @@ Each field of a pod's specification has one of five outcomes.
   until the pod or the agent changes. A held pod can be deleted at once. A pod that another agent started on the node before this
   one took it over keeps running, and nothing of it is started again.
 - **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (With kube-scheduler in its place, the field is that one's.)
-- **No effect.** Nobody on a node reads the field, by design; the note says who does.
+- **No effect.** No component on a node reads the field, by design; the note says which component reads it.
 
-The agent notes what it lacks in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node, and ` + "`plimsoll scheduler`" + ` sends it no pod that
+The agent lists what it lacks in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node, and ` + "`plimsoll scheduler`" + ` sends it no pod that
 it would hold: for a field, or for the kind of volume that a claim of it is bound to, or would get from a CSI driver (a provisioner with
 a CSIDriver of its name). kube-scheduler does not know the annotation and may do so. Static pods go the same way as all others; their
 mirror pods show it.
@@ -125,8 +125,8 @@ func writeConfiguration(out *strings.Builder) {
 		}
 		fmt.Fprintf(&others[i], "| `%s` | %s | %s |\n", f.Path, only, f.Instead)
 	}
-	fmt.Fprintf(out, "%s.\n\n### Not honoured, by default neither\n\n", strings.Join(honoured, ", "))
-	out.WriteString("The kubelet does these unless told otherwise, and this agent does not. The agent tells so when it starts, until the file\n" +
+	fmt.Fprintf(out, "%s.\n\n### Not honoured, nor is the default\n\n", strings.Join(honoured, ", "))
+	out.WriteString("The kubelet does these by default, and this agent does not. The agent logs so when it starts, until the file\n" +
 		"has the value that is honoured.\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[1].String())
 	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[0].String())
 }

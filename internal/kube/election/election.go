@@ -229,7 +229,7 @@ func (c *Candidate) try(ctx context.Context) bool {
 	}
 	if err != nil {
 		if ctx.Err() == nil && !apierrors.IsAlreadyExists(err) {
-			slog.Warn("leader election: lease cannot be read or made", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
+			slog.Warn("leader election: lease cannot be read or created", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
 		}
 		return false
 	}
@@ -323,7 +323,7 @@ func (c *Candidate) release(ctx context.Context) {
 	free.Spec.LeaseDurationSeconds = &second
 	free.Spec.RenewTime = &now
 	if _, err := c.api.UpdateLease(ctx, free); err != nil {
-		slog.Warn("leader election: lease cannot be set free; the next leader waits for its end", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
+		slog.Warn("leader election: lease cannot be cleared; the next leader waits until it expires", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
 	}
 }
 

@@ -59,7 +59,7 @@ func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 		}
 		text := fmt.Sprint(reflect.Indirect(now[f.path]).Interface())
 		if !slices.Contains(f.only, text) {
-			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; %s says so", f.path, text, f.instead, f.only[0]))
+			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; set it to %s to silence this", f.path, text, f.instead, f.only[0]))
 		}
 	}
 	return notes
@@ -82,22 +82,22 @@ var fields = slices.Concat(
 	// The API server and the Node object.
 	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
 		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
-	not("the API is spoken in protobuf", "contentType"),
+	not("requests to the API server are in protobuf", "contentType"),
 	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
 	not("volumes that need attaching are not supported yet", "enableControllerAttachDetach"),
 
 	// Where pods come from and what they see.
 	does("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),
-	not("the directory is watched, with its own back-stop", "fileCheckFrequency"),
+	not("the directory is watched, and read again at the agent's own interval", "fileCheckFrequency"),
 	not("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
-	not("pods are synced when something happens, with their own back-stop", "syncFrequency"),
+	not("pods are synced when something happens, and at the agent's own interval", "syncFrequency"),
 	does("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval", "containerLogMaxWorkers"),
 	does("crashLoopBackOff.maxContainerRestartPeriod"),
 	does("runtimeRequestTimeout"),
 	not("FlexVolume plugins are not supported", "volumePluginDir"),
-	not("volume usage is measured at the agent's own pace", "volumeStatsAggPeriod"),
-	not("addresses are the CNI plugin's business", "podCIDR", "hairpinMode"),
-	instead("the agent makes no netfilter chains; who looks for KUBE-IPTABLES-HINT does not find it", "makeIPTablesUtilChains", "false"),
+	not("volume usage is measured at the agent's own interval", "volumeStatsAggPeriod"),
+	not("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
+	instead("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it", "makeIPTablesUtilChains", "false"),
 	not("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
 	does("seccompDefault", "allowedUnsafeSysctls"),
 	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
@@ -111,7 +111,7 @@ var fields = slices.Concat(
 		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
 	not("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
 	not("no process is moved", "kubeletCgroups", "systemCgroups"),
-	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
+	not("the agent keeps the limit with which it was started", "maxOpenFiles"),
 	does("failSwapOn", "failCgroupV1"), // by CheckMachine
 	not("kernel parameters are not checked", "protectKernelDefaults"),
 
@@ -122,13 +122,13 @@ var fields = slices.Concat(
 	// Images.
 	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
 		"serializeImagePulls", "maxParallelImagePulls"),
-	instead("pulls are not slowed, only counted: see maxParallelImagePulls", "registryPullQPS", "0"),
-	not("pulls are not slowed", "registryBurst"),
+	instead("the rate of pulls is not limited, only their number at once: see maxParallelImagePulls", "registryPullQPS", "0"),
+	not("the rate of pulls is not limited", "registryBurst"),
 	instead("any pod may use an image that is on the node, whoever pulled it: use imagePullPolicy Always", "imagePullCredentialsVerificationPolicy", "NeverVerify"),
 	not("images that are on the node are not verified", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
-	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
+	not("pods are not stopped before the node shuts down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 	does("featureGates"), // those of gates.go; a warning of their own for the others
 	not("logs go to standard error", "logging"),
 	not("spans are not sent", "tracing"),

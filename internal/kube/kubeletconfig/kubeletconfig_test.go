@@ -134,7 +134,7 @@ shutdownGracePeriodCriticalPods: 20s
 			"cpuCFSQuotaPeriod: 2s: needs featureGates.CustomCPUCFSQuotaPeriod: true",
 			`reservedSystemCPUs: list "3-1"`, `evictionHard.memory.free: "1Gi": is not an eviction signal`,
 			`evictionHard.nodefs.available: "120%"`, `evictionHard.imagefs.available: "0"`,
-			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`, `enforceNodeAllocatable: "pods": is there twice`,
+			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`, `enforceNodeAllocatable: "pods": is listed twice`,
 			`enforceNodeAllocatable: "all": want some of`, `enforceNodeAllocatable: "system-reserved": needs systemReservedCgroup`,
 			`enforceNodeAllocatable: "system-reserved, system-reserved-compressible": exclude each other`,
 			`allowedUnsafeSysctls[1]: "vm.swappiness": is not known to be namespaced`,

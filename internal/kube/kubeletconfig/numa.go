@@ -103,7 +103,7 @@ func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatabl
 	}
 	kept := line.Memory.System + line.Memory.Kube + line.Memory.Eviction
 	if kept == 0 {
-		p.add("memoryManagerPolicy", c.MemoryManagerPolicy, "needs memory that is kept back: set systemReserved, kubeReserved or evictionHard, and reservedMemory")
+		p.add("memoryManagerPolicy", c.MemoryManagerPolicy, "needs reserved memory: set systemReserved, kubeReserved or evictionHard, and reservedMemory")
 	}
 	if sums[0] != kept {
 		p.add("reservedMemory", sums[0], fmt.Sprintf("want memory of %v on all nodes together: systemReserved %v + kubeReserved %v + evictionHard %v",
@@ -111,7 +111,7 @@ func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatabl
 	}
 	for _, size := range slices.Sorted(maps.Keys(sums)) {
 		if size != 0 {
-			p.add("reservedMemory", sums[size], numa.KindName(size)+" cannot be kept back: nothing else reserves huge pages")
+			p.add("reservedMemory", sums[size], numa.KindName(size)+" cannot be reserved: no other setting reserves huge pages")
 		}
 	}
 	return out
@@ -134,7 +134,7 @@ func parseOptions(path string, given map[string]string, known map[string]*bool, 
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		on, ok := known[name]
 		if !ok {
-			p.add(path+"."+name, given[name], "is no option: want one of "+strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			p.add(path+"."+name, given[name], "is not an option: want one of "+strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 			continue
 		}
 		if on == nil {

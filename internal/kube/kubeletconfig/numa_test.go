@@ -81,7 +81,7 @@ func TestNUMATellsEveryProblem(t *testing.T) {
 		}},
 		{"cpuManagerPolicyOptions: {full-pcpus-only: yes please, colour: blue}\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", []string{
 			"cpuManagerPolicyOptions: 2: need cpuManagerPolicy: static", "cpuManagerPolicyOptions.full-pcpus-only: yes please: want true or false",
-			"cpuManagerPolicyOptions.colour: blue: is no option", "topologyManagerPolicyOptions.max-allowable-numa-nodes: 4: want a number of 8 or more",
+			"cpuManagerPolicyOptions.colour: blue: is not an option", "topologyManagerPolicyOptions.max-allowable-numa-nodes: 4: want a number of 8 or more",
 			"reservedMemory: 1Gi: want memory of 100Mi on all nodes together",
 		}},
 		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: \"true\", distribute-cpus-across-cores: \"true\", align-by-socket: \"true\"}\ntopologyManagerPolicy: single-numa-node\n", []string{

@@ -201,7 +201,7 @@ func validateServer(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	}
 	for i, name := range c.TLSCipherSuites {
 		if !known[name] {
-			p.add(fmt.Sprintf("tlsCipherSuites[%d]", i), name, "is not a cipher suite this build knows")
+			p.add(fmt.Sprintf("tlsCipherSuites[%d]", i), name, "is not a cipher suite of this build")
 		}
 	}
 	if c.EnableSystemLogQuery != nil && *c.EnableSystemLogQuery && !*c.EnableSystemLogHandler {
@@ -279,7 +279,7 @@ func validateEnforcement(c *kubeletconfigv1beta1.KubeletConfiguration, p *proble
 	all := c.EnforceNodeAllocatable
 	for i, v := range all {
 		if slices.Contains(all[:i], v) {
-			p.add(path, v, "is there twice")
+			p.add(path, v, "is listed twice")
 			continue
 		}
 		switch v {

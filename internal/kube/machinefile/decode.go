@@ -61,7 +61,7 @@ func oneDocument(data []byte) (any, error) {
 			continue
 		}
 		if found != nil {
-			return nil, errors.New("holds several documents: want one, of kind Machine")
+			return nil, errors.New("contains several documents: want one, of kind Machine")
 		}
 		found = doc
 	}
@@ -224,7 +224,7 @@ func (d *decoder) pages(path string, v any) map[unit.Bytes]int64 {
 		at := join(path, key)
 		size := d.bytes(at, key)
 		if _, twice := pages[size]; twice && size > 0 {
-			d.add(at, "the size %v is there twice", size)
+			d.add(at, "the size %v is listed twice", size)
 		}
 		if pages[size] = d.count(at, value, math.MaxInt64); size > 0 && pages[size] > math.MaxInt64/int64(size) {
 			d.add(at, "%d pages of %v: more than can be counted", pages[size], size)
@@ -244,7 +244,7 @@ func byID[ID ~int, V any](d *decoder, path string, v any, read func(path string,
 			continue
 		}
 		if _, twice := out[id]; twice {
-			d.add(at, "the id %d is there twice", id)
+			d.add(at, "the id %d is listed twice", id)
 		}
 		out[id] = read(at, value)
 	}

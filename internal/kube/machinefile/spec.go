@@ -150,7 +150,7 @@ func (d *decoder) devices(path string, v any, all map[string]map[string][]machin
 		d.add(path, "the resource is missing")
 	}
 	if _, twice := all[name]; twice {
-		d.add(path, "resource %.80q is there twice", name)
+		d.add(path, "resource %.80q is listed twice", name)
 	}
 	all[name] = ids
 }

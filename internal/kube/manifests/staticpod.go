@@ -131,7 +131,7 @@ func CheckStaticPod(pod *corev1.Pod) error {
 				bad("spec.containers.name", c.Name, rule)
 			}
 			if seen[c.Name] {
-				bad("spec.containers.name", c.Name, "want each container name once")
+				bad("spec.containers.name", c.Name, "is used twice: container names must be unique")
 			}
 			seen[c.Name] = true
 			if strings.TrimSpace(c.Image) == "" {

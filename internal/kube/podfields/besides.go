@@ -12,24 +12,24 @@ func besides() []Area {
 
 func metadata() []Group {
 	return []Group{
-		{"metadata", "namespace name uid labels", Read, ObserverScheduler, "also by all others"},
-		{"metadata.ownerReferences[]", "apiVersion kind name controller", Read, ObserverScheduler, "whose pods are spread"},
+		{"metadata", "namespace name uid labels", Read, ObserverScheduler, "also read by all other parts"},
+		{"metadata.ownerReferences[]", "apiVersion kind name controller", Read, ObserverScheduler, "the owner whose pods are spread"},
 		{"metadata.ownerReferences[]", "uid blockOwnerDeletion", NoEffect, "", "the garbage collector's"},
-		{"metadata", "annotations", Read, ObserverResources, "static pods, mirrors, berths; what pods read of themselves"},
-		{"metadata", "creationTimestamp", Read, ObserverLost, "also the order in which pods are let in"},
-		{"metadata", "deletionTimestamp", Read, ObserverScheduler, "also by all others"},
+		{"metadata", "annotations", Read, ObserverResources, "static pods, mirror pods, NUMA placement; what pods read of themselves"},
+		{"metadata", "creationTimestamp", Read, ObserverLost, "also the order in which pods are admitted"},
+		{"metadata", "deletionTimestamp", Read, ObserverScheduler, "also read by all other parts"},
 		{"metadata", "deletionGracePeriodSeconds", Read, ObserverLife, ""},
-		{"metadata", "generation", Read, "internal/agent/pods.TestStatusOf", "which one status and conditions speak of"},
-		{"metadata", "resourceVersion", Read, "internal/agent/pods.TestEntryTakesVersions", "which of two answers is newer"},
+		{"metadata", "generation", Read, "internal/agent/pods.TestStatusOf", "the generation that status and conditions are about"},
+		{"metadata", "resourceVersion", Read, "internal/agent/pods.TestEntryTakesVersions", "tells which of two answers is newer"},
 		{"metadata", "finalizers[]", NoEffect, "", "the API server keeps the object for them; the pod has ended"},
 		{"metadata", "generateName", NoEffect, "", "the API server has made a name of it"},
-		{"metadata", "selfLink", NoEffect, "", "nobody has set it since 1.20"},
+		{"metadata", "selfLink", NoEffect, "", "no longer set since 1.20"},
 		{"metadata", "managedFields[]", NoEffect, "", "dropped when a pod arrives"},
 	}
 }
 
 const (
-	ownStatus = "the agent writes it, and works it out anew"
+	ownStatus = "the agent writes it, and computes it anew"
 	claims    = "of resource claims, for which pods are held"
 )
 
@@ -39,7 +39,7 @@ func status() []Group {
 		{"status", "phase", Read, ObserverLost, "also whether a pod may run again"},
 		{"status", "reason message", Read, "internal/agent/pods.TestStatusOf", "those of a pod that ended are kept"},
 		{"status", "startTime nominatedNodeName", Read, ObserverScheduler, ""},
-		{"status", "qosClass", Read, ObserverResources, "what was recorded goes before what is worked out"},
+		{"status", "qosClass", Read, ObserverResources, "a recorded class has precedence over a computed one"},
 		{"status", "podIP", Read, "internal/fleet.TestPods", "a hollow pod keeps its address"},
 		{"status", "podIPs[].ip", Read, "internal/agent/pods.TestStatusOf", "a pod that ended keeps those it had"},
 		{"status", "hostIP hostIPs[].ip observedGeneration", NoEffect, "", ownStatus},
@@ -48,11 +48,11 @@ func status() []Group {
 		{"status", "resources.claims*", NoEffect, "", claims},
 		{"status", "resourceClaimStatuses* extendedResourceClaimStatus*", NoEffect, "", claims},
 		{"status", "nodeAllocatableResourceClaimStatuses*", NoEffect, "", claims},
-		{"status", "resize", NoEffect, "", "conditions have said it since 1.33"},
+		{"status", "resize", NoEffect, "", "replaced by conditions since 1.33"},
 		{c, "type status", Read, ObserverLost, "also readiness gates"},
 		{c, "lastTransitionTime", Read, ObserverLost, "since when a pod is on its node"},
 		{c, "reason", Read, ObserverScheduler, "whether it was evicted to make room"},
-		{c, "message", Read, "internal/agent/pods.TestHeldIsToldOnce", "what users were told already"},
+		{c, "message", Read, "internal/agent/pods.TestHeldIsToldOnce", "what was already reported to users"},
 		{c, "observedGeneration lastProbeTime", NoEffect, "", "kept as they are in conditions of others"},
 	}
 }
@@ -65,11 +65,11 @@ func containerStatus() []Group {
 		{c, "state.running.startedAt state.waiting.reason", Read, ObserverLife, ""},
 		{c + ".state.terminated", end, Read, ObserverLife, "how the last run ended"},
 		{c + ".lastState.terminated", end, Read, ObserverLife, "and the one before"},
-		{c, "state.terminated.signal lastState.terminated.signal", NoEffect, "", "no runtime that speaks CRI tells it"},
+		{c, "state.terminated.signal lastState.terminated.signal", NoEffect, "", "CRI has no such field"},
 		{c, "lastState.running* lastState.waiting*", NoEffect, "", "a last state is an end"},
 		{c, "state.waiting.message", NoEffect, "", ownStatus},
 		{c, "resources.limits", Read, ObserverGranted, ""},
-		{c, "allocatedResources resources.requests", Read, ObserverScheduler, "of a pod that is being resized; also what was granted"},
+		{c, "allocatedResources resources.requests", Read, ObserverScheduler, "of a pod that is being resized; also what was allocated"},
 		{c, "resources.claims*", NoEffect, "", claims},
 		{c, "ready started image volumeMounts* user* allocatedResourcesStatus* stopSignal", NoEffect, "", ownStatus},
 	}

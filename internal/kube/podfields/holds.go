@@ -31,14 +31,14 @@ var holds = slices.Concat(podHolds, containerHolds, volumeHolds, oldVolumeHolds(
 var podHolds = []hold{
 	{
 		path: "spec.hostUsers", code: "user-namespaces",
-		why:  "false asks for a user namespace, which this node's agent cannot give",
+		why:  "false requests a user namespace, which this node's agent cannot set up",
 		help: "remove the field if the pod may share the host's user namespace, or " + helpElsewhere,
 		pod:  func(s *corev1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers },
 	},
 	{
 		path: "spec.resourceClaims", code: "resource-claims",
 		why:  "this node's agent does not prepare claimed devices (DRA)",
-		help: "ask for devices of a device plugin in resources.limits, or " + helpElsewhere,
+		help: "request devices of a device plugin in resources.limits, or " + helpElsewhere,
 		pod:  func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 },
 	},
 	{
@@ -55,7 +55,7 @@ var containerHolds = []hold{
 	{
 		path: "spec.containers[].resources.claims", code: "resource-claims",
 		why:       "this node's agent does not prepare claimed devices (DRA)",
-		help:      "ask for devices of a device plugin in resources.limits, or " + helpElsewhere,
+		help:      "request devices of a device plugin in resources.limits, or " + helpElsewhere,
 		container: func(c *corev1.Container) bool { return len(c.Resources.Claims) > 0 },
 	},
 	{

@@ -100,8 +100,8 @@ func podAreas() []Area {
 			{"spec", "priority priorityClassName", CarriedOut, ObserverResources, "also who is evicted first, and the scheduler's order"},
 			{"spec", "overhead", CarriedOut, ObserverResources, "added to the pod's cgroup"},
 			{"spec.resources", "limits requests", CarriedOut, ObserverResources, "of the pod as a whole"},
-			{"spec", "resources.claims*", NoEffect, "", "the API server lets nobody set it for a pod as a whole"},
-			{"spec", "resourceClaims*", Held, "", "devices of a device plugin are given: name them in `resources.limits`"},
+			{"spec", "resources.claims*", NoEffect, "", "the API server refuses it for a pod as a whole"},
+			{"spec", "resourceClaims*", Held, "", "devices of device plugins are supported: name them in `resources.limits`"},
 			{"spec", "runtimeClassName", CarriedOut, "internal/agent/pods.TestRuntimeHandler", ""},
 			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/pods.TestPullSecrets", ""},
 		}},
@@ -110,9 +110,9 @@ func podAreas() []Area {
 			{"spec.dnsConfig", "nameservers[] searches[] options[].name options[].value", CarriedOut, ObserverSandbox, ""},
 			{"spec", "hostAliases[].ip hostAliases[].hostnames[]", CarriedOut, ObserverFiles, "in the pod's hosts file"},
 			{"spec", "hostNetwork hostPID hostIPC shareProcessNamespace", CarriedOut, ObserverContainer, ""},
-			{"spec", "hostUsers", Held, "", "`false` is held; `true` is what every pod gets"},
+			{"spec", "hostUsers", Held, "", "`false` is held; every pod gets `true`"},
 			{"spec", "enableServiceLinks", CarriedOut, ObserverContainer, ""},
-			{"spec", "serviceAccountName", CarriedOut, ObserverFiles, "whose token a projected volume has"},
+			{"spec", "serviceAccountName", CarriedOut, ObserverFiles, "the account of a projected volume's token"},
 			{"spec", "serviceAccount automountServiceAccountToken", NoEffect, "", "read by the API server when the pod is made"},
 		}},
 		{"Security of a pod", []Group{
@@ -125,13 +125,13 @@ func podAreas() []Area {
 			{"spec.securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer, "a path that leads out of the seccomp directory is held"},
 			{"spec.securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
 			{"spec.securityContext", "fsGroupChangePolicy", CarriedOut, "internal/agent/volume.TestFSGroupChangePolicy", "of local volumes; others are new with each pod"},
-			{"spec.securityContext", "seLinuxChangePolicy", NoEffect, "", "speaks of volumes of CSI drivers that mount with a label; all others are relabelled by the container runtime"},
+			{"spec.securityContext", "seLinuxChangePolicy", NoEffect, "", "concerns volumes of CSI drivers that mount with a label; the container runtime relabels all others"},
 			{"spec.securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
 		}},
 		{"Where a pod goes", []Group{
 			{"spec", "nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
-			{"spec", "nodeName", CarriedOut, ObserverScheduler, "it is the node's from then on"},
-			{"spec", "tolerations[].tolerationSeconds", CarriedOut, ObserverLost, "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
+			{"spec", "nodeName", CarriedOut, ObserverScheduler, "from then on the pod belongs to the node"},
+			{"spec", "tolerations[].tolerationSeconds", CarriedOut, ObserverLost, "by `plimsoll lifecycle`: how long a pod stays on an unreachable node"},
 			{"spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]", matchers, CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("preference.", matchers), CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},
@@ -149,10 +149,10 @@ func podAreas() []Area {
 }
 
 const (
-	oneVersion = "v1 is the only one that the API server lets pass"
+	oneVersion = "v1 is the only value that the API server accepts"
 	matchers   = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
 	podTerm    = "labelSelector namespaces[] topologyKey namespaceSelector"
-	mergedKeys = "merged into labelSelector, by the API server already when the pod is made"
+	mergedKeys = "the API server merges them into labelSelector when the pod is created"
 )
 
 // prefixed puts a prefix before each field.
@@ -207,7 +207,7 @@ func containerAreas() []Area {
 			{c + ".securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer, "a path that leads out of the seccomp directory is held"},
 			{c + ".securityContext", "appArmorProfile.type", Rejected, ObserverSystem, "AppArmor where the kernel does not enforce profiles"},
 			{c + ".securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
-			{c + ".securityContext", "procMount", NoEffect, "", "the API lets Unmasked pass only with hostUsers false, which is held; paths are masked in any case"},
+			{c + ".securityContext", "procMount", NoEffect, "", "the API server accepts Unmasked only with hostUsers false, which is held; paths are masked in any case"},
 			{c + ".securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
 		}},
 		{"Probes", slices.Concat(
@@ -236,7 +236,7 @@ func volumeAreas() []Area {
 		{"Volumes that are mounted", []Group{
 			{v, "name", CarriedOut, ObserverContainer, ""},
 			{v + ".hostPath", "path", CarriedOut, ObserverContainer, ""},
-			{v + ".hostPath", "type", CarriedOut, "internal/agent/volume.TestHostPath", "what is missing is made where the type says so"},
+			{v + ".hostPath", "type", CarriedOut, "internal/agent/volume.TestHostPath", "a missing directory or file is created where the type says so"},
 			{v + ".emptyDir", "medium sizeLimit", CarriedOut, "internal/agent/volume.TestEmptyDir", "Memory or none; huge pages are held. Eviction measures the limit of what is not in memory"},
 			{v + ".configMap", "name defaultMode " + keys, CarriedOut, ObserverFiles, ""},
 			{v + ".secret", "secretName defaultMode " + keys, CarriedOut, ObserverFiles, ""},
@@ -248,12 +248,12 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].downwardAPI", downward, CarriedOut, ObserverFiles, ""},
 			{v + ".projected.sources[].serviceAccountToken", "audience expirationSeconds path", CarriedOut, ObserverFiles, ""},
 			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer, "of persistent volumes of kind hostPath and local with a file system; others are held"},
-			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "", "the controller manager makes the claim, which is mounted as any other"},
+			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "", "the controller manager creates the claim, which is mounted like any other"},
 		}},
 		{"Volumes that are not mounted", []Group{
 			{v, "csi* nfs* iscsi* fc* image*", Held, "", ""},
 			{v + ".projected.sources[]", "clusterTrustBundle* podCertificate*", Held, "", ""},
-			{v, strings.Join(old, " "), Held, "", "kinds that upstream hands to CSI drivers or has given up"},
+			{v, strings.Join(old, " "), Held, "", "kinds that upstream delegates to CSI drivers or no longer supports"},
 		}},
 	}
 }

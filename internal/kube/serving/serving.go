@@ -74,7 +74,7 @@ const (
 func (o Options) Check() error {
 	var errs []error
 	if o.Port < 0 || o.Port > 65535 {
-		errs = append(errs, fmt.Errorf("--secure-port: %d: must be 1 to 65535, or 0 to listen nowhere", o.Port))
+		errs = append(errs, fmt.Errorf("--secure-port: %d: must be 1 to 65535, or 0 for no server", o.Port))
 	}
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address: %q: not an IP address", o.BindAddress))
@@ -83,7 +83,7 @@ func (o Options) Check() error {
 		errs = append(errs, err)
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
-		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: give both or neither", o.CertFile, o.KeyFile))
+		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: set both or neither", o.CertFile, o.KeyFile))
 	}
 	return errors.Join(errs...)
 }
@@ -220,7 +220,7 @@ func (o Options) isOpen(path string) bool {
 }
 
 func refuse(refusals *Refusals, w http.ResponseWriter, r *http.Request, who *authn.Identity, err error) {
-	status, text := http.StatusInternalServerError, "the request could not be judged"
+	status, text := http.StatusInternalServerError, "the request could not be authorized"
 	if refusal := (*authn.Refusal)(nil); errors.As(err, &refusal) {
 		status, text = refusal.Status, refusal.Text
 	}

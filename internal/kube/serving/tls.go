@@ -37,14 +37,14 @@ func (t TLS) config() (*tls.Config, error) {
 	for _, name := range t.CipherSuites {
 		id, ok := suites[name]
 		if !ok {
-			problems = append(problems, fmt.Errorf("--tls-cipher-suites: %q: not a cipher suite that this build knows", name))
+			problems = append(problems, fmt.Errorf("--tls-cipher-suites: %q: not a cipher suite of this build", name))
 		}
 		config.CipherSuites = append(config.CipherSuites, id)
 	}
 	for _, id := range t.Curves {
 		curve := tls.CurveID(id)
 		if id <= 0 || id > 1<<16-1 || strings.HasPrefix(curve.String(), "CurveID(") {
-			problems = append(problems, fmt.Errorf("--tls-curve-preferences: %d: not a curve that this build knows", id))
+			problems = append(problems, fmt.Errorf("--tls-curve-preferences: %d: not a curve of this build", id))
 		}
 		config.CurvePreferences = append(config.CurvePreferences, curve)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrForeign says that an object has sums by zone only, so that another program than our agent wrote it.
-var ErrForeign = errors.New("holds no state: another than plimsoll's agent wrote it")
+var ErrForeign = errors.New("contains no state: another program than plimsoll's agent wrote it")
 
 // Bounds on what is read of a node: a node's credentials can write its object, and every scheduler reads it. Chosen
 // above existing machines (1,920 CPUs, and 64 NUMA nodes with 16 and 32 sockets; some hundred containers with devices
@@ -191,7 +191,7 @@ func fill(s *numa.State, said map[string]string, p *problems) {
 	seen := map[string]bool{}
 	for _, w := range plugins {
 		if seen[w.Resource] {
-			p.add(attributePlugins, fmt.Sprintf("resource %.80q is there twice", w.Resource))
+			p.add(attributePlugins, fmt.Sprintf("resource %.80q is listed twice", w.Resource))
 			continue
 		}
 		seen[w.Resource] = true

@@ -356,14 +356,14 @@ func TestBadObjects(t *testing.T) {
 		}},
 		{with(Attribute{attributeMachine, `{"kind":"Machine"}`}), []string{"plimsoll.dev/machine: ", "apiVersion"}},
 		{with(Attribute{attributeConfig, `{"colour":1}`}), []string{`plimsoll.dev/config: json: unknown field "colour"`}},
-		{with(Attribute{attributeConfig, `{"cpu":{"options":["full"],"reserved":"9-"}}`}), []string{"cpu.options: \"full\" is no option", "cpu.reserved: list \"9-\""}},
+		{with(Attribute{attributeConfig, `{"cpu":{"options":["full"],"reserved":"9-"}}`}), []string{"cpu.options: \"full\" is not an option", "cpu.reserved: list \"9-\""}},
 		{with(Attribute{attributePods, `[] []`}), []string{"plimsoll.dev/pods: something follows"}},
 		{with(Attribute{attributePods, `[{"uid":"","containers":[{"name":"c","cpus":"x","memory":[{"nodes":[0],"bytes":-1}]}]}]`}), []string{
 			"a pod without a UID", `container c: cpus: list "x"`, "-1 bytes in pages of 0",
 		}},
 		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","memory":[{"nodes":[0],"bytes":9223372036854775807},{"nodes":[0],"bytes":1}]}]}]`}), []string{"all together below 2^63"}},
 		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","cpus":"1000"}]}]`}), []string{"CPUs 1000: not free here"}},
-		{with(Attribute{attributePlugins, `[{"resource":""},{"resource":""}]`}), []string{"a resource without a name", `resource "" is there twice`}},
+		{with(Attribute{attributePlugins, `[{"resource":""},{"resource":""}]`}), []string{"a resource without a name", `resource "" is listed twice`}},
 	} {
 		_, err := Decode(c.object, nil)
 		for _, want := range c.want {

@@ -128,7 +128,7 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 		for _, name := range w.CPU.Options {
 			on, ok := known[name]
 			if !ok {
-				p.add(attributeConfig+": cpu.options", fmt.Sprintf("%.80q is no option that is known here", name))
+				p.add(attributeConfig+": cpu.options", fmt.Sprintf("%.80q is not an option that this version knows", name))
 				continue
 			}
 			*on = true
@@ -244,7 +244,7 @@ func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 			p.add(at+": cpus", err.Error())
 		}
 		if !t.note(cpus.Len(), c.Devices) {
-			p.add(at, fmt.Sprintf("pods own more than %d CPUs or %d resources together", ownedCPUsMax, resourcesMax))
+			p.add(at, fmt.Sprintf("all pods together have more than %d CPUs or %d resources assigned", ownedCPUsMax, resourcesMax))
 			return out
 		}
 		h := numa.Holding{Container: c.Name, Init: c.Init, Nodes: c.Nodes, Preferred: c.Preferred, CPUs: cpus}
@@ -279,7 +279,7 @@ func DecodePod(note string) (numa.Assignment, error) {
 	p.json(map[string]string{"": note}, "", &w)
 	a := w.assignment(&totals{}, &p)
 	if err := p.err(); err != nil {
-		return numa.Assignment{}, fmt.Errorf("read what a pod owns: %w", err)
+		return numa.Assignment{}, fmt.Errorf("read what is assigned to a pod: %w", err)
 	}
 	return a, nil
 }
