@@ -194,3 +194,33 @@ func headings(t *testing.T, path string) map[string]bool {
 	}
 	return found
 }
+
+// TestTreeNamesEveryDirectory: the tree in ARCHITECTURE.md has every directory below internal and cmd that has Go code.
+func TestTreeNamesEveryDirectory(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tree, _ := strings.Cut(string(text), "## One core, several shells")
+	tree, _, found := strings.Cut(tree, "## Glossary")
+	if !found {
+		t.Fatal("ARCHITECTURE.md has no tree between its first heading and the glossary")
+	}
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile(`[a-z0-9-]+/`).FindAllString(tree, -1) {
+		named[m] = true
+	}
+	seen := map[string]bool{}
+	eachFile(t, func(path string, _ *ast.File) {
+		dir := filepath.ToSlash(filepath.Dir(path))
+		if ours := below(path, "internal") || below(path, "cmd"); !ours || seen[dir] {
+			return
+		}
+		if seen[dir] = true; !named[filepath.Base(dir)+"/"] {
+			t.Errorf("the tree in ARCHITECTURE.md lacks %s", dir)
+		}
+	})
+	if len(seen) < 50 {
+		t.Errorf("%d directories were found: too few", len(seen))
+	}
+}
