@@ -130,6 +130,8 @@ internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics
     internal/host/socket internal/kube/translate
 internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
     internal/host/untrusted internal/kube internal/kube/manifests internal/kube/podfields internal/kube/translate
+internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/core/resize internal/core/unit
+    internal/kube/translate
 internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
 internal/agent/pullsecret:
@@ -137,6 +139,7 @@ internal/agent/server: internal/agent/metrics internal/agent/podlog internal/age
     internal/kube/authn internal/kube/serving
 internal/agent/stats: internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
+internal/agent/statusreport: internal/agent/podstatus internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/volume: internal/agent/env internal/agent/dns internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube

@@ -371,7 +371,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	vanished, static := e.gone, e.static
 	e.mu.Unlock()
 	if pod != nil && !vanished && !static {
-		if err := r.report.remove(ctx, e, pod); err != nil {
+		if err := r.report.Delete(ctx, e.report, pod); err != nil {
 			return fmt.Errorf("let the API server forget the pod: %w", err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
-	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -167,22 +166,4 @@ func (e *entry) holding() *corev1.Pod {
 	}
 	pod.Status.Conditions = nil
 	return &pod
-}
-
-// overlay puts what a cgroup has in the place of what was granted, where the two differ.
-func overlay(r *corev1.ResourceRequirements, has, want resize.Size) {
-	set := func(list corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity) {
-		if _, stated := list[name]; stated {
-			list[name] = *q
-		}
-	}
-	if request, known := has.CPURequest(); known && has.Shares != want.Shares {
-		set(r.Requests, corev1.ResourceCPU, resource.NewMilliQuantity(int64(request), resource.DecimalSI))
-	}
-	if limit, bound := has.CPULimit(); bound && (has.Quota != want.Quota || has.Period != want.Period) {
-		set(r.Limits, corev1.ResourceCPU, resource.NewMilliQuantity(int64(limit), resource.DecimalSI))
-	}
-	if limit, bound := has.Memory.Get(); bound && has.Memory != want.Memory {
-		set(r.Limits, corev1.ResourceMemory, resource.NewQuantity(int64(limit), resource.BinarySI))
-	}
 }

@@ -6,12 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
-	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // amounts reads "cpu=1 memory=64Mi".
@@ -74,40 +68,5 @@ func TestAllocationOfPodLevel(t *testing.T) {
 	a := allocationIn(pod)
 	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !sameAmounts(*a.level, want) || a.meets(pod) {
 		t.Errorf("%+v, want %+v", a.level, want)
-	}
-}
-
-// A status shows what a cgroup has as long as that is not what was granted.
-func TestStatusShowsWhatIsThere(t *testing.T) {
-	of := func(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
-		return resize.SizeOf(qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu)), CPUPeriod: qos.CFSPeriodDefault,
-			CPUQuota: unit.LimitTo(qos.CFSPeriodDefault / 5), Memory: unit.LimitTo(memory)})
-	}
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: requirements("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
-	out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
-	reportResources(pod, &out, podlife.Observation{
-		Spec:       podlife.Spec{Containers: []podlife.ContainerSpec{{Name: "c", Size: of(300, 2*unit.GiB)}}},
-		Containers: []podlife.Container{{ID: "1", Name: "c", State: podlife.Running, Size: of(100, unit.GiB)}},
-	})
-	s := out.ContainerStatuses[0]
-	if want := requirements("cpu=100m memory=1Gi", "cpu=200m memory=1Gi"); !sameAmounts(*s.Resources, want) || s.Resources.Limits["example.com/x"] != resource.MustParse("1") {
-		t.Errorf("resources %+v, want %+v", s.Resources, want)
-	}
-	if !sameAmounts(corev1.ResourceRequirements{Requests: s.AllocatedResources}, requirements("cpu=300m memory=1Gi", "")) {
-		t.Errorf("allocated %v", s.AllocatedResources)
-	}
-}
-
-// The patch deletes conditions of ours that are over, and only those.
-func TestPatchDeletesResizeConditions(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	known := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizePending}, {Type: corev1.PodResizeInProgress}, {Type: "example.com/theirs"}}}
-	ours := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}}
-	body, err := patchBody(pod, known, ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(body), "delete"); n != 1 || !strings.Contains(string(body), `{"$patch":"delete","type":"PodResizePending"}`) {
-		t.Errorf("%s", body)
 	}
 }

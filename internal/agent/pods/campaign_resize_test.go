@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -325,10 +326,10 @@ func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []stri
 		complain("is not told to be allocated what it was granted")
 	}
 	// A container that was stopped to be restarted with its new size may wait for another's hook, which may not end.
-	if c := conditionNamed(api.Status, corev1.PodResizeInProgress); c != nil && w.hooks[uid] == 0 {
+	if c := podstatus.Condition(api.Status, corev1.PodResizeInProgress); c != nil && w.hooks[uid] == 0 {
 		complain("is being resized: %s", c.Message)
 	}
-	if c := conditionNamed(api.Status, corev1.PodResizePending); (c != nil) == meets {
+	if c := podstatus.Condition(api.Status, corev1.PodResizePending); (c != nil) == meets {
 		complain("is told that a resize pends: %v", c != nil)
 	}
 	if !sameResources(desired, api) {

@@ -123,20 +123,5 @@ const (
 )
 
 func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
-	if pod == nil {
-		return nil
-	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return translate.EphemeralContainer(pod, i)
-		}
-	}
-	return nil
+	return translate.ContainerNamed(pod, name)
 }

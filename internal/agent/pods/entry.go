@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -27,7 +27,8 @@ const (
 
 // entry is one pod as this node knows it. Its runtime view and Life belong to the worker; the rest is guarded by mu.
 type entry struct {
-	uid types.UID
+	uid    types.UID
+	report *statusreport.Pod // how far its status is written
 
 	life     *podlife.Life // worker only
 	view     view          // worker only
@@ -42,28 +43,24 @@ type entry struct {
 	unmountable string
 	size        resize.Size // worker only: of the pod's own cgroup; unknown until it was made or read
 
-	mu             sync.Mutex
-	pod            *corev1.Pod // what it should be, with the resources it was granted; replaced, never written to. nil: only the runtime knows the pod
-	desired        *corev1.Pod // pod as the API has it: with the resources it asks for
-	granted        *allocation // nil: not let in yet, or static
-	pending        *podlife.PendingResize
-	pendingSince   unit.Wall         // zero: nothing pends
-	resizing       int64             // generation of the resize that is being performed; zero: none
-	static         bool              // from the static directory; reported through its mirror
-	mirror         *corev1.Pod       // the API's image of a static pod
-	written        *corev1.PodStatus // the API's status as of our last write; nil: as of pod
-	writtenVersion string            // resourceVersion of that write
-	gone           bool              // its object is gone: end it without asking anybody
-	let            letting           // how far it has come before it is admitted
-	admitted       bool
-	hold           *podlife.Hold // it is not let in yet; nil: nothing is waited for
-	held           string        // for what users were told last that it waits
-	stop           *podlife.StopOrder
-	remains        bool             // it was evicted by this process, and what it has on disks is not removed yet
-	status         corev1.PodStatus // as last computed
-	reported       bool             // Running was reported at least once (metrics)
-	writing        chan struct{}    // of the status; closed when it is over. nil: nobody writes
-	rewrite        bool             // somebody wanted to write meanwhile
+	mu           sync.Mutex
+	pod          *corev1.Pod // what it should be, with the resources it was granted; replaced, never written to. nil: only the runtime knows the pod
+	desired      *corev1.Pod // pod as the API has it: with the resources it asks for
+	granted      *allocation // nil: not let in yet, or static
+	pending      *podlife.PendingResize
+	pendingSince unit.Wall   // zero: nothing pends
+	resizing     int64       // generation of the resize that is being performed; zero: none
+	static       bool        // from the static directory; reported through its mirror
+	mirror       *corev1.Pod // the API's image of a static pod
+	gone         bool        // its object is gone: end it without asking anybody
+	let          letting     // how far it has come before it is admitted
+	admitted     bool
+	hold         *podlife.Hold // it is not let in yet; nil: nothing is waited for
+	held         string        // for what users were told last that it waits
+	stop         *podlife.StopOrder
+	remains      bool             // it was evicted by this process, and what it has on disks is not removed yet
+	status       corev1.PodStatus // as last computed
+	reported     bool             // Running was reported at least once (metrics)
 
 	busy      bool
 	again     bool
@@ -93,7 +90,15 @@ type dirt struct {
 }
 
 func newEntry(uid types.UID, backoffMax time.Duration) *entry {
-	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView(), hooks: map[string]*hookRun{}, waits: map[string]func(){}}
+	e := &entry{
+		uid:   uid,
+		life:  podlife.New(backoffMax),
+		view:  newView(),
+		hooks: map[string]*hookRun{},
+		waits: map[string]func(){},
+	}
+	e.report = statusreport.NewPod(uid, e.toReport)
+	return e
 }
 
 // name is namespace/name for messages. Caller does not hold mu.
@@ -126,8 +131,8 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	if e.granted.meets(pod) {
 		e.pending, e.pendingSince = nil, 0 // it has what it asks for: a wish that was taken back waits no more
 	}
-	if newer(pod.ResourceVersion, e.writtenVersion) {
-		e.written = nil // somebody else wrote after us, or we never wrote
+	if !e.static { // else the status is written to the mirror
+		e.report.Seen(pod)
 	}
 	if pod.DeletionTimestamp != nil {
 		e.orderStop(now, translate.DeletionGrace(pod), podlife.StopOrder{Remove: true})
@@ -135,15 +140,18 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
 
-// wrote notes the API's answer to a write of the status. The watch may have been faster than the answer, and have shown
-// that somebody else has written since.
-func (e *entry) wrote(answer *corev1.Pod) {
+// toReport returns the object to write the pod's status to, and its latest status. A static pod has its mirror's; before
+// the mirror exists there is nothing to write to. Statuses are replaced, never changed, so they may be shared.
+func (e *entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.written, e.writtenVersion = &answer.Status, answer.ResourceVersion
-	if !e.static && e.pod != nil && newer(e.pod.ResourceVersion, answer.ResourceVersion) {
-		e.written = nil
+	switch {
+	case e.pod == nil, e.gone, e.forgotten:
+		return nil, e.status
+	case e.static:
+		return e.mirror, e.status
 	}
+	return e.pod, e.status
 }
 
 // vanish tells the entry that its object is gone.
@@ -238,13 +246,6 @@ func (e *entry) remaining() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.summary) > 0
-}
-
-// newer compares resource versions, which are numbers that grow (KEP-5504); anything else counts as newer.
-func newer(version, than string) bool {
-	a, errA := strconv.ParseUint(version, 10, 64)
-	b, errB := strconv.ParseUint(than, 10, 64)
-	return errA != nil || errB != nil || a > b
 }
 
 func (e *entry) takeRetry() bool {

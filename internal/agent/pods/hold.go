@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -112,7 +113,7 @@ func toldBefore(pod, mirror *corev1.Pod, message string) bool {
 	if mirror != nil {
 		pod = mirror
 	}
-	c := conditionNamed(pod.Status, corev1.PodReadyToStartContainers)
+	c := podstatus.Condition(pod.Status, corev1.PodReadyToStartContainers)
 	return c != nil && c.Reason == reasonField && c.Message == message
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -74,7 +75,7 @@ func (e *entry) current() *corev1.Pod {
 	pod := *e.pod
 	if e.status.Phase != "" {
 		pod.Status = e.status
-		pod.Status.Conditions = withOthers(e.status.Conditions, e.pod.Status.Conditions)
+		pod.Status.Conditions = podstatus.WithOthers(e.status.Conditions, e.pod.Status.Conditions)
 	}
 	return &pod
 }

@@ -4,11 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // learnHandlers asks the runtime which of its handlers can make a mount read-only with everything below it. Runtimes that
@@ -34,28 +30,4 @@ func (r *Runner) canReadOnly(handler string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deepReadOnly[handler]
-}
-
-// reportMounts fills in how each volume is mounted in each container.
-func reportMounts(pod *corev1.Pod, out *corev1.PodStatus, canReadOnly bool) {
-	for _, list := range translate.StatusLists(out) {
-		for i := range list {
-			c := containerNamed(pod, list[i].Name)
-			if c == nil {
-				continue
-			}
-			for j := range c.VolumeMounts {
-				vm := &c.VolumeMounts[j]
-				s := corev1.VolumeMountStatus{Name: vm.Name, MountPath: vm.MountPath, ReadOnly: vm.ReadOnly}
-				if vm.ReadOnly {
-					mode := corev1.RecursiveReadOnlyDisabled
-					if deep, err := volume.RecursiveReadOnly(vm, canReadOnly); err == nil && deep { // an error keeps the container from starting
-						mode = corev1.RecursiveReadOnlyEnabled
-					}
-					s.RecursiveReadOnly = &mode
-				}
-				list[i].VolumeMounts = append(list[i].VolumeMounts, s)
-			}
-		}
-	}
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -180,7 +181,7 @@ type Options struct {
 type Runner struct {
 	Options
 	exits  exitWatch
-	report *reporter
+	report *statusreport.Reporter
 	static *staticPods
 	oom    *oomWatch
 	clock  *clock.Clock
@@ -230,7 +231,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 		removals: make(chan struct{}, removalsAtOnce),
 		pods:     map[types.UID]*entry{},
 	}
-	r.report = newReporter(r)
+	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStaticPods(r)
 	r.oom = newOOMWatch(r, kernelLog)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
@@ -255,7 +256,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	r.learnHandlers(ctx)
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){r.report.run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
+	for _, loop := range []func(context.Context){r.report.Run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Wait()

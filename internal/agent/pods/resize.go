@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	podresource "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -117,14 +116,14 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 		r.log(e).Info("resize granted", "generation", generation)
 		r.event(
 			asked.Desired, "", corev1.EventTypeNormal, "ResizeStarted",
-			resizeText("Pod resize started", asked.Desired, generation, ""),
+			podstatus.ResizeText("Pod resize started", asked.Desired, generation, ""),
 		)
 		r.Volumes.Update(asked.Desired)
 	case before == nil || before.Reason != v.Reason || before.Generation != generation:
 		r.log(e).Info("resize not granted", "generation", generation, "reason", v.Reason, "message", v.Message)
 		r.event(
 			asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason,
-			resizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message),
+			podstatus.ResizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message),
 		)
 	case *before == *now:
 		return false
@@ -307,30 +306,6 @@ func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
 	return generation
 }
 
-// resizeText is the text of an event about a resize: upstream's, which tools parse.
-func resizeText(prefix string, pod *corev1.Pod, generation int64, problem string) string {
-	type container struct {
-		Name      string                      `json:"name"`
-		Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-	}
-	list := func(all []corev1.Container) (out []container) {
-		for i := range all {
-			out = append(out, container{all[i].Name, all[i].Resources})
-		}
-		return out
-	}
-	text, err := json.Marshal(struct {
-		InitContainers []container `json:"initContainers,omitempty"`
-		Containers     []container `json:"containers,omitempty"`
-		Generation     int64       `json:"generation"`
-		Error          string      `json:"error,omitempty"`
-	}{list(pod.Spec.InitContainers), list(pod.Spec.Containers), generation, problem})
-	if err != nil {
-		return prefix
-	}
-	return prefix + ": " + string(text)
-}
-
 // resizeCounts are measurements of the resizes that are there when asked.
 type resizeCounts struct{ r *Runner }
 
@@ -366,49 +341,6 @@ func (c resizeCounts) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
 	}
 	out <- prometheus.MustNewConstMetric(resizesUnderWay, prometheus.GaugeValue, float64(underWay))
-}
-
-// reportResources fills in what the pod was granted and what its cgroups have.
-func reportResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observation) {
-	has, want := map[string]resize.Size{}, map[string]resize.Size{}
-	for _, c := range o.Containers {
-		if c.State == podlife.Running {
-			has[c.ID] = c.Size
-		}
-	}
-	for _, s := range o.Spec.Containers {
-		want[s.Name] = s.Size
-	}
-	for _, list := range [][]corev1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses} {
-		for i := range list {
-			s := &list[i]
-			c := containerNamed(pod, s.Name)
-			if c == nil {
-				continue
-			}
-			s.AllocatedResources = maps.Clone(c.Resources.Requests)
-			s.Resources = c.Resources.DeepCopy()
-			if size, runs := has[translate.ContainerID(s.ContainerID)]; runs && s.State.Running != nil {
-				overlay(s.Resources, size, want[s.Name])
-			}
-		}
-	}
-	options := podresource.PodResourcesOptions{}
-	out.AllocatedResources = podresource.PodRequests(pod, options)
-	level := &corev1.ResourceRequirements{
-		Requests: maps.Clone(out.AllocatedResources), Limits: podresource.PodLimits(pod, options),
-	}
-	if len(o.Sandboxes) > 0 {
-		// The sum of the limits bounds the pod only where each container has one.
-		if o.Size.Quota.IsUnlimited() {
-			delete(level.Limits, corev1.ResourceCPU)
-		}
-		if o.Size.Memory.IsUnlimited() {
-			delete(level.Limits, corev1.ResourceMemory)
-		}
-		overlay(level, o.Size, o.Spec.Size)
-	}
-	out.Resources = level
 }
 
 // sameAmounts reports whether two lists agree in what can be resized.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 )
 
@@ -17,7 +18,7 @@ func testRunner() *Runner {
 		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
 	}, clock: clock.New()}
-	r.report = newReporter(r)
+	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStaticPods(r)
 	return r
 }

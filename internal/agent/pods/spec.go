@@ -17,11 +17,3 @@ func (r *Runner) specOf(pod *corev1.Pod) podlife.Spec {
 	}
 	return s
 }
-
-// pastOf collects what is known of containers from the last status computed here, else from the API's.
-func pastOf(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
-	if len(own.ContainerStatuses) == 0 && len(own.InitContainerStatuses) == 0 { // no pod has only ephemeral containers
-		return translate.PodlifePast(&pod.Status)
-	}
-	return translate.PodlifePast(&own)
-}

@@ -420,7 +420,7 @@ func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*co
 		if uid, here := live[k]; here && m.Annotations[annotationMirror] == string(uid) && m.DeletionTimestamp == nil {
 			continue
 		}
-		if err := s.r.deleteObject(ctx, m); err != nil {
+		if err := s.r.report.DeleteObject(ctx, m); err != nil {
 			slog.Warn("static pods: mirror not deleted, trying again", "pod", k, "err", err)
 			retry = true
 		}
@@ -441,7 +441,7 @@ func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*co
 
 // createMirror posts the image of a static pod. The API server admits it only with the node as its owner.
 func (s *staticPods) createMirror(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	node := &corev1.Node{}
 	if err := s.r.Client.Get(ctx, kube.Nodes, "", s.r.Node, node); err != nil {
@@ -472,11 +472,11 @@ func (r *Runner) mirrored(uid types.UID, mirror *corev1.Pod) {
 	e.mu.Lock()
 	fresh := e.mirror == nil || e.mirror.UID != mirror.UID
 	if fresh {
-		e.written, e.writtenVersion = &mirror.Status, ""
+		e.report.Replaced(mirror)
 	}
 	e.mirror = mirror
 	e.mu.Unlock()
 	if fresh {
-		r.report.enqueue(e)
+		r.report.Enqueue(e.report)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -221,7 +222,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	o.Resizing = podlife.Resizing{Generation: e.resizing, Pending: e.pending}
 	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
 	o.Terminal = translate.PodlifeTerminal(pod)
-	o.Past = pastOf(pod, e.status)
+	o.Past = podstatus.Past(pod, e.status)
 	o.Gates = translate.PodlifeGates(pod)
 	if pod.Spec.HostNetwork {
 		o.HostIPs = r.HostIPs

@@ -53,6 +53,26 @@ func EphemeralContainer(pod *corev1.Pod, i int) *corev1.Container {
 	return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 }
 
+// ContainerNamed is the pod's container of that name, of whatever kind; nil: it has none, or pod is nil.
+func ContainerNamed(pod *corev1.Pod, name string) *corev1.Container {
+	if pod == nil {
+		return nil
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return EphemeralContainer(pod, i)
+		}
+	}
+	return nil
+}
+
 // NameForMessages returns a pod's name in the form of upstream's messages.
 func NameForMessages(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)

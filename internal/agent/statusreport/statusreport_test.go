@@ -1,4 +1,4 @@
-package pods
+package statusreport
 
 import (
 	"context"
@@ -15,32 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // A server that does not answer is asked ever more rarely, by the whole node together, and at once again when it did.
 func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &reporter{}
+		r := &Reporter{}
 		begun, asked := time.Now(), 0
 		for time.Since(begun) < 2*time.Minute {
-			if !p.allowed(t.Context()) {
+			if !r.allowed(t.Context()) {
 				t.Fatal("not allowed though the context lives")
 			}
 			asked++
-			p.answered(false)
-			p.answered(false) // another writer's request failed at the same moment: noted once
+			r.answered(false)
+			r.answered(false) // another writer's request failed at the same moment: noted once
 		}
 		// 0.5, 1, 2, 4, 8 and then 10 s apart on average: 17 in two minutes, between 11 and 34 with jitter.
 		if asked < 11 || asked > 34 {
 			t.Errorf("asked %d times in two minutes, want 11 to 34", asked)
 		}
-		p.allowed(t.Context())
-		p.answered(true)
-		p.answered(false)
-		if wait := time.Until(p.until); wait > 2*awayMin {
+		r.allowed(t.Context())
+		r.answered(true)
+		r.answered(false)
+		if wait := time.Until(r.until); wait > 2*awayMin {
 			t.Errorf("after an answer the first wait is %v, want at most %v", wait, 2*awayMin)
 		}
 	})
@@ -49,34 +47,53 @@ func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
 // Progress waits and is overtaken; what somebody waits for does not wait.
 func TestProgressIsOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newReporter(nil)
-		e := newEntry("u", 0)
-		e.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
-		p.enqueue(e)
-		if p.take() != nil {
+		r := New(nil, "node-1")
+		o := &owner{}
+		p := o.handle()
+		o.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		r.Enqueue(p)
+		if r.take() != nil {
 			t.Error("progress was in line at once")
 		}
-		e.status = corev1.PodStatus{Phase: corev1.PodRunning}
-		p.enqueue(e)
-		if p.take() != e || p.take() != nil {
+		o.status = corev1.PodStatus{Phase: corev1.PodRunning}
+		r.Enqueue(p)
+		if r.take() != p || r.take() != nil {
 			t.Error("Running was not in line once, at once")
 		}
 		time.Sleep(2 * progressDelay) // virtual
-		if p.take() != nil {
+		if r.take() != nil {
 			t.Error("overtaken progress came later all the same")
 		}
-		e.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
-		p.enqueue(e)
+		o.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		r.Enqueue(p)
 		time.Sleep(2 * progressDelay)
-		if p.take() != e {
+		if r.take() != p {
 			t.Error("progress that nothing overtook never came")
 		}
-		e.status.ContainerStatuses[0] = waitingFor("ErrImagePull")
-		p.enqueue(e)
-		if p.take() != e {
+		o.status.ContainerStatuses[0] = waitingFor("ErrImagePull")
+		r.Enqueue(p)
+		if r.take() != p {
 			t.Error("trouble had to wait")
 		}
 	})
+}
+
+// owner is whoever has a pod: one goroutine, as far as these tests go.
+type owner struct {
+	object *corev1.Pod
+	status corev1.PodStatus
+}
+
+func (o *owner) handle() *Pod {
+	return NewPod("uid-1", func() (*corev1.Pod, corev1.PodStatus) { return o.object, o.status })
+}
+
+func testPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+	}
 }
 
 func waitingFor(reason string) corev1.ContainerStatus {
@@ -125,40 +142,16 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			r := testRunner()
-			var err error
-			if r.Client, err = kube.NewClientForConfig(&rest.Config{Host: server.URL}); err != nil {
+			client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.deleteObject(t.Context(), testPod()); (err == nil) != c.gone {
+			if err := New(client, "Node-1").DeleteObject(t.Context(), testPod()); (err == nil) != c.gone {
 				t.Errorf("deletion: %v", err)
 			} else if err != nil {
 				t.Log(err)
 			}
 		})
-	}
-}
-
-// Somebody else writes a condition that the pod's readiness hangs on: nothing is written before a worker has looked, and then only what
-// is ours.
-func TestForeignWriteIsNotAnswered(t *testing.T) {
-	r := testRunner()
-	r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Keeper{}
-	pod := testPod()
-	e := r.take(pod, false)
-	e.status = r.statusOf(pod, pod.Status, podlife.Observation{}, podlife.Status{Phase: podlife.Active, Conditions: []podlife.Condition{{Type: "Ready", True: true}}})
-	later := testPod()
-	later.ResourceVersion, later.Status.Conditions = "11", []corev1.PodCondition{{Type: "example.com/lb", Status: corev1.ConditionFalse}}
-	r.take(later, false)
-	if r.report.take() != nil {
-		t.Error("a status is about to be written that no worker has looked at since")
-	}
-	if shown := e.current().Status.Conditions; len(shown) != 2 {
-		t.Errorf("the node shows the conditions %+v, want its own and theirs", shown)
-	}
-	r.report.recheck(e)
-	if r.report.take() != e {
-		t.Error("what the API lacks is not written")
 	}
 }
 
@@ -203,15 +196,13 @@ func TestRefusedStatusDoesNotKeepThePod(t *testing.T) {
 				t.Error(err)
 			}
 		}))
-		r := testRunner()
-		var err error
-		if r.Client, err = kube.NewClientForConfig(&rest.Config{Host: server.URL}); err != nil {
+		client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
 			t.Fatal(err)
 		}
-		e := newEntry("uid-1", 0)
-		e.pod = testPod()
-		e.status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}
-		err = r.report.remove(t.Context(), e, e.pod)
+		o := &owner{object: testPod()}
+		o.status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}
+		err = New(client, "Node-1").Delete(t.Context(), o.handle(), o.object)
 		if goes := err == nil && deleted && phase == corev1.PodFailed; goes != c.goes {
 			t.Errorf("%d %s: deleted %t, phase %q, %v", c.code, c.why, deleted, phase, err)
 		}
@@ -231,27 +222,27 @@ var reasons = map[int]metav1.StatusReason{
 // The server hangs over one pod's status, which changes all the while: the others' are written.
 func TestWriteThatHangsHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newReporter(testRunner())
-		hung, other := newEntry("uid-1", 0), newEntry("uid-2", 0)
+		r := New(nil, "node-1")
+		hung, other := (&owner{}).handle(), (&owner{}).handle()
 		if !hung.beginWrite() { // by a writer that waits for the server
 			t.Fatal("there is a write before the first")
 		}
 		running, stop := context.WithCancel(t.Context())
-		go p.run(running)
-		for range 2 * reportWriters {
-			p.enqueue(hung)
+		go r.Run(running)
+		for range 2 * writers {
+			r.Enqueue(hung)
 			synctest.Wait()
 		}
-		p.enqueue(other)
+		r.Enqueue(other)
 		synctest.Wait()
-		if p.mu.Lock(); len(p.queued) > 0 {
-			t.Errorf("%d statuses wait for a write that hangs", len(p.queued))
+		if r.mu.Lock(); len(r.queued) > 0 {
+			t.Errorf("%d statuses wait for a write that hangs", len(r.queued))
 		}
-		p.mu.Unlock()
+		r.mu.Unlock()
 		stop()
 		synctest.Wait()
-		p.endWrite(hung)
-		if p.take() != hung {
+		r.endWrite(hung)
+		if r.take() != hung {
 			t.Error("what changed during a write is not written after it")
 		}
 	})

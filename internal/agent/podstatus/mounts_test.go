@@ -1,4 +1,4 @@
-package pods
+package podstatus
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestReportMounts(t *testing.T) {
+func TestMounts(t *testing.T) {
 	mode := func(m corev1.RecursiveReadOnlyMode) *corev1.RecursiveReadOnlyMode { return &m }
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{
@@ -17,7 +17,7 @@ func TestReportMounts(t *testing.T) {
 	}}
 	for can, deep := range map[bool]corev1.RecursiveReadOnlyMode{true: corev1.RecursiveReadOnlyEnabled, false: corev1.RecursiveReadOnlyDisabled} {
 		out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c"}}, EphemeralContainerStatuses: []corev1.ContainerStatus{{Name: "e"}}}
-		reportMounts(pod, &out, can)
+		addMounts(pod, &out, can)
 		got := out.ContainerStatuses[0].VolumeMounts
 		if len(got) != 3 || got[0].RecursiveReadOnly != nil || *got[1].RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled || *got[2].RecursiveReadOnly != deep {
 			t.Errorf("the handler can: %v: %+v", can, got)

@@ -1,4 +1,4 @@
-package pods
+package statusreport
 
 import (
 	"encoding/json"
@@ -6,16 +6,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 )
 
-// What is written to the API of a status, as a difference from what it is known to have.
+// What is written to the API of a status, as a difference from the status that the API is known to have.
 
 // sameStatus compares what we report; the server may hold more.
 func sameStatus(server, ours corev1.PodStatus) bool {
 	if set, over := conditionsToWrite(server, ours); len(set)+len(over) > 0 {
 		return false
 	}
-	server.NominatedNodeName, server.Resize, server.ResourceClaimStatuses, server.Conditions = "", "", nil, nil
+	server.NominatedNodeName = ""
+	server.Resize = ""
+	server.ResourceClaimStatuses = nil
+	server.Conditions = nil
 	ours.Conditions = nil
 	return equality.Semantic.DeepEqual(server, ours)
 }
@@ -24,7 +29,7 @@ func sameStatus(server, ours corev1.PodStatus) bool {
 // and that are over. Conditions of others are never written: what we saw of them may be old.
 func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition, over []corev1.PodConditionType) {
 	for _, c := range ours.Conditions {
-		has := conditionNamed(server, c.Type)
+		has := podstatus.Condition(server, c.Type)
 		if has != nil {
 			c.LastProbeTime = has.LastProbeTime
 		}
@@ -33,7 +38,7 @@ func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition
 		}
 	}
 	for _, c := range server.Conditions {
-		if comesAndGoes[c.Type] && conditionNamed(ours, c.Type) == nil {
+		if podstatus.Transient(c.Type) && podstatus.Condition(ours, c.Type) == nil {
 			over = append(over, c.Type)
 		}
 	}
@@ -53,15 +58,20 @@ type statusPatch struct {
 	Resources          any                         `json:"resources,omitempty"`
 }
 
-// patchBody is the status as a strategic merge patch: all of it but for conditions, which merge by type. Of them only
-// those are in it that known has otherwise; addresses are replaced. The uid makes the server refuse it for another pod
-// of the same name.
+// patchBody is the status as a strategic merge patch: all of it except conditions, which merge by type. Only those
+// conditions are in it that known has otherwise; addresses are replaced. The uid makes the server refuse it for another
+// pod of the same name.
 func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
 	set, over := conditionsToWrite(known, status)
 	patch := statusPatch{
-		PodStatus: status, Reason: nonEmpty(status.Reason), Message: nonEmpty(status.Message), PodIP: nonEmpty(status.PodIP),
-		PodIPs: replacing(status.PodIPs), HostIPs: replacing(status.HostIPs), Conditions: conditionsIn(set, over),
-		Resources: resourcesIn(known.Resources, status.Resources),
+		PodStatus:  status,
+		Reason:     nonEmpty(status.Reason),
+		Message:    nonEmpty(status.Message),
+		PodIP:      nonEmpty(status.PodIP),
+		PodIPs:     replacing(status.PodIPs),
+		HostIPs:    replacing(status.HostIPs),
+		Conditions: conditionsIn(set, over),
+		Resources:  resourcesIn(known.Resources, status.Resources),
 	}
 	if len(known.AllocatedResources)+len(status.AllocatedResources) > 0 {
 		patch.AllocatedResources = merged(known.AllocatedResources, status.AllocatedResources)

@@ -1,0 +1,109 @@
+package podstatus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// Event is something that users are to be told in an Event about the pod.
+type Event struct {
+	Container string // which of the pod's containers it is about; empty: the pod
+	Kind      string // corev1.EventTypeNormal or EventTypeWarning
+	Reason    string
+	Text      string
+}
+
+// imageTrouble are the waits for an image whose beginning upstream records in an Event of its own.
+var imageTrouble = map[string]bool{
+	"ErrImagePull":      true,
+	"ImagePullBackOff":  true,
+	"ErrImageNeverPull": true,
+	"InvalidImageName":  true,
+	"ImageInspectError": true,
+}
+
+// Events are the Events that follow from a change of the status and from no action: a container began to wait for its
+// next try, or the pod's time is over. Upstream repeats them in every sync; here each comes once.
+func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
+	add := func(container, kind, reason, text string) {
+		events = append(events, Event{Container: container, Kind: kind, Reason: reason, Text: text})
+	}
+	if after.Reason == "DeadlineExceeded" && before.Reason != after.Reason {
+		add("", corev1.EventTypeNormal, after.Reason, after.Message)
+	}
+	if c := Condition(after, corev1.PodResizeInProgress); c != nil && c.Reason == corev1.PodReasonError {
+		was := Condition(before, corev1.PodResizeInProgress)
+		if was == nil || was.Reason != c.Reason || was.Message != c.Message {
+			text := ResizeText("Pod resize error", pod, c.ObservedGeneration, c.Message)
+			add("", corev1.EventTypeWarning, "ResizeError", text)
+		}
+	}
+	had, has := waits(before), waits(after)
+	for _, c := range containers(after) {
+		if has[c.Name] == "" || has[c.Name] == had[c.Name] {
+			continue
+		}
+		switch c.State.Waiting.Reason {
+		case "CrashLoopBackOff":
+			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, translate.NameForMessages(pod))
+			add(c.Name, corev1.EventTypeWarning, "BackOff", text)
+		case "ImagePullBackOff":
+			add(c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
+		}
+		if imageTrouble[c.State.Waiting.Reason] {
+			add(c.Name, corev1.EventTypeWarning, "Failed", "Error: "+c.State.Waiting.Reason)
+		}
+	}
+	return events
+}
+
+// waits says of each container that waits what it waits for, and in which run.
+func waits(s corev1.PodStatus) map[string]string {
+	reasons := map[string]string{}
+	for _, c := range containers(s) {
+		if c.State.Waiting != nil {
+			reasons[c.Name] = fmt.Sprint(c.State.Waiting.Reason, c.RestartCount)
+		}
+	}
+	return reasons
+}
+
+func containers(s corev1.PodStatus) []corev1.ContainerStatus {
+	return slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses)
+}
+
+// End is the end of one run of a container.
+type End struct {
+	Kind   string // init_container, container or ephemeral_container, as upstream's metrics spell them
+	Code   int32  // exit code
+	Reason string
+}
+
+// Ends are the ends of containers that a status shows and that the status before it does not show.
+func Ends(before, after corev1.PodStatus) (ends []End) {
+	known := map[string]bool{"": true} // by container id
+	for _, list := range translate.StatusLists(&before) {
+		for i := range list {
+			for _, state := range []corev1.ContainerState{list[i].State, list[i].LastTerminationState} {
+				if state.Terminated != nil {
+					known[state.Terminated.ContainerID] = true
+				}
+			}
+		}
+	}
+	kinds := [...]string{"init_container", "container", "ephemeral_container"} // as StatusLists has the lists
+	for k, list := range translate.StatusLists(&after) {
+		for i := range list {
+			end := cmp.Or(list[i].State.Terminated, list[i].LastTerminationState.Terminated)
+			if end != nil && !known[end.ContainerID] {
+				ends = append(ends, End{Kind: kinds[k], Code: end.ExitCode, Reason: end.Reason})
+			}
+		}
+	}
+	return ends
+}

@@ -1,0 +1,62 @@
+package statusreport
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestNewer(t *testing.T) {
+	for _, c := range []struct {
+		version, than string
+		want          bool
+	}{
+		{"10", "9", true}, {"9", "10", false}, {"10", "10", false}, {"99999999999999999999", "1", true}, {"", "1", true}, {"1", "", true}, {"a", "b", true},
+	} {
+		if got := newer(c.version, c.than); got != c.want {
+			t.Errorf("newer(%q, %q) = %v", c.version, c.than, got)
+		}
+	}
+}
+
+// What the API is known to have, after writes of the agent and of others.
+func TestPodTakesVersions(t *testing.T) {
+	p := (&owner{}).handle()
+	p.Seen(testPod())
+	answer := testPod()
+	answer.ResourceVersion = "12"
+	p.wrote(answer)
+	older := testPod()
+	older.ResourceVersion = "11"
+	if p.Seen(older); p.written == nil {
+		t.Error("a version from before our write made us forget what we wrote")
+	}
+	newest := testPod()
+	newest.ResourceVersion = "13"
+	if p.Seen(newest); p.written != nil {
+		t.Error("after somebody else's write, what we wrote last is not what the server has")
+	}
+	for version, known := range map[string]bool{"12": false, "13": true, "14": true} {
+		answer.ResourceVersion = version
+		if p.wrote(answer); (p.written != nil) != known {
+			t.Errorf("the answer to our write is version %s, the watch has shown 13: known %v", version, p.written != nil)
+		}
+	}
+}
+
+// A mirror that was made anew has the status that it shows, whatever was written to the one before it.
+func TestReplacedObject(t *testing.T) {
+	p := (&owner{}).handle()
+	first := testPod()
+	p.Replaced(first)
+	answer := testPod()
+	answer.ResourceVersion = "12"
+	answer.Status.Phase = corev1.PodRunning
+	if p.wrote(answer); p.known(first).Phase != corev1.PodRunning {
+		t.Error("what was written is not known")
+	}
+	second := testPod()
+	if p.Replaced(second); p.known(first) != &second.Status {
+		t.Error("what the other one had is known of this one")
+	}
+}
