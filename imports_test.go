@@ -129,7 +129,7 @@ internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
 internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
-    internal/host/untrusted internal/kube internal/kube/manifests internal/kube/podfields internal/kube/translate
+    internal/host/untrusted internal/kube internal/kube/podfields internal/kube/translate
 internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/core/resize internal/core/unit
     internal/kube/translate
 internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
@@ -137,6 +137,7 @@ internal/agent/probe: internal/clock internal/agent/env internal/core/heap inter
 internal/agent/pullsecret:
 internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
     internal/kube/authn internal/kube/serving
+internal/agent/staticpods: internal/kube internal/kube/manifests
 internal/agent/stats: internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
 internal/agent/statusreport: internal/agent/podstatus internal/kube

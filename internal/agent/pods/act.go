@@ -394,8 +394,8 @@ func (r *Runner) forget(e *entry) {
 	}
 	r.sweepLater()
 	r.mu.Unlock()
-	r.static.freed(e.uid)
-	r.Unhold() // its room may be what others wait for
+	r.static.Resync() // a new version of a static pod may have waited for it
+	r.Unhold()        // its room may be what others wait for
 }
 
 func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {

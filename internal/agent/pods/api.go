@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -18,19 +19,6 @@ import (
 
 // specGraceDefault is upstream's default of terminationGracePeriodSeconds.
 const specGraceDefault = corev1.DefaultTerminationGracePeriodSeconds * time.Second
-
-// Annotations of static pods and their mirrors, as upstream spells them.
-const (
-	annotationMirror = "kubernetes.io/config.mirror"
-	annotationSource = "kubernetes.io/config.source"
-	annotationFile   = "kubernetes.io/config.hash"
-	annotationSeen   = "kubernetes.io/config.seen"
-)
-
-func isMirror(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[annotationMirror]
-	return ok
-}
 
 // watchAPI follows the pods bound to this node. When the API server goes away the last known state stays in force.
 func (r *Runner) watchAPI(ctx context.Context) {
@@ -72,7 +60,7 @@ func (r *Runner) Synced() bool {
 	r.mu.Lock()
 	synced := r.synced
 	r.mu.Unlock()
-	return synced && r.static.told()
+	return synced && r.static.Synced()
 }
 
 // apiSynced notes that the API has told every pod that should be here.
@@ -80,7 +68,7 @@ func (r *Runner) apiSynced() {
 	r.mu.Lock()
 	r.synced = true
 	r.mu.Unlock()
-	r.static.apiSynced()
+	r.static.MirrorsSynced()
 	r.sourceTold()
 }
 
@@ -158,16 +146,16 @@ func (r *Runner) takeDown(uid types.UID) {
 }
 
 func (r *Runner) apiPod(pod *corev1.Pod) {
-	if isMirror(pod) {
-		r.static.mirrorSeen(pod)
+	if staticpods.IsMirror(pod) {
+		r.static.MirrorSeen(pod)
 		return
 	}
 	r.take(pod, false)
 }
 
 func (r *Runner) apiGone(pod *corev1.Pod) {
-	if isMirror(pod) {
-		r.static.mirrorGone(pod)
+	if staticpods.IsMirror(pod) {
+		r.static.MirrorGone(pod)
 		return
 	}
 	e := r.entryOf(pod.UID)

@@ -21,6 +21,7 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -255,7 +256,7 @@ func (a *apiServer) create(body []byte) (int, []byte, io.ReadCloser) {
 	a.mirrors++
 	pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprintf("mirror-%d", a.mirrors)), metav1.Now()
 	pod.Status.Phase = corev1.PodPending
-	a.w.say("  %s, the mirror of %s, is there", pod.UID, pod.Annotations[annotationMirror])
+	a.w.say("  %s, the mirror of %s, is there", pod.UID, pod.Annotations[staticpods.AnnotationMirror])
 	a.put(pod)
 	return http.StatusCreated, proto("Pod", pod), nil
 }
@@ -327,8 +328,8 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 // judge holds a status to what was told before.
 func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	uid := pod.UID
-	if isMirror(pod) {
-		uid = types.UID(pod.Annotations[annotationMirror])
+	if staticpods.IsMirror(pod) {
+		uid = types.UID(pod.Annotations[staticpods.AnnotationMirror])
 	}
 	a.w.say("  %s is told to be %s %s", uid, s.Phase, s.Reason)
 	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed

@@ -69,7 +69,7 @@ func (w *world) begin() {
 		},
 	}, l, "/nowhere")
 	r.stops, r.removals = make(chan struct{}, 2), make(chan struct{}, 2) // so few that a slot which is held is missed
-	r.static.watch = l.watchFiles
+	r.static = newStatic(r, l.watchFiles)
 	l.runner = r
 	go func() {
 		defer close(l.done)

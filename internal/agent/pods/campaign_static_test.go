@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 )
 
 // manifest is a static pod that there was or is.
@@ -75,7 +77,7 @@ func (h *history) writeManifest() {
 	if os.WriteFile(path, []byte(text), 0o600) != nil {
 		return // the directory fails
 	}
-	pod, err := newStaticPods(&Runner{Options: Options{Node: "node-1"}}).decode(path)
+	pod, err := staticpods.Decode("node-1", path)
 	if err != nil {
 		panic(err)
 	}
@@ -94,8 +96,8 @@ func (w *world) forsake(path string) {
 	}
 	delete(w.files, path)
 	if !w.down {
-		w.ordered(uid, staticPeriod+w.statics[uid].grace)
-		w.told[uid] = time.Now().Add(staticPeriod)
+		w.ordered(uid, staticpods.Period+w.statics[uid].grace)
+		w.told[uid] = time.Now().Add(staticpods.Period)
 	}
 }
 
@@ -121,8 +123,8 @@ func (h *history) breakDir(dir string) {
 	if dir == w.staticDir() { // what has been forsaken may not have been seen, and is not until then
 		for uid, by := range w.orders {
 			if w.statics[uid] != nil {
-				w.orders[uid] = by.Add(lasts + staticPeriod)
-				w.told[uid] = w.told[uid].Add(lasts + staticPeriod)
+				w.orders[uid] = by.Add(lasts + staticpods.Period)
+				w.told[uid] = w.told[uid].Add(lasts + staticpods.Period)
 			}
 		}
 	}
@@ -195,7 +197,7 @@ func (w *world) hasSandbox(uid types.UID) bool {
 
 func (w *world) mirrorOf(uid types.UID) *corev1.Pod {
 	for _, pod := range w.api.pods {
-		if pod.Annotations[annotationMirror] == string(uid) && pod.DeletionTimestamp == nil {
+		if pod.Annotations[staticpods.AnnotationMirror] == string(uid) && pod.DeletionTimestamp == nil {
 			return pod
 		}
 	}

@@ -55,6 +55,8 @@ func (r *Runner) List() []*corev1.Pod {
 	return pods
 }
 
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
 func compareNames(a, b *corev1.Pod) int {
 	switch ka, kb := key(a), key(b); {
 	case ka < kb:

@@ -75,24 +75,3 @@ func TestFirstBatch(t *testing.T) {
 		w.crash()
 	})
 }
-
-// TestManifestsInOrder: static pods that come together take their turns in order, whatever a map says.
-func TestManifestsInOrder(t *testing.T) {
-	r := testRunner()
-	r.pods, r.Volumes = map[types.UID]*entry{}, fakeVolumes{}
-	r.static.pods = map[string]*corev1.Pod{}
-	const names = "abcdefgh"
-	for _, name := range names {
-		pod := testPod()
-		pod.Name, pod.UID = string(name), types.UID(name)
-		r.static.pods[key(pod)] = pod
-	}
-	r.static.reconcile()
-	came := ""
-	for _, e := range r.turns.line {
-		came += string(e.uid)
-	}
-	if came != names {
-		t.Errorf("they came as %s, want %s", came, names)
-	}
-}

@@ -34,6 +34,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
@@ -182,7 +183,7 @@ type Runner struct {
 	Options
 	exits  exitWatch
 	report *statusreport.Reporter
-	static *staticPods
+	static *staticpods.Source
 	oom    *oomWatch
 	clock  *clock.Clock
 
@@ -232,7 +233,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 		pods:     map[types.UID]*entry{},
 	}
 	r.report = statusreport.New(r.Client, r.Node)
-	r.static = newStaticPods(r)
+	r.static = newStatic(r, nil)
 	r.oom = newOOMWatch(r, kernelLog)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r
@@ -256,7 +257,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	r.learnHandlers(ctx)
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){r.report.Run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
+	for _, loop := range []func(context.Context){r.report.Run, r.static.Run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Wait()

@@ -19,7 +19,7 @@ func testRunner() *Runner {
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
 	}, clock: clock.New()}
 	r.report = statusreport.New(r.Client, r.Node)
-	r.static = newStaticPods(r)
+	r.static = newStatic(r, nil)
 	return r
 }
 

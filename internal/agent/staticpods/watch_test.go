@@ -1,4 +1,4 @@
-package pods
+package staticpods
 
 import (
 	"bytes"
@@ -78,7 +78,7 @@ func TestDirectoryIsFollowedAfterOverflow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer close(over)
-		tellChanges(ctx, watcher, dir, changed)
+		forward(ctx, watcher, dir, changed)
 	}()
 	defer func() {
 		cancel()

@@ -1,0 +1,93 @@
+package staticpods
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
+)
+
+// AnnotationMirror is on a mirror pod, and has the uid of its static pod.
+const AnnotationMirror = "kubernetes.io/config.mirror"
+
+// Other annotations of static pods and their mirrors, as upstream spells them.
+const (
+	annotationSource = "kubernetes.io/config.source"
+	annotationHash   = "kubernetes.io/config.hash"
+	annotationSeen   = "kubernetes.io/config.seen"
+)
+
+// annotationPath remembers in memory which file a static pod came from.
+const annotationPath = "plimsoll.dev/config.path"
+
+// IsMirror reports whether a pod of the API is a mirror pod.
+func IsMirror(pod *corev1.Pod) bool {
+	_, ok := pod.Annotations[AnnotationMirror]
+	return ok
+}
+
+// Decode reads the static pod of a manifest, as the node of that name runs it.
+func Decode(node, path string) (*corev1.Pod, error) {
+	const fileMax = 3 << 20 // the API server's own limit of a request is 3 MiB
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode()&fs.ModeType != 0 || info.Size() > fileMax {
+		return nil, fmt.Errorf(
+			"want a regular file of at most %d bytes, have %v of %d", fileMax, info.Mode().Type(), info.Size(),
+		)
+	}
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := manifests.DecodePod(body)
+	if err != nil {
+		return nil, err
+	}
+	return complete(pod, node, path, body)
+}
+
+// complete makes a static pod of a manifest: bound here, named after the node, with a uid that follows its content.
+func complete(pod *corev1.Pod, node, path string, body []byte) (*corev1.Pod, error) {
+	sum := sha256.Sum256([]byte(node + "\x00" + path + "\x00" + string(body)))
+	hash := hex.EncodeToString(sum[:16])
+	pod.UID = types.UID(hash)
+	pod.Name += "-" + strings.ToLower(node)
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	pod.Spec.NodeName = node
+	annotations := map[string]string{
+		annotationHash:   hash,
+		annotationSource: "file",
+		annotationPath:   path,
+		annotationSeen:   time.Now().Format(time.RFC3339Nano),
+	}
+	for k, v := range pod.Annotations {
+		if _, ours := annotations[k]; !ours {
+			annotations[k] = v
+		}
+	}
+	pod.Annotations = annotations
+	pod.CreationTimestamp = metav1.Now()
+	// A static pod has nowhere else to go: no taint evicts it.
+	pod.Spec.Tolerations = append(
+		pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	)
+	manifests.DefaultPod(pod)
+	if err := manifests.CheckStaticPod(pod); err != nil {
+		return nil, err
+	}
+	return pod, nil
+}

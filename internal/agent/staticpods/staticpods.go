@@ -1,0 +1,210 @@
+// Package staticpods runs the pods of a directory of manifests (static pods), and keeps their mirror pods in the API.
+//
+// # Model
+//
+// The directory says which static pods should be here. It is read when it changes, and in a periodic resync, because
+// some file systems do not notify. A pod's uid follows the path and the content of its manifest, so a manifest with
+// other content is another pod: the pod of before is ended, and the new one is started when it has gone.
+//
+// A mirror pod is a read-only image of a static pod in the API, by which users see it. The API does not rule: a mirror
+// that is deleted is created again, and its pod goes on. Two goroutines work: one starts and ends pods, and never waits
+// for the API server; the other keeps the mirrors.
+//
+// # Invariants
+//
+//   - Two pods of one name never run at once.
+//   - A manifest that cannot be read or decoded keeps the pod that it had: a half-written edit must not end a running
+//     pod.
+//   - Until every manifest was read once (Synced), a pod that only the runtime has may be a static pod, and must not be
+//     ended.
+//
+// # What it does not do
+//
+// It neither runs containers nor writes statuses: the Runner does. It does not admit pods.
+package staticpods
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Runner is the agent's part that runs pods. It may be called by two goroutines.
+type Runner interface {
+	// Start brings in a static pod, unless it is here already.
+	Start(pod *corev1.Pod)
+	// Stop ends a static pod for good, unless it is ending for good already.
+	Stop(uid types.UID)
+	// Here returns the pods of this node that are static or may be.
+	Here() []Here
+	// Mirrored says which object in the API shows a static pod.
+	Mirrored(uid types.UID, mirror *corev1.Pod)
+	// DeleteMirror deletes a mirror pod with no grace.
+	DeleteMirror(ctx context.Context, mirror *corev1.Pod) error
+	// Order compares pods that come together: the lesser one is started first.
+	Order(a, b *corev1.Pod) int
+	// StaticSynced is called once, when every manifest was read and its pod is here.
+	StaticSynced()
+}
+
+// Here is a pod of this node that is static or may be.
+type Here struct {
+	UID    types.UID
+	Name   string // namespace/name
+	Static bool   // false: only the runtime knows the pod, which may be a version that an agent before this one started
+}
+
+// Options are what a Source needs.
+type Options struct {
+	Node   string
+	Dir    string // empty: there are no static pods, and mirrors of others are deleted
+	Client *kube.Client
+	Runner Runner
+	// Watch says when a directory has changed, until ctx ends. Optional: inotify does.
+	Watch func(ctx context.Context, dir string) (changed <-chan struct{}, err error)
+}
+
+// Source is the directory of manifests as a source of pods.
+type Source struct {
+	Options
+	wake    chan struct{} // wakes the goroutine that starts and ends pods
+	reflect chan struct{} // wakes the goroutine that keeps mirrors
+
+	mu          sync.Mutex             // guards everything that follows
+	wanted      map[string]*corev1.Pod // that the directory has, by namespace/name; the map is replaced, never written to
+	bad         map[string]string      // what is wrong with a file, by path, so that it is said once per content
+	mirrors     map[string]*corev1.Pod // that the API has, by namespace/name
+	mirrorsRead bool                   // the API has listed every mirror
+	whole       bool                   // every file has been read, at one time or another. Never unset
+	synced      bool                   // and the pods that they have are here. Never unset
+}
+
+// Period of the periodic resync of the directory (upstream's fileCheckFrequency default).
+const Period = 20 * time.Second
+
+// New prepares a source.
+func New(o Options) *Source {
+	if o.Watch == nil {
+		o.Watch = watchDir
+	}
+	return &Source{
+		Options: o,
+		wake:    make(chan struct{}, 1),
+		reflect: make(chan struct{}, 1),
+		wanted:  map[string]*corev1.Pod{},
+		bad:     map[string]string{},
+		mirrors: map[string]*corev1.Pod{},
+	}
+}
+
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// Resync has pods and mirrors compared with what they should be. The Runner calls it when a pod has gone: a new version
+// of a static pod may have waited for that.
+func (s *Source) Resync() {
+	notify(s.wake)
+	notify(s.reflect)
+}
+
+// notify wakes the goroutine that listens. It never waits: a full channel means that it is being woken.
+func notify(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// Synced reports whether every pod of the directory is here. Until then a pod that no source has may be one of them.
+func (s *Source) Synced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced || s.Dir == ""
+}
+
+// Run runs static pods until ctx ends.
+func (s *Source) Run(ctx context.Context) {
+	var changes <-chan struct{}
+	if s.Dir != "" {
+		var err error
+		if changes, err = s.Watch(ctx, s.Dir); err != nil {
+			slog.Warn(
+				"static pods: no change notification, reading every "+Period.String(), "dir", s.Dir, "err", err,
+			)
+		}
+	}
+	var mirrors sync.WaitGroup
+	defer mirrors.Wait()
+	mirrors.Go(func() { s.keepMirrors(ctx) })
+	tick := time.NewTicker(Period)
+	defer tick.Stop()
+	s.read()
+	for {
+		s.reconcile()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+			drain(ctx, changes)
+			s.read()
+		case <-tick.C:
+			s.read()
+		case <-s.wake:
+		}
+	}
+}
+
+// reconcile starts what the directory has and ends what it no longer has.
+func (s *Source) reconcile() {
+	wanted := s.pods()
+	s.endUnwanted(wanted)
+	live := s.live(wanted)
+	for _, pod := range slices.SortedFunc(maps.Values(wanted), s.Runner.Order) {
+		if uid, busy := live[key(pod)]; busy && uid != pod.UID {
+			continue // the version before it must have gone first
+		}
+		s.Runner.Start(pod)
+	}
+	s.mu.Lock()
+	first := s.whole && !s.synced
+	s.synced = s.whole
+	s.mu.Unlock()
+	if first {
+		s.Runner.StaticSynced()
+	}
+	notify(s.reflect)
+}
+
+// pods are the pods that the directory has, by namespace/name.
+func (s *Source) pods() map[string]*corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wanted
+}
+
+// endUnwanted ends the static pods that the directory no longer has.
+func (s *Source) endUnwanted(wanted map[string]*corev1.Pod) {
+	for _, h := range s.Runner.Here() {
+		if w := wanted[h.Name]; h.Static && (w == nil || w.UID != h.UID) {
+			s.Runner.Stop(h.UID)
+		}
+	}
+}
+
+// live returns the pods that are here and are static or may be, by name: of two with one name that which is not wanted.
+func (s *Source) live(wanted map[string]*corev1.Pod) map[string]types.UID {
+	live := map[string]types.UID{}
+	for _, h := range s.Runner.Here() {
+		if w := wanted[h.Name]; live[h.Name] == "" || w != nil && live[h.Name] == w.UID {
+			live[h.Name] = h.UID
+		}
+	}
+	return live
+}
