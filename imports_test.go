@@ -110,6 +110,8 @@ internal/kube/translate: internal/core/... internal/kube/podfields
 # the shells: each works alone beside upstream's others
 internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
+internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
+    internal/kube/translate
 internal/agent/criconfig: internal/core/admission
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
 internal/agent/env:
@@ -135,6 +137,7 @@ internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/c
 internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
 internal/agent/pullsecret:
+internal/agent/runtimehandler: internal/kube
 internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
     internal/kube/authn internal/kube/serving
 internal/agent/staticpods: internal/kube internal/kube/manifests

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -105,7 +106,7 @@ func (r *Runner) createSandbox(
 	if e.size == (resize.Size{}) {
 		e.size, _ = r.Groups.Sizes(pod)
 	}
-	config, err := r.sandboxConfig(pod, a.Attempt, parent)
+	config, err := r.configs().Sandbox(pod, sandboxOf(pod, a.Attempt, parent))
 	if err != nil {
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to generate sandbox config: ", err}
 	}
@@ -116,7 +117,7 @@ func (r *Runner) createSandbox(
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create log directory: ", err}
 	}
-	handler, err := r.runtimeHandler(ctx, pod)
+	handler, err := r.handlers.Of(ctx, pod)
 	if err != nil {
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
 	}
@@ -178,18 +179,21 @@ func (r *Runner) startContainer(
 	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
 	}
-	config, err := r.containerConfig(
-		ctx, pod, c, a, image, e.view.containers,
-		volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)},
-	)
+	config, err := r.configs().Container(ctx, pod, c, containerconfig.Run{
+		Attempt:           a.Attempt,
+		Image:             image,
+		PodIPs:            ips,
+		RecursiveReadOnly: r.handlers.RecursiveReadOnly(e.handler),
+		Running:           runningByName(e.view.containers),
+	})
 	if err != nil {
-		return err
+		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
 	}
 	parent, err := r.Groups.Ensure(pod)
 	if err != nil {
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
-	sandbox, err := r.sandboxConfig(pod, e.view.sandboxes[a.ID].Attempt, parent)
+	sandbox, err := r.configs().Sandbox(pod, sandboxOf(pod, e.view.sandboxes[a.ID].Attempt, parent))
 	if err != nil {
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}

@@ -22,7 +22,7 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	level := requirements("memory=1Gi", "memory=2Gi")
 	granted.Spec.Resources = &level
 	granted.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
-	config, err := noting().sandboxConfig(granted, 0, "/pods/a")
+	config, err := noting().configs().Sandbox(granted, sandboxOf(granted, 0, "/pods/a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestNoteIsOurs(t *testing.T) {
 	pod := testPod()
 	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{{Name: "c"}}
 	pod.Annotations = map[string]string{"plimsoll.dev/allocation": `{"containers":{"c":{"requests":{"cpu":"9"}}}}`}
-	config, err := noting().sandboxConfig(pod, 0, "")
+	config, err := noting().configs().Sandbox(pod, sandboxOf(pod, 0, ""))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -181,11 +182,12 @@ type Options struct {
 // Runner runs the pods of one node.
 type Runner struct {
 	Options
-	exits  exitWatch
-	report *statusreport.Reporter
-	static *staticpods.Source
-	oom    *oomWatch
-	clock  *clock.Clock
+	exits    exitWatch
+	report   *statusreport.Reporter
+	static   *staticpods.Source
+	handlers *runtimehandler.Handlers
+	oom      *oomWatch
+	clock    *clock.Clock
 
 	starts *startsLine   // slots of pods starting
 	stops  chan struct{} // slots of stops that the runtime works on
@@ -196,15 +198,14 @@ type Runner struct {
 	turns     turns      // of pods that have come and were not let in yet
 	admission sync.Mutex // held while one pod is being let in
 
-	mu           sync.Mutex // guards everything that follows
-	pods         map[types.UID]*entry
-	deepReadOnly map[string]bool // by runtime handler: it can make mounts read-only with everything below
-	synced       bool            // the API has told us every pod at least once
-	relisted     bool            // the runtime has told us everything at least once
-	ctx          context.Context
-	workers      sync.WaitGroup
-	lastSync     unit.Instant
-	sweepEnd     unit.Instant // until then relists look for what pods that went left outside the runtime
+	mu       sync.Mutex // guards everything that follows
+	pods     map[types.UID]*entry
+	synced   bool // the API has told us every pod at least once
+	relisted bool // the runtime has told us everything at least once
+	ctx      context.Context
+	workers  sync.WaitGroup
+	lastSync unit.Instant
+	sweepEnd unit.Instant // until then relists look for what pods that went left outside the runtime
 }
 
 // New prepares a runner.
@@ -234,6 +235,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
+	r.handlers = runtimehandler.New(r.Client)
 	r.oom = newOOMWatch(r, kernelLog)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r
@@ -263,6 +265,15 @@ func (r *Runner) Run(ctx context.Context) error {
 	loops.Wait()
 	r.workers.Wait()
 	return nil
+}
+
+// learnHandlers asks the runtime what its handlers can do.
+func (r *Runner) learnHandlers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if err := r.handlers.Learn(ctx, r.Runtime); err != nil {
+		slog.Warn("the runtime does not say what its handlers can", "err", err)
+	}
 }
 
 // LastRead is when everything the runtime has was last read: proof that the main loop and the runtime are alive.

@@ -26,7 +26,7 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 	if pod == nil {
 		return
 	}
-	readOnly := r.canReadOnly(e.handler)
+	readOnly := r.handlers.RecursiveReadOnly(e.handler)
 	e.mu.Lock()
 	last := e.status
 	if last.Phase == "" {

@@ -16,7 +16,7 @@ import (
 )
 
 // vault has the secrets of a registry, by name.
-type vault struct{ shop }
+type vault struct{ env.Objects }
 
 func (vault) Secret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
 	if namespace != "ns" || name == "gone" {

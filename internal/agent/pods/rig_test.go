@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 )
@@ -20,6 +21,7 @@ func testRunner() *Runner {
 	}, clock: clock.New()}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
+	r.handlers = runtimehandler.New(r.Client)
 	return r
 }
 

@@ -102,7 +102,7 @@ func podAreas() []Area {
 			{"spec.resources", "limits requests", CarriedOut, ObserverResources, "of the pod as a whole"},
 			{"spec", "resources.claims*", NoEffect, "", "the API server refuses it for a pod as a whole"},
 			{"spec", "resourceClaims*", Held, "", "devices of device plugins are supported: name them in `resources.limits`"},
-			{"spec", "runtimeClassName", CarriedOut, "internal/agent/pods.TestRuntimeHandler", ""},
+			{"spec", "runtimeClassName", CarriedOut, "internal/agent/runtimehandler.TestRuntimeHandler", ""},
 			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/pods.TestPullSecrets", ""},
 		}},
 		{"Names and network of a pod", []Group{
