@@ -130,7 +130,9 @@ internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
-internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
+internal/agent/oomwatch: internal/core/oom internal/core/podlife internal/core/unit internal/host/kmsg internal/kube
+    internal/kube/translate
+internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/process
     internal/host/untrusted internal/kube internal/kube/podfields internal/kube/translate
 internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/core/resize internal/core/unit
     internal/kube/translate

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
@@ -220,7 +221,7 @@ func (r *Runner) startContainer(
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
 	r.Metrics.StartedContainers.WithLabelValues("container").Inc()
-	r.linkLog(pod, c, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+	r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
 	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func (r *Runner) createAndStart(
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := r.Groups.Sizes(pod)
 	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
-	r.oom.know(e, e.view.containers[id], 0) // it may run out of memory before we know its process
+	r.oom.Know(e.uid, e.view.containers[id], 0) // it may run out of memory before we know its process
 	err = settled(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
@@ -370,7 +371,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	}
 	r.Holdings.Release(string(e.uid))
 	r.Devices.Release(string(e.uid))
-	r.removeLogs(e.uid)
+	r.logs().RemovePod(string(e.uid))
 	e.mu.Lock()
 	vanished, static := e.gone, e.static
 	e.mu.Unlock()
@@ -403,5 +404,5 @@ func (r *Runner) forget(e *entry) {
 }
 
 func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {
-	r.Recorder.Event(eventTarget(pod, container), kind, reason, text)
+	r.Recorder.Event(translate.ContainerReference(pod, container), kind, reason, text)
 }

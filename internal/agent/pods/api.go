@@ -115,7 +115,10 @@ func (r *Runner) sweep() {
 	if err != nil {
 		slog.Warn("left-over pod cgroups not read", "err", err)
 	}
-	logged := r.loggedPods()
+	var logged []types.UID
+	for _, uid := range r.logs().Pods() {
+		logged = append(logged, types.UID(uid))
+	}
 	known := map[types.UID]bool{}
 	for _, e := range r.entries() {
 		known[e.uid] = true

@@ -2,12 +2,15 @@ package pods
 
 import (
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -59,6 +62,34 @@ const (
 	terminationLogBytes   = 2048
 	terminationLogLines   = 80
 )
+
+// readBounded returns at most limit bytes of a file, as text; a file that is not there has nothing to say, nor has what
+// a container put in its place.
+func readBounded(path string, limit int64) string {
+	if path == "" {
+		return ""
+	}
+	content, err := untrusted.Head(path, limit)
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(string(content), "?")
+}
+
+// logs is the directory of the logs of containers.
+func (r *Runner) logs() podlog.Directory { return podlog.Directory(r.LogDir) }
+
+// removeLog removes the log of one run.
+func (r *Runner) removeLog(e *entry, a podlife.Action) {
+	e.mu.Lock()
+	pod := e.pod
+	e.mu.Unlock()
+	dir := ""
+	if pod != nil {
+		dir = filepath.Join(r.requests().LogDirectory(pod), a.Container)
+	}
+	r.logs().RemoveRun(dir, a.ID, a.Attempt)
+}
 
 func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return translate.ContainerNamed(pod, name)

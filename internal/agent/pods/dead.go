@@ -41,7 +41,7 @@ func (r *Runner) clearEvicted(ctx context.Context, e *entry, pod *corev1.Pod) {
 			return
 		}
 	}
-	r.removeLogs(e.uid)
+	r.logs().RemovePod(string(e.uid))
 	e.mu.Lock()
 	e.remains = false
 	e.mu.Unlock()
@@ -80,7 +80,7 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 			problems = append(problems, fmt.Errorf("remove sandbox %s: %w", s.Id, err))
 			continue
 		}
-		r.removeLogs(e.uid)
+		r.logs().RemovePod(string(e.uid))
 		e.soil("")
 		r.kick(e)
 	}

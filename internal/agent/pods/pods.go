@@ -33,6 +33,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/oomwatch"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
@@ -186,7 +187,7 @@ type Runner struct {
 	report   *statusreport.Reporter
 	static   *staticpods.Source
 	handlers *runtimehandler.Handlers
-	oom      *oomWatch
+	oom      *oomwatch.Watch
 	clock    *clock.Clock
 
 	starts *startsLine   // slots of pods starting
@@ -214,7 +215,7 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newRunner(o, exits, kernelLog), nil
+	return newRunner(o, exits, oomwatch.KernelLog), nil
 }
 
 // exitWatch calls back when processes exit; *process.Exits does.
@@ -236,7 +237,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
-	r.oom = newOOMWatch(r, kernelLog)
+	r.oom = oomwatch.New(r.Node, kernelLog, oomPods{r}, r.Recorder)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r
 }
@@ -259,7 +260,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	r.learnHandlers(ctx)
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){r.report.Run, r.static.Run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
+	for _, loop := range []func(context.Context){r.report.Run, r.static.Run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.Run} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Wait()
@@ -315,6 +316,24 @@ func (r *Runner) kick(e *entry) {
 	}
 	e.busy = true
 	r.workers.Go(func() { r.work(ctx, e) })
+}
+
+// oomPods is what package oomwatch asks of the runner.
+type oomPods struct{ *Runner }
+
+var _ oomwatch.Pods = oomPods{}
+
+// Pod is the pod of that UID; nil: it is not here, or only the runtime knows it.
+func (p oomPods) Pod(uid types.UID) *corev1.Pod {
+	if e := p.entryOf(uid); e != nil {
+		return e.object()
+	}
+	return nil
+}
+
+// Killed is the kernel's own count.
+func (p oomPods) Killed(pod *corev1.Pod, container string) (int64, error) {
+	return p.Groups.Killed(pod, container)
 }
 
 // entryOf is the pod of that UID, nil if it is not here.

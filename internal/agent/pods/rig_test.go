@@ -48,3 +48,13 @@ func testPod() *corev1.Pod {
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 }
+
+// said is the next Event that was recorded; empty: none was.
+func said(r *record.FakeRecorder) string {
+	select {
+	case e := <-r.Events:
+		return e
+	default:
+		return ""
+	}
+}

@@ -134,7 +134,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 		}
 		r.merge(all)
 		r.sweep()
-		r.oom.count()
+		r.oom.Count()
 	}
 }
 

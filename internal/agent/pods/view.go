@@ -122,7 +122,7 @@ func (v view) summary() map[string]int32 {
 
 // drop forgets a sandbox or container that the runtime no longer has.
 func (r *Runner) drop(e *entry, id string) {
-	r.oom.forget(id)
+	r.oom.Drop(id)
 	delete(e.view.sandboxes, id)
 	delete(e.view.containers, id)
 	e.unwatch(id)
@@ -183,12 +183,12 @@ func (r *Runner) readContainer(ctx context.Context, e *entry, id, sandbox string
 	old := e.view.containers[id]
 	c := r.containerOf(response.Status, old)
 	if c.State == podlife.Exited && old.State != podlife.Exited {
-		c = r.oom.explain(c)
+		c = r.oom.Explain(c)
 	}
 	c.SandboxID = cmp.Or(c.SandboxID, sandbox, parseInfo(response.Info).SandboxID)
 	e.view.containers[id] = c
 	if pid := parseInfo(response.Info).PID; c.State == podlife.Running {
-		r.oom.know(e, c, pid)
+		r.oom.Know(e.uid, c, pid)
 	}
 	r.watchPID(e, id, c.State == podlife.Running, response.Info)
 	return nil

@@ -1,10 +1,14 @@
 package pods
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
@@ -21,5 +25,28 @@ func TestNoEndBeforeItsStart(t *testing.T) {
 	running := r.containerOf(&runtimeapi.ContainerStatus{Id: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: 5}, podlife.Container{})
 	if running.StartedAt != 5 {
 		t.Errorf("a running container's start became %d", running.StartedAt)
+	}
+}
+
+// A pod that may write to the log directory puts a link in the place of one: its last words are not another's log.
+func TestLastWordsBehindALink(t *testing.T) {
+	r := testRunner()
+	base := t.TempDir()
+	r.LogDir = filepath.Join(base, "log", "pods")
+	own, outside := filepath.Join(r.LogDir, "ns_web_uid-1"), filepath.Join(base, "outside")
+	err := errors.Join(
+		os.MkdirAll(own, 0o700), os.Mkdir(outside, 0o700), os.Symlink(outside, filepath.Join(own, "zeta")),
+		os.WriteFile(filepath.Join(outside, "0.log"), []byte("2026-01-01T00:00:00Z stdout F secret\n"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := r.terminationMessage(&runtimeapi.ContainerStatus{
+		LogPath:     filepath.Join(own, "zeta", "0.log"),
+		ExitCode:    1,
+		Annotations: map[string]string{criconfig.AnnotationMessagePolicy: "FallbackToLogsOnError"},
+	})
+	if said != "" {
+		t.Errorf("the pod's last words are another's: %q", said)
 	}
 }

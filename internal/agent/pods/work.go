@@ -447,7 +447,7 @@ func (r *Runner) failed(e *entry, pod *corev1.Pod, a podlife.Action, err error) 
 	e.soil("")
 	r.log(e).Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
 	if pod != nil && known != nil && known.event != "" {
-		r.Recorder.Event(eventTarget(pod, a.Container), corev1.EventTypeWarning, known.event, known.eventText())
+		r.Recorder.Event(translate.ContainerReference(pod, a.Container), corev1.EventTypeWarning, known.event, known.eventText())
 	}
 }
 

@@ -73,6 +73,33 @@ func ContainerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
+// ContainerReference names the pod, or the container of it that an Event is about; an empty name is the pod.
+func ContainerReference(pod *corev1.Pod, container string) *corev1.ObjectReference {
+	ref := &corev1.ObjectReference{
+		Kind:            "Pod",
+		APIVersion:      "v1",
+		Namespace:       pod.Namespace,
+		Name:            pod.Name,
+		UID:             pod.UID,
+		ResourceVersion: pod.ResourceVersion,
+	}
+	if container == "" {
+		return ref
+	}
+	ref.FieldPath = "spec.containers{" + container + "}"
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == container {
+			ref.FieldPath = "spec.initContainers{" + container + "}"
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == container {
+			ref.FieldPath = "spec.ephemeralContainers{" + container + "}"
+		}
+	}
+	return ref
+}
+
 // NameForMessages returns a pod's name in the form of upstream's messages.
 func NameForMessages(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)

@@ -1,6 +1,7 @@
-package pods
+package oomwatch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
@@ -44,18 +46,32 @@ func FuzzMemoryGroup(f *testing.F) {
 	})
 }
 
-// oomRunner has one pod, and knows of a container c1 whose first process is 100.
-func oomRunner(t *testing.T) (*Runner, *record.FakeRecorder) {
-	r := testRunner()
+// onePod is the only pod of its node.
+type onePod struct{ pod *corev1.Pod }
+
+func (o onePod) Pod(uid types.UID) *corev1.Pod {
+	if uid != o.pod.UID {
+		return nil
+	}
+	return o.pod
+}
+
+func (onePod) Killed(*corev1.Pod, string) (int64, error) { return 0, errors.New("not counted") }
+
+// testWatch has one pod, and knows of a container c1 whose first process is 100.
+func testWatch(t *testing.T) (*Watch, *record.FakeRecorder) {
+	t.Helper()
 	recorder := record.NewFakeRecorder(10)
-	r.Recorder, r.Node = recorder, "n1"
-	r.oom = &oomWatch{r: r, begun: unit.WallOf(time.Now().Add(-time.Minute)), counts: map[string]int64{}}
-	e := newEntry("uid-1", 0)
-	e.pod = testPod()
-	e.pod.Spec.Containers = append(e.pod.Spec.Containers, corev1.Container{Name: "c"})
-	r.pods = map[types.UID]*entry{"uid-1": e}
-	r.oom.know(e, podlife.Container{ID: "c1", Name: "c", State: podlife.Running}, 100)
-	return r, recorder
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+	}
+	w := &Watch{
+		node: "n1", pods: onePod{pod}, recorder: recorder, begun: unit.WallOf(time.Now().Add(-time.Minute)),
+		counts: map[string]int64{},
+	}
+	w.Know("uid-1", podlife.Container{ID: "c1", Name: "c", State: podlife.Running}, 100)
+	return w, recorder
 }
 
 func said(r *record.FakeRecorder) string {
@@ -68,7 +84,7 @@ func said(r *record.FakeRecorder) string {
 }
 
 // play has the kernel report a kill that happens now; the parser has its own tests.
-func (w *oomWatch) play(constraint, how string, pid int) {
+func (w *Watch) play(constraint, how string, pid int) {
 	since := unit.WallOf(time.Now()).Sub(kmsg.Record{}.Wall()) // boot
 	for i, text := range []string{
 		"hog invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=999",
@@ -81,29 +97,29 @@ func (w *oomWatch) play(constraint, how string, pid int) {
 }
 
 func TestOOMIsTold(t *testing.T) {
-	r, recorder := oomRunner(t)
+	w, recorder := testWatch(t)
 	const inContainer = "CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1"
-	r.oom.play(inContainer, "Memory cgroup out of memory", 101)
+	w.play(inContainer, "Memory cgroup out of memory", 101)
 	if got := said(recorder); !strings.HasPrefix(got, "Warning OOMKilled Process 101 (hog) of container c was killed") || !strings.Contains(got, "32Mi of the container's limit (32Mi)") {
 		t.Errorf("a child: %q", got)
 	}
-	r.oom.play(inContainer, "Memory cgroup out of memory", 100)
+	w.play(inContainer, "Memory cgroup out of memory", 100)
 	if got := said(recorder); !strings.Contains(got, "Process 100 (hog), the first of container c,") {
 		t.Errorf("the first process: %q", got)
 	}
-	r.oom.play("CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/k/c1", "Out of memory", 102)
+	w.play("CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/k/c1", "Out of memory", 102)
 	if got := said(recorder); got != "Warning SystemOOM System OOM encountered, victim process: hog, pid: 102" {
 		t.Errorf("the machine: %q", got)
 	}
 	if got := said(recorder); !strings.Contains(got, "the memory of the machine was used up") {
 		t.Errorf("the machine, to the pod: %q", got)
 	}
-	r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/other,task_memcg=/other", "Memory cgroup out of memory", 103)
+	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/other,task_memcg=/other", "Memory cgroup out of memory", 103)
 	if got := said(recorder); got != "" {
 		t.Errorf("somebody else's: %q", got)
 	}
-	r.oom.begun = unit.WallOf(time.Now().Add(time.Hour))
-	r.oom.play(inContainer, "Memory cgroup out of memory", 104)
+	w.begun = unit.WallOf(time.Now().Add(time.Hour))
+	w.play(inContainer, "Memory cgroup out of memory", 104)
 	if got := said(recorder); got != "" {
 		t.Errorf("of before this agent: %q", got)
 	}
@@ -112,63 +128,62 @@ func TestOOMIsTold(t *testing.T) {
 // A kill of before the agent's start is told when its container is adopted, under the name that any agent gives it; one of
 // long ago is not.
 func TestOOMOfBeforeIsTold(t *testing.T) {
-	r, recorder := oomRunner(t)
+	w, recorder := testWatch(t)
 	log := filepath.Join(t.TempDir(), "kmsg")
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if r.oom.log, err = kmsg.Open(log, r.oom.record); err != nil {
+	if w.log, err = kmsg.Open(log, w.record); err != nil {
 		t.Fatal(err)
 	}
-	e := r.pods["uid-1"]
 	for _, c := range []struct {
 		id    string
 		begun time.Duration
 		told  bool
 	}{{"c2", time.Minute, true}, {"c3", 2 * time.Hour, false}} {
-		r.oom.begun = unit.WallOf(time.Now().Add(c.begun))
-		r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg=/k/"+c.id+",task_memcg=/k/"+c.id, "Memory cgroup out of memory", 300)
+		w.begun = unit.WallOf(time.Now().Add(c.begun))
+		w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg=/k/"+c.id+",task_memcg=/k/"+c.id, "Memory cgroup out of memory", 300)
 		if got := said(recorder); got != "" {
 			t.Errorf("%s: told before anybody knows whose it is: %q", c.id, got)
 		}
-		r.oom.know(e, podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
+		w.Know("uid-1", podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
 		if got := said(recorder); strings.Contains(got, "Process 300 (hog) of container c") != c.told || c.told && !strings.Contains(got, "plimsoll.dev/once:oom-") {
 			t.Errorf("%s: %q", c.id, got)
 		}
-		r.oom.know(e, podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
+		w.Know("uid-1", podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
 		if got := said(recorder); got != "" {
 			t.Errorf("%s: told again: %q", c.id, got)
 		}
-		r.oom.forget(c.id)
+		w.Drop(c.id)
 	}
 }
 
 func TestOOMExplainsAnEnd(t *testing.T) {
-	r, _ := oomRunner(t)
+	w, _ := testWatch(t)
 	log := filepath.Join(t.TempDir(), "kmsg")
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1", "Memory cgroup out of memory", 100)
+	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1", "Memory cgroup out of memory", 100)
 	ended := podlife.Container{ID: "c1", Name: "c", State: podlife.Exited, ExitCode: 137, Reason: "Error", FinishedAt: unit.WallOf(time.Now())}
-	if got := r.oom.explain(ended); got != ended {
+	if got := w.Explain(ended); got != ended {
 		t.Errorf("without a log, the runtime's word stands: %+v", got)
 	}
 	var err error
-	if r.oom.log, err = kmsg.Open(log, r.oom.record); err != nil { // its end is an error, which is only told
+	if w.log, err = kmsg.Open(log, w.record); err != nil { // its end is an error, which is only told
 		t.Fatal(err)
 	}
-	got := r.oom.explain(ended)
+	got := w.Explain(ended)
 	if got.Reason != "OOMKilled" || !strings.Contains(got.Message, "the first of container c, was killed by the kernel") {
 		t.Errorf("%+v", got)
 	}
 	ended.Message = "my last words"
-	if got := r.oom.explain(ended); got.Reason != "OOMKilled" || got.Message != "my last words" {
+	if got := w.Explain(ended); got.Reason != "OOMKilled" || got.Message != "my last words" {
 		t.Errorf("the container's own words: %+v", got)
 	}
 	ended.ExitCode = 1
-	if got := r.oom.explain(ended); got != ended {
+	if got := w.Explain(ended); got != ended {
 		t.Errorf("not killed: %+v", got)
 	}
 }

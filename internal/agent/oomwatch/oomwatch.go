@@ -1,0 +1,285 @@
+// Package oomwatch finds out which containers the kernel killed processes of because memory ran out (the kubelet's OOM
+// watcher), records Events about it, and explains how containers ended.
+//
+// # Model
+//
+// The kernel logs each kill (package kmsg), and core/oom finds the container. The log has the kills from before the
+// agent's start, too: they explain ends, and those in containers that still run get the Event that no agent may have
+// recorded. The kernel numbers its log, so an Event has a name by which the API server takes it once, however many agents
+// find the kill there.
+//
+// A kill is logged before the process ends. So an end is explained after the log was read up to now, and the explanation
+// never has to be corrected.
+//
+// Where the log cannot be read, Count compares the kernel's counters: how often, and not which process.
+//
+// # What it does not do
+//
+// It does not decide what follows from an end: core/podlife does. Evictions are none of its business.
+package oomwatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/oom"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/kmsg"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// KernelLog is where the kernel logs its kills.
+const KernelLog = "/dev/kmsg"
+
+// Reason is the reason of a container that ended so, and of the Event about a process that did.
+const Reason = "OOMKilled"
+
+// eventsLast is how long the API server keeps Events (kube-apiserver --event-ttl): an Event about an older kill was
+// recorded and deleted.
+const eventsLast = time.Hour
+
+// Pods are the pods of this node. It is called with locks of this package and may call nothing of it.
+type Pods interface {
+	// Pod is the pod of that uid; nil: it is not here.
+	Pod(uid types.UID) *corev1.Pod
+	// Killed is how many processes of a container the kernel has killed for memory, by its own count.
+	Killed(pod *corev1.Pod, container string) (int64, error)
+}
+
+// Watch knows the kills in the containers of a node.
+type Watch struct {
+	node     string
+	pods     Pods
+	recorder record.EventRecorder
+	log      *kmsg.Log // nil: it cannot be read, and the kernel's counters have to do
+	begun    unit.Wall // kills from then on get their Event when they are logged
+	boot     string    // id of the machine's boot: the kernel numbers its log from zero at each
+
+	mu     sync.Mutex // guards everything that follows
+	parser kmsg.Parser
+	book   oom.Book
+	counts map[string]int64 // by container: kills, as counted last. Used without a log only
+}
+
+// New prepares a watch over a kernel log.
+func New(node, kernelLog string, pods Pods, recorder record.EventRecorder) *Watch {
+	w := &Watch{
+		node:     node,
+		pods:     pods,
+		recorder: recorder,
+		begun:    unit.WallOf(time.Now()),
+		counts:   map[string]int64{},
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		slog.Warn("boot not named", "err", err)
+	}
+	w.boot = strings.TrimSpace(string(boot))
+	if w.log, err = kmsg.Open(kernelLog, w.record); err != nil {
+		slog.Warn(
+			"who runs out of memory is known by the kernel's counters only: how often, and not which process", "err", err,
+		)
+	}
+	return w
+}
+
+// Run follows the kernel's log until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	if w.log == nil {
+		return
+	}
+	if err := w.log.Follow(ctx); err != nil {
+		slog.Error("the kernel's log is not followed any more: processes killed for memory go unreported", "err", err)
+	}
+}
+
+// record takes a record of the kernel's log.
+func (w *Watch) record(r kmsg.Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k, ok := w.parser.Record(r)
+	if !ok {
+		return
+	}
+	if k.Group == "" { // the kernel rations its reports: while the process dies, it can still be asked
+		k.Group = groupOfProcess(k.PID)
+	}
+	v := w.book.Note(k, w.killsIn)
+	if k.At < w.begun || v.Again {
+		return
+	}
+	w.report(v)
+}
+
+// report says what happened where users look for it.
+func (w *Watch) report(v oom.Verdict) {
+	if v.System() {
+		node := &corev1.ObjectReference{Kind: "Node", Name: w.node, UID: types.UID(w.node)}
+		w.recorder.Event(node, corev1.EventTypeWarning, "SystemOOM", v.SystemText())
+	}
+	if v.Container.ID == "" {
+		slog.Info(
+			"a process outside of containers was killed for memory", "pid", v.PID, "command", v.Command, "cgroup", v.Group,
+		)
+		return
+	}
+	w.reportPod(v)
+}
+
+// reportPod has an Event about a kill recorded for the pod. The kernel's log numbers kills, so that the Event about one
+// is made once, however many agents find it there.
+func (w *Watch) reportPod(v oom.Verdict) {
+	pod := w.pods.Pod(types.UID(v.Container.Pod))
+	if pod == nil {
+		return
+	}
+	slog.Warn(
+		"out of memory", "pod", pod.Namespace+"/"+pod.Name, "uid", v.Container.Pod, "container", v.Container.Name, "pid",
+		v.PID, "command", v.Command, "rss", v.RSS(), "limit", v.Limit, "first", v.First,
+	)
+	once := map[string]string{kube.AnnotationOnce: fmt.Sprintf("oom-%s-%d", w.boot, v.Sequence)}
+	target := translate.ContainerReference(pod, v.Container.Name)
+	w.recorder.AnnotatedEventf(target, once, corev1.EventTypeWarning, Reason, "%s", v.Text())
+}
+
+// Know says that a container of the pod runs; without a process (pid 0), that it is about to.
+func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
+	w.mu.Lock()
+	adopted := pid != 0 && !w.book.Knows(c.ID)
+	w.mu.Unlock()
+	if adopted && w.log != nil {
+		if err := w.log.Sync(); err != nil { // what happened in it is known before it is
+			slog.Warn("kernel log not read", "err", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if adopted {
+		defer w.catchUp(c.ID)
+	}
+	if pid == 0 && c.State == podlife.Created {
+		w.counts[c.ID] = 0
+	}
+	w.book.Know(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
+}
+
+// catchUp reports kills that no agent may have reported, because none was there. Of those that were, the Event exists.
+// Caller holds mu.
+func (w *Watch) catchUp(id string) {
+	for _, v := range w.book.Kills(id) {
+		if v.At < w.begun && w.begun.Sub(v.At) < eventsLast {
+			w.reportPod(v)
+		}
+	}
+}
+
+// Drop says that the runtime no longer has the container.
+func (w *Watch) Drop(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.book.Forget(id)
+	delete(w.counts, id)
+}
+
+// Explain returns a container that has just been found to have ended, with reason and message if it ended for memory.
+// The runtime may not know: it listens for that only a while after it started the container.
+func (w *Watch) Explain(c podlife.Container) podlife.Container {
+	if w.log == nil || c.ExitCode == 0 {
+		return c
+	}
+	if err := w.log.Sync(); err != nil { // the kernel logged the kill before the process ended
+		slog.Warn("kernel log not read", "err", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, killed := w.book.Ended(oom.End{ID: c.ID, Code: c.ExitCode, Finished: c.FinishedAt})
+	if !killed {
+		return c
+	}
+	c.Reason = Reason
+	if c.Message == "" {
+		v.Container.Name = c.Name
+		c.Message = v.Text()
+	}
+	return c
+}
+
+// Count is for machines whose kernel log cannot be read: it compares the kernel's counters of all containers with those
+// seen last, and reports what was added.
+func (w *Watch) Count() {
+	if w.log != nil {
+		return
+	}
+	w.mu.Lock()
+	containers := w.book.Containers()
+	w.mu.Unlock()
+	for _, c := range containers {
+		n, known := w.killsIn(c)
+		if !known {
+			continue // it has ended
+		}
+		w.mu.Lock()
+		last, seen := w.counts[c.ID]
+		w.counts[c.ID] = n
+		w.mu.Unlock()
+		pod := w.pods.Pod(types.UID(c.Pod))
+		if pod == nil || !seen || n <= last {
+			continue
+		}
+		text := fmt.Sprintf("%d processes of container %s were killed by the kernel, which was out of memory "+
+			"(its log cannot be read, so it is not known which)", n-last, c.Name)
+		w.recorder.Event(translate.ContainerReference(pod, c.Name), corev1.EventTypeWarning, Reason, text)
+	}
+}
+
+// killsIn is the kernel's own count of processes killed for memory in a container; false: it is not known.
+func (w *Watch) killsIn(c oom.Container) (int64, bool) {
+	pod := w.pods.Pod(types.UID(c.Pod))
+	if pod == nil {
+		return 0, false
+	}
+	n, err := w.pods.Killed(pod, c.ID)
+	return n, err == nil
+}
+
+// groupOfProcess is the memory cgroup of a process; empty if it is gone, or has given its cgroup up already.
+func groupOfProcess(pid int) string {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return ""
+	}
+	return memoryGroup(string(content))
+}
+
+// memoryGroup reads /proc/PID/cgroup (cgroups(7)): lines of HIERARCHY:CONTROLLERS:GROUP, where v2 has no controllers. An
+// exiting process is in the root on v1, and "(deleted)" may follow on v2.
+func memoryGroup(content string) string {
+	unified := ""
+	for line := range strings.Lines(content) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		group := strings.TrimSuffix(fields[2], " (deleted)")
+		for _, controller := range strings.Split(fields[1], ",") {
+			if controller == "memory" {
+				return strings.TrimSuffix(group, "/")
+			}
+		}
+		if fields[1] == "" {
+			unified = strings.TrimSuffix(group, "/")
+		}
+	}
+	return unified
+}
