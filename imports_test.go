@@ -122,6 +122,7 @@ internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/ma
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/hook: internal/agent/probe internal/host/cri
 internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
+internal/agent/imagepull: internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics:
 internal/agent/dns:
 internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -173,9 +174,9 @@ func (r *Runner) startContainer(
 			return err
 		}
 	}
-	image, err := r.ensureImage(ctx, pod, c, slot)
+	image, err := r.images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
 	if err != nil {
-		return err
+		return imageFailure(err)
 	}
 	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
@@ -227,6 +228,15 @@ func (r *Runner) startContainer(
 	}
 	r.postStart(e, pod, c, a, id)
 	return nil
+}
+
+// imageFailure is the error of an image that is not there.
+func imageFailure(err error) error {
+	var known *imagepull.Error
+	if !errors.As(err, &known) {
+		return err
+	}
+	return &failure{reason: known.Reason, event: known.Event, prefix: known.Prefix, err: known.Err}
 }
 
 // createAndStart has the runtime do both, and notes the container in between.

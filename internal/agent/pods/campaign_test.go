@@ -25,6 +25,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -446,7 +447,7 @@ func (h *history) end() {
 	h.pass(time.Minute)
 	// The longest waits that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox
 	// is; and then a pull.
-	for range 10 + int(pullTimeout.Minutes()) {
+	for range 10 + int(imagepull.Timeout.Minutes()) {
 		if w.missing() == "" && w.unsized() == "" || w.wrong != nil {
 			break
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/oomwatch"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
@@ -187,12 +188,12 @@ type Runner struct {
 	report   *statusreport.Reporter
 	static   *staticpods.Source
 	handlers *runtimehandler.Handlers
+	images   *imagepull.Puller
 	oom      *oomwatch.Watch
 	clock    *clock.Clock
 
 	starts *startsLine   // slots of pods starting
 	stops  chan struct{} // slots of stops that the runtime works on
-	pulls  chan struct{}
 
 	removals chan struct{} // slots of sandboxes that are stopped, and of what is removed
 
@@ -230,13 +231,14 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	}
 	r := &Runner{
 		Options: o, exits: exits, clock: clock.New(),
-		starts: newStartsLine(o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
+		starts: newStartsLine(o.Starts), stops: make(chan struct{}, stopsAtOnce),
 		removals: make(chan struct{}, removalsAtOnce),
 		pods:     map[types.UID]*entry{},
 	}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
+	r.images = imagepull.New(r.Runtime.Images, r.Env.Objects, r.Recorder, pulls)
 	r.oom = oomwatch.New(r.Node, kernelLog, oomPods{r}, r.Recorder)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r

@@ -103,7 +103,7 @@ func podAreas() []Area {
 			{"spec", "resources.claims*", NoEffect, "", "the API server refuses it for a pod as a whole"},
 			{"spec", "resourceClaims*", Held, "", "devices of device plugins are supported: name them in `resources.limits`"},
 			{"spec", "runtimeClassName", CarriedOut, "internal/agent/runtimehandler.TestRuntimeHandler", ""},
-			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/pods.TestPullSecrets", ""},
+			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/imagepull.TestPullSecrets", ""},
 		}},
 		{"Names and network of a pod", []Group{
 			{"spec", "hostname subdomain hostnameOverride setHostnameAsFQDN dnsPolicy", CarriedOut, ObserverSandbox, ""},

@@ -1,4 +1,4 @@
-package pods
+package imagepull
 
 import (
 	"context"
@@ -8,15 +8,13 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // vault has the secrets of a registry, by name.
-type vault struct{ env.Objects }
+type vault struct{}
 
 func (vault) Secret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
 	if namespace != "ns" || name == "gone" {
@@ -54,16 +52,17 @@ func TestPullSecrets(t *testing.T) {
 		{"registry.example/a", []string{"gone"}, "", true},
 	} {
 		var as []string
-		r := testRunner()
-		r.pulls, r.Runtime, r.Env = make(chan struct{}, 1), &cri.Client{Images: pulled{as: &as}}, &env.Builder{Objects: vault{}}
 		events := record.NewFakeRecorder(10)
-		r.Recorder = events
-		pod := testPod()
+		puller := New(pulled{as: &as}, vault{}, events, 1)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta"}}},
+		}
 		for _, name := range c.names {
 			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 		}
 		pod.Spec.Containers[0].Image = c.image
-		if err := r.pull(t.Context(), pod, &pod.Spec.Containers[0], &runtimeapi.ImageSpec{Image: c.image}); err != nil {
+		if err := puller.pull(t.Context(), pod, &pod.Spec.Containers[0], &runtimeapi.ImageSpec{Image: c.image}); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(as, []string{c.as}) {
