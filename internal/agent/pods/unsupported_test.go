@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// usernsPod asks for a user namespace.
+// usernsPod requests a user namespace.
 func usernsPod() *corev1.Pod {
 	pod, no := testPod(), false
 	pod.Spec.HostUsers = &no
@@ -33,7 +33,7 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 			t.Fatalf("it may start: hold %+v, stop %+v", e.hold, e.stop)
 		}
 	}
-	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false asks for a user namespace") {
+	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false requests a user namespace") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
 	d := e.life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.pod), Hold: e.hold})
