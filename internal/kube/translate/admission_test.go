@@ -1,10 +1,18 @@
 package translate
 
 import (
+	"cmp"
+	"reflect"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // TestAdmissionNeeds sets each field for which a pod is rejected, alone.
@@ -73,6 +81,57 @@ func TestStarted(t *testing.T) {
 	} {
 		if got := Started(&corev1.Pod{Status: c.status}); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestAdmissionNode holds what a node offers to its own pods to what it publishes: the same amounts as the scheduler
+// reads from its Node, whatever else that says, except the resources that are counted elsewhere.
+func TestAdmissionNode(t *testing.T) {
+	var line allocatable.Line
+	line.CPU.Allocatable = 3920
+	line.Memory.Allocatable = 7 * unit.GiB
+	line.EphemeralStorage.Allocatable = 90 * unit.GiB
+	line.Pods.Allocatable = 110
+	line.HugePages = []allocatable.HugePages{{Size: 2 * unit.MiB}}
+	line.HugePages[0].Allocatable = unit.GiB
+	for _, c := range []struct {
+		name      string
+		uncounted bool
+		node      *corev1.Node
+	}{
+		{"before the Node is known", false, nil},
+		{"without local storage", true, nil},
+		{"the Node has other amounts, and others' resources", false, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}},
+			Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+				"cpu":             resource.MustParse("1"),
+				"example.com/tpu": resource.MustParse("4"),
+				"example.com/gpu": resource.MustParse("2"),
+			}},
+		}},
+	} {
+		line := line
+		line.StorageUncounted = c.uncounted
+		published := &corev1.Node{}
+		if c.node != nil {
+			published = c.node.DeepCopy()
+		}
+		_, own := NodeResources(line)
+		for name, q := range published.Status.Allocatable {
+			if _, known := own[name]; !known {
+				own[name] = q
+			}
+		}
+		delete(own, "example.com/gpu")
+		published.Status.Allocatable = own
+		got, want := AdmissionNode(line, c.node, []string{"example.com/gpu"}), PlacementNode(published)
+		for _, n := range []*scheduler.Node{&got, &want} {
+			slices.SortFunc(n.Allocatable, func(a, b scheduler.Amount) int { return cmp.Compare(a.Resource, b.Resource) })
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, want)
 		}
 	}
 }
