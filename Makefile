@@ -126,7 +126,7 @@ test-long: ## run the tests that take longer: a runtime frozen for longer than a
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
 # Seeds that nobody has played. A failure says its seed: PLIMSOLL_SEED is what is added to those of the tests.
-HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestSurveysAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverRefuse|TestTilesAgree
+HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestMasksAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverRefuse|TestTilesAgree
 
 .PHONY: histories
 histories: ## play new random histories of placement, 20 times as many as the tests do
@@ -208,5 +208,5 @@ bench-perf: build ## play upstream's scheduler_perf workloads against both sched
 	cd bench && $(GO) run ./perf $(ARGS)
 
 .PHONY: bench-scheduler
-bench-scheduler: ## measure our scheduler's mind beside kube-scheduler's (ARGS='-rounds 1 -only basic' for a quick look)
+bench-scheduler: ## measure our scheduler's decisions and kube-scheduler's (ARGS='-rounds 1 -only basic' for a quick look)
 	cd bench && $(GO) run ./scheduler -out results/scheduler.md $(ARGS)

@@ -87,7 +87,7 @@ func main() {
 // report measures everything that was requested.
 func (o *options) report() (text string, met bool) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Scheduler: pods through the mind, in memory\n\n%s, %d CPUs, %s, load %s before",
+	fmt.Fprintf(&b, "# Scheduler: decisions in memory\n\n%s, %d CPUs, %s, load %s before",
 		runtime.Version(), runtime.NumCPU(), time.Now().UTC().Format(time.DateTime), load())
 	fmt.Fprintf(&b, ". Rounds: %d. Median of rounds; times upstream is CPU time per pod.\n", o.rounds)
 	met = true

@@ -97,7 +97,7 @@ func alikeHeap(b *strings.Builder) bool {
 	base = heap()
 	mine := newOurs()
 	s.load(ctx, mine)
-	mind := heap() - base
+	decisions := heap() - base
 	objects := make([]any, 0, s.nodes*s.perNode)
 	for i := range s.nodes {
 		for k := range s.perNode {
@@ -111,7 +111,7 @@ func alikeHeap(b *strings.Builder) bool {
 	ratio := float64(own) / float64(used)
 	fmt.Fprintf(b, "| heap, with the pods' objects | %d MiB | %d MiB | %.2f of upstream's, at most %.2f | %s |\n",
 		used>>20, own>>20, ratio, memoryRatioMax, verdictOf(ratio <= memoryRatioMax))
-	fmt.Fprintf(b, "| of it the mind | | %d MiB | | |\n", mind>>20)
+	fmt.Fprintf(b, "| of it the Placer | | %d MiB | | |\n", decisions>>20)
 	fmt.Fprintf(b, "| allocations per pod placed | %.0f | %.0f | below %d | %s |\n", theirAllocs, ownAllocs, allocsMax, verdictOf(ownAllocs < allocsMax))
 	return ratio <= memoryRatioMax && ownAllocs < allocsMax
 }

@@ -25,9 +25,9 @@ type api interface {
 	bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
-	// keepVolume and askForVolume write one part of a pod's volume plan.
-	keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error
-	askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error
+	// reserveVolume and selectNode write one part of a pod's volume plan.
+	reserveVolume(ctx context.Context, b *corescheduler.VolumeBind) error
+	selectNode(ctx context.Context, q *corescheduler.VolumeProvision) error
 	// pod reads the whole object. The informer's cache has only a part of it.
 	pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// remove deletes the pod if it still has that UID.
@@ -101,7 +101,7 @@ type failure struct {
 // writeFailure updates the PodScheduled condition of an unplaced pod. It returns false if it must be tried again:
 // without another attempt, the pod's owner might not learn the reason for hours. The API server sets the condition of a
 // pod that is bound. A process that does not lead now may lead again, if only the renewal of its Lease was late.
-func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
+func (m *loop) writeFailure(ctx context.Context, f failure) (done bool) {
 	pod := m.lookUp(corescheduler.Pod{ID: corescheduler.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
 	if pod == nil || pod.Spec.NodeName != "" {
 		return true

@@ -71,9 +71,9 @@ func (f *faraway) remove(ctx context.Context, namespace, name string, uid types.
 	return f.cluster.remove(ctx, namespace, name, uid)
 }
 
-func startFaraway(t *testing.T, limit int) (*faraway, *mind, func()) {
+func startFaraway(t *testing.T, limit int) (*faraway, *loop, func()) {
 	f := &faraway{cluster: newCluster(t), asked: map[string]int{}}
-	m, _, stop := startPrepared(f.cluster, limit, func(m *mind) { m.api = f })
+	m, _, stop := startPrepared(f.cluster, limit, func(m *loop) { m.api = f })
 	return f, m, stop
 }
 
@@ -117,7 +117,7 @@ func TestServerThatIsAway(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "100"), true)
 		m.nodeHandler().OnAdd(testNode("full", "1"), true)
 		f.add(m, onNode(withPriority(testPod("low", "1"), 1), "full"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 20 {
 			f.add(m, testPod(fmt.Sprint("p", i), "1"))
 		}
@@ -152,7 +152,7 @@ func TestServerThatIsLate(t *testing.T) {
 		defer stop()
 		f.slow = 25 * time.Second
 		m.nodeHandler().OnAdd(testNode("n", "100"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 100 {
 			f.add(m, testPod(fmt.Sprint("p", i), "1"))
 		}
@@ -170,7 +170,7 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faraway{cluster: newCluster(t), asked: map[string]int{}, mute: true}
 		var seen sync.Map // what the watch has shown
-		m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
+		m, recorder, stop := startPrepared(f.cluster, 16, func(m *loop) {
 			m.api = f
 			m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 				pod := f.lookUp(p)
@@ -188,7 +188,7 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 		})
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "100"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 50 {
 			f.add(m, testPod(fmt.Sprint("p", i), "1"))
 		}

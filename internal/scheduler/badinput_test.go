@@ -77,7 +77,7 @@ func TestBadPods(t *testing.T) {
 				defer stop()
 				m.nodeHandler().OnAdd(testNode("a", "4"), true)
 				m.nodeHandler().OnAdd(testNode("b", "4"), true)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				pod := testPod("bad", "1")
 				bad.change(pod, parts)
 				c.add(m, pod)
@@ -151,7 +151,7 @@ func TestFlappingNodes(t *testing.T) {
 					well(i)
 					ill(i)
 				}
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				c.mu.Lock()
 				c.refuses = true
 				c.mu.Unlock()

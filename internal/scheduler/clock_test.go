@@ -86,7 +86,7 @@ func TestClocksThatJump(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := &jumping{}
 				f := &faraway{cluster: newCluster(t), asked: map[string]int{}, away: true}
-				m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
+				m, recorder, stop := startPrepared(f.cluster, 16, func(m *loop) {
 					m.api, m.clock = f, clock.From(j.now, clock.Start)
 				})
 				defer stop()
@@ -95,7 +95,7 @@ func TestClocksThatJump(t *testing.T) {
 				m.nodeHandler().OnAdd(testNode("n", "10"), true)
 				m.nodeHandler().OnAdd(full, true)
 				f.add(m, onNode(withPriority(testPod("low", "1"), 1), "full"))
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				for i := range 10 {
 					f.add(m, testPod(fmt.Sprint("p", i), "1"))
 				}
@@ -108,7 +108,7 @@ func TestClocksThatJump(t *testing.T) {
 
 				began, before := time.Now(), f.count()
 				jump(j)
-				m.tell(context.Background(), func(unit.Instant) {}) // as the timer, which uses the same clock, would
+				m.submit(context.Background(), func(unit.Instant) {}) // as the timer, which uses the same clock, would
 				elapse(time.Minute)
 				// Once per back-off of ten seconds, and once per jump, of which there are up to sixty.
 				most := int(time.Since(began)/(10*time.Second)) + 60 + 2
@@ -149,10 +149,10 @@ func TestHungBindsAndClocks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := &jumping{}
 				h := &hanging{cluster: newCluster(t), binds: make(chan struct{}), onWire: true, sent: map[string]bool{}}
-				m, _, stop := startPrepared(h.cluster, 2, func(m *mind) { m.api, m.clock = h, clock.From(j.now, clock.Start) })
+				m, _, stop := startPrepared(h.cluster, 2, func(m *loop) { m.api, m.clock = h, clock.From(j.now, clock.Start) })
 				defer stop()
 				m.nodeHandler().OnAdd(testNode("n", "20"), true)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				for i := range 10 {
 					h.add(m, testPod(fmt.Sprint("p", i), "1"))
 				}
@@ -195,8 +195,8 @@ func TestConditionsAndClocks(t *testing.T) {
 // TestTimeIsNotTheWalls: the scheduling loop and its Health use monotonic time, so setting the wall clock does not
 // affect them.
 func TestTimeIsNotTheWalls(t *testing.T) {
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
-	times := map[string]time.Time{"the mind's": m.clock.At(clock.Start), "health's": m.o.Health.start, "the clock's": m.clock.Time()}
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	times := map[string]time.Time{"the loop's": m.clock.At(clock.Start), "health's": m.o.Health.start, "the clock's": m.clock.Time()}
 	for what, at := range times {
 		if at == at.Round(0) {
 			t.Errorf("%s time has no monotonic reading", what)
@@ -208,7 +208,7 @@ func TestTimeIsNotTheWalls(t *testing.T) {
 // back.
 func TestNowGoesOn(t *testing.T) {
 	j := &jumping{}
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
 	if now := m.clock.Now(); now <= 0 {
 		t.Errorf("it begins at %v", now)
 	}

@@ -163,7 +163,7 @@ func (c *cluster) unset(pod *corev1.Pod) {
 	delete(c.pods, pod.UID)
 }
 
-func (c *cluster) add(m *mind, pod *corev1.Pod) {
+func (c *cluster) add(m *loop, pod *corev1.Pod) {
 	c.set(pod)
 	m.podHandler().OnAdd(pod, false)
 }
@@ -222,20 +222,20 @@ func onNode(pod *corev1.Pod, node string) *corev1.Pod {
 
 // start runs a scheduling loop against c in a synctest bubble until the returned function is called.
 
-// start runs a mind against c inside a synctest bubble until the returned function is called.
-func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
-	return startPrepared(c, limit, func(*mind) {})
+// start runs a scheduling loop against c inside a synctest bubble until the returned function is called.
+func start(c *cluster, limit int) (*loop, *record.FakeRecorder, func()) {
+	return startPrepared(c, limit, func(*loop) {})
 }
 
 // startPrepared is start for a scheduling loop that prepare completes before it runs.
-func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.FakeRecorder, func()) {
+func startPrepared(c *cluster, limit int, prepare func(*loop)) (*loop, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
 	profile := corescheduler.DefaultProfile()
 	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []corescheduler.Profile{
 		{Name: DefaultName, Weights: profile.Weights, Strategy: profile.Strategy},
 	}}
-	m := newMind(o, c, func(string) record.EventRecorder { return recorder })
+	m := newLoop(o, c, func(string) record.EventRecorder { return recorder })
 	m.lookUp = c.lookUp
 	c.onBound = func(pod *corev1.Pod) {
 		time.Sleep(3 * time.Millisecond)
@@ -252,8 +252,8 @@ func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.F
 		cancel()
 		<-done
 		m.o.Metrics.count(nil)
-		if m.binding < 0 || m.binding < len(m.held) {
-			c.t.Errorf("%d binds are counted as on their way, %d of them held", m.binding, len(m.held))
+		if m.binding < 0 || m.binding < len(m.ahead) {
+			c.t.Errorf("%d binds are counted as on their way, %d of them held", m.binding, len(m.ahead))
 		}
 		if n := total(c.t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 0 {
 			c.t.Errorf("%v pods had been forgotten", n)
@@ -267,7 +267,7 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-func synced(m *mind) fact { return func(_ unit.Instant) { m.synced = true } }
+func synced(m *loop) fact { return func(_ unit.Instant) { m.synced = true } }
 
 // total returns the sum of a metric over its labels; of a histogram, the sum of the counts.
 func total(t *testing.T, m *Metrics, name string) (sum float64) {

@@ -33,13 +33,13 @@ func (d *deviceClasses) set(class, resource string) {
 }
 
 // followClasses watches device classes, if the API server serves them.
-func (m *mind) followClasses(ctx context.Context, client *kube.Client) cache.InformerSynced {
-	return whereServed(ctx, client, kube.DeviceClasses, "no device classes are to be had", func() cache.Controller {
+func (m *loop) followClasses(ctx context.Context, client *kube.Client) cache.InformerSynced {
+	return whereServed(ctx, client, kube.DeviceClasses, "the API server serves no device classes", func() cache.Controller {
 		return follow(m, client, kube.DeviceClasses, as[*resourcev1.DeviceClass], m.classSeen, byName(m.classGone))
 	})
 }
 
-func (m *mind) classSeen(_ unit.Instant, c *resourcev1.DeviceClass) {
+func (m *loop) classSeen(_ unit.Instant, c *resourcev1.DeviceClass) {
 	resource := ""
 	if c.Spec.ExtendedResourceName != nil {
 		resource = *c.Spec.ExtendedResourceName
@@ -47,4 +47,4 @@ func (m *mind) classSeen(_ unit.Instant, c *resourcev1.DeviceClass) {
 	m.classes.set(c.Name, resource)
 }
 
-func (m *mind) classGone(_ unit.Instant, name string) { m.classes.set(name, "") }
+func (m *loop) classGone(_ unit.Instant, name string) { m.classes.set(name, "") }

@@ -28,8 +28,8 @@ func TestDeviceClassIsNamed(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "big-gpus"},
 			Spec:       resourcev1.DeviceClassSpec{ExtendedResourceName: &gpu},
 		}
-		m.tell(context.Background(), func(now unit.Instant) { m.classSeen(now, class) })
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), func(now unit.Instant) { m.classSeen(now, class) })
+		m.submit(context.Background(), synced(m))
 		ask := func(name, what string) string {
 			pod := testPod(name, "1")
 			pod.Spec.Containers[0].Resources.Requests[corev1.ResourceName(what)] = resource.MustParse("1")
@@ -47,7 +47,7 @@ func TestDeviceClassIsNamed(t *testing.T) {
 				t.Errorf("%s: %s, want %s", q.what, got, q.want)
 			}
 		}
-		m.tell(context.Background(), func(now unit.Instant) { m.classGone(now, "big-gpus") })
+		m.submit(context.Background(), func(now unit.Instant) { m.classGone(now, "big-gpus") })
 		if got := ask("later", gpu); strings.Contains(got, "class") {
 			t.Errorf("the class is gone: %s", got)
 		}

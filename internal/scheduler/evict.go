@@ -34,24 +34,24 @@ type eviction struct {
 }
 
 // errWithdrawn is the error of a victim's bind that was not sent.
-var errWithdrawn = errors.New("withdrawn: room is made for a pod of higher priority")
+var errWithdrawn = errors.New("withdrawn: preempted by a pod of higher priority")
 
-// launch records that a decision is being carried out.
-func (m *mind) launch(id corescheduler.PodID) *flight {
+// startFlight records that a decision is being carried out.
+func (m *loop) startFlight(id corescheduler.PodID) *flight {
 	f := &flight{withdrawn: make(chan struct{})}
 	m.flights[id] = f
 	return f
 }
 
-// landed records that it is carried out, or has failed.
-func (m *mind) landed(p placed) {
+// endFlight records that it is carried out, or has failed.
+func (m *loop) endFlight(p placed) {
 	if m.flights[p.Pod.ID] == p.flight {
 		delete(m.flights, p.Pod.ID)
 	}
 }
 
 // makeRoom carries out a preemption: bound victims are evicted, the binds of assumed victims are withdrawn.
-func (m *mind) makeRoom(d corescheduler.Decision) {
+func (m *loop) makeRoom(d corescheduler.Decision) {
 	e := eviction{d.Pod, &corescheduler.Preemption{Node: d.Preemption.Node, Violations: d.Preemption.Violations}}
 	for _, v := range d.Preemption.Victims {
 		if v.Assumed {
@@ -67,7 +67,7 @@ func (m *mind) makeRoom(d corescheduler.Decision) {
 
 // withdraw withdraws the bind of a victim, if it was not sent yet. If the victim has no flight, the Placer has
 // forgotten it already, or the outcome of its bind is not known and will be reported.
-func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
+func (m *loop) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	f := m.flights[v.ID]
 	if f == nil {
 		return
@@ -75,16 +75,16 @@ func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	f.by = preemptor
 	close(f.withdrawn)
 	delete(m.flights, v.ID)
-	if i := slices.IndexFunc(m.held, func(p placed) bool { return p.Pod.ID == v.ID }); i >= 0 {
-		p := m.held[i]
-		m.held = slices.Delete(m.held, i, i+1)
-		m.settle(m.clock.Now(), p, corescheduler.BindWithdrawn)
+	if i := slices.IndexFunc(m.ahead, func(p placed) bool { return p.Pod.ID == v.ID }); i >= 0 {
+		p := m.ahead[i]
+		m.ahead = slices.Delete(m.ahead, i, i+1)
+		m.bindEnded(m.clock.Now(), p, corescheduler.BindWithdrawn)
 	}
 }
 
 // evictAll evicts the victims of a preemption one after another, in another goroutine than the scheduling loop. If an
 // eviction fails, the preemptor is tried again after a back-off. It stops when the preemptor is gone or placed.
-func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
+func (m *loop) evictAll(ctx context.Context, e eviction) (done bool) {
 	ctx = kube.As(ctx, throttle.Evict)
 	began := time.Now()
 	for _, v := range e.Victims {
@@ -95,7 +95,7 @@ func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
 			slog.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", e.Node,
 				"for", e.preemptor.Namespace+"/"+e.preemptor.Name, "err", err)
 			m.o.Metrics.evicted(began, err)
-			m.tell(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, e.preemptor.ID) })
+			m.submit(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, e.preemptor.ID) })
 			return true // the scheduling loop decides again
 		}
 	}
@@ -105,7 +105,7 @@ func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
 
 // evict sets the condition DisruptionTarget of a victim, which records why it ended, and deletes it. A victim that is
 // gone or being deleted is not an error. A process that does not lead any more evicts nothing: its data may be old.
-func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v corescheduler.Victim, node string) error {
+func (m *loop) evict(ctx context.Context, preemptor corescheduler.Pod, v corescheduler.Victim, node string) error {
 	victim := m.lookUp(corescheduler.Pod{ID: v.ID, Namespace: v.Namespace, Name: v.Name})
 	if victim == nil || victim.DeletionTimestamp != nil {
 		return nil
@@ -145,7 +145,7 @@ func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v coresch
 
 // removed reports whether a deletion that failed with err has happened nevertheless. If the answer was lost, it reads
 // the pod.
-func (m *mind) removed(ctx context.Context, v corescheduler.Victim, err error) bool {
+func (m *loop) removed(ctx context.Context, v corescheduler.Victim, err error) bool {
 	if outcomeOf(err) != corescheduler.BindLost {
 		return false
 	}

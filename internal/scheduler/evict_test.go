@@ -33,7 +33,7 @@ func TestPreemption(t *testing.T) {
 			pod.Spec.NodeName, pod.Spec.Priority = "n", &priority
 			c.add(m, pod)
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		high := int32(10)
 		pod := testPod("high", "1")
 		pod.Spec.Priority = &high
@@ -55,7 +55,7 @@ func TestPreemption(t *testing.T) {
 		if !slices.Equal(events, want) {
 			t.Errorf("events %q, want %q", events, want)
 		}
-		m.o.Metrics.count(func() (census, bool) { return m.count(context.Background()) })
+		m.o.Metrics.count(func() (loopState, bool) { return m.count(context.Background()) })
 		for name, want := range map[string]float64{
 			"scheduler_schedule_attempts_total":             2,
 			"scheduler_preemption_attempts_total":           1,
@@ -92,7 +92,7 @@ func TestRefusedEvictionsBackOff(t *testing.T) {
 		victim := testPod("low", "1")
 		victim.Spec.NodeName, victim.Spec.Priority = "n", &low
 		c.add(m, victim)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		pod := testPod("high", "1")
 		pod.Spec.Priority = &high
 		c.add(m, pod)
@@ -131,12 +131,12 @@ func (p *protecting) remove(ctx context.Context, namespace, name string, uid typ
 func TestOneThatMayNotBeEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		m, _, stop := startPrepared(c, 16, func(m *mind) { m.api = &protecting{c, "low"} })
+		m, _, stop := startPrepared(c, 16, func(m *loop) { m.api = &protecting{c, "low"} })
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "2"), true)
 		c.add(m, onNode(withPriority(testPod("low", "1"), 2), "n"))
 		c.add(m, onNode(withPriority(testPod("lower", "1"), 1), "n"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		c.add(m, withPriority(testPod("high", "2"), 10))
 		elapse(time.Minute)
 		if c.evicted() != "" || c.refused < 3 {
@@ -162,7 +162,7 @@ func TestNoEvictionThatIsNotNeeded(t *testing.T) {
 				m.nodeHandler().OnAdd(node, true)
 				h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), node.Name))
 			}
-			m.tell(context.Background(), synced(m))
+			m.submit(context.Background(), synced(m))
 			var late []*corev1.Pod
 			for i := range evictors + waiting {
 				pod := withPriority(testPod(fmt.Sprint("high", i), "1"), 10)
@@ -232,7 +232,7 @@ func TestEvictionsKeepAServerBusy(t *testing.T) {
 	const pods, victims = 100, 3
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		m, _, stop := startPrepared(c, BindsInFlightDefault, func(m *mind) { m.api = slow{c, 50 * time.Millisecond} })
+		m, _, stop := startPrepared(c, BindsInFlightDefault, func(m *loop) { m.api = slow{c, 50 * time.Millisecond} })
 		defer stop()
 		for i := range pods {
 			node := testNode(fmt.Sprint("n", i), fmt.Sprint(victims))
@@ -241,7 +241,7 @@ func TestEvictionsKeepAServerBusy(t *testing.T) {
 				c.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i, "-", k), "1"), 1), node.Name))
 			}
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range pods {
 			c.add(m, withPriority(testPod(fmt.Sprint("high", i), fmt.Sprint(victims)), 10))
 		}
@@ -264,7 +264,7 @@ func TestEvictionsAreBounded(t *testing.T) {
 			m.nodeHandler().OnAdd(testNode(fmt.Sprint("n", i), "1"), true)
 			h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), fmt.Sprint("n", i)))
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 100 {
 			h.add(m, withPriority(testPod(fmt.Sprint("high", i), "1"), 10))
 		}
@@ -286,7 +286,7 @@ func preemptInFlight(t *testing.T, h *hanging) (told []string, evictions float64
 	m, recorder, stop := startHanging(t, 10, h)
 	defer stop()
 	m.nodeHandler().OnAdd(testNode("n", "1"), true)
-	m.tell(context.Background(), synced(m))
+	m.submit(context.Background(), synced(m))
 	h.add(m, withPriority(testPod("low", "1"), 1))
 	elapse(hungAfter / 2)
 	h.add(m, withPriority(testPod("high", "1"), 10))
@@ -343,7 +343,7 @@ func TestHeldVictimIsTakenBack(t *testing.T) {
 		m, recorder, stop := startHanging(t, 1, h)
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("other", "2"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		h.add(m, testPod("hangs", "1"))
 		elapse(hungAfter / 2)
 		node := testNode("n", "1")
@@ -383,8 +383,8 @@ func TestHeldVictimIsTakenBack(t *testing.T) {
 				t.Errorf("%s is bound %d times, want %d; removed %v", name, n, times, h.removed)
 			}
 		}
-		if m.binding != 0 || len(m.held)+len(m.flights) > 0 {
-			t.Errorf("at the end %d binds, %d held and %d flights are left", m.binding, len(m.held), len(m.flights))
+		if m.binding != 0 || len(m.ahead)+len(m.flights) > 0 {
+			t.Errorf("at the end %d binds, %d held and %d flights are left", m.binding, len(m.ahead), len(m.flights))
 		}
 	})
 }
@@ -397,7 +397,7 @@ func TestVictimThatIsWrittenAboutIsTakenBack(t *testing.T) {
 		m, recorder, stop := startHanging(t, 10, h)
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		low := withPriority(testPod("low", "1"), 1)
 		h.add(m, low)
 		elapse(time.Second)
@@ -437,7 +437,7 @@ func TestNoFurtherVictims(t *testing.T) {
 				for _, name := range []string{"low1", "low2"} {
 					h.add(m, onNode(withPriority(testPod(name, "1"), 1), "n"))
 				}
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				high := withPriority(testPod("high", "2"), 10)
 				h.add(m, high)
 				elapse(time.Second)
@@ -519,11 +519,11 @@ func TestVictimsThatAreGone(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
-			m, recorder, stop := startPrepared(c, 10, func(m *mind) { m.api = &answering{c, q.patch, q.delete, q.now} })
+			m, recorder, stop := startPrepared(c, 10, func(m *loop) { m.api = &answering{c, q.patch, q.delete, q.now} })
 			defer stop()
 			m.nodeHandler().OnAdd(testNode("n", "1"), true)
 			c.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
-			m.tell(context.Background(), synced(m))
+			m.submit(context.Background(), synced(m))
 			c.add(m, withPriority(testPod("high", "1"), 10))
 			elapse(time.Minute)
 			if n := total(t, m.o.Metrics, "scheduler_preemption_goroutines_execution_total"); (n > 1) != q.failed {
@@ -557,7 +557,7 @@ func TestMarkedVictims(t *testing.T) {
 				}}
 			}
 			c.add(m, victim)
-			m.tell(context.Background(), synced(m))
+			m.submit(context.Background(), synced(m))
 			c.add(m, withPriority(testPod("high", "1"), 10))
 			elapse(time.Minute)
 			told := strings.Contains(strings.Join(c.told(), ""), "DisruptionTarget")

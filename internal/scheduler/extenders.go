@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// askers is for how many pods extenders are asked at once. Chosen: upstream's parallelism; upstream itself asks for
-	// one pod at a time.
-	askers = 16
+	// extenderWorkers is for how many pods extenders are asked at once. Chosen: upstream's parallelism; upstream itself
+	// asks for one pod at a time.
+	extenderWorkers = 16
 	// answerBytes and answerShare limit an extender's answer: this many bytes, plus this many per byte of the request.
 	// Chosen: an answer repeats the request, with a reason for each node.
 	answerBytes, answerShare = 1 << 20, 4
@@ -96,9 +96,9 @@ func (e *extender) send(ctx context.Context, verb string, ask, answer any) error
 	left := &io.LimitedReader{R: resp.Body, N: most}
 	if err := json.NewDecoder(left).Decode(answer); err != nil {
 		if left.N <= 0 {
-			return fmt.Errorf("its answer is longer than %d bytes", most)
+			return fmt.Errorf("answer longer than %d bytes", most)
 		}
-		return fmt.Errorf("its answer cannot be read: %w", err)
+		return fmt.Errorf("invalid answer: %w", err)
 	}
 	return nil
 }
@@ -106,8 +106,8 @@ func (e *extender) send(ctx context.Context, verb string, ask, answer any) error
 // errExtenderStatus is an answer with an HTTP status other than 200: the extender has not done what was requested.
 var errExtenderStatus = errors.New("status")
 
-// asksOthers reports whether extenders must be asked about nodes for a pod, and whether about preemptions.
-func (m *mind) asksOthers(p corescheduler.Pod) (nodes, evictions bool) {
+// extendersFor reports whether extenders must be asked about nodes for a pod, and whether about preemptions.
+func (m *loop) extendersFor(p corescheduler.Pod) (nodes, evictions bool) {
 	for _, e := range m.extenders {
 		if e.concerns(p) {
 			nodes = nodes || e.Filter != "" || e.Prioritize != ""
@@ -117,62 +117,62 @@ func (m *mind) asksOthers(p corescheduler.Pod) (nodes, evictions bool) {
 	return nodes, evictions
 }
 
-// question is a pod about which extenders are asked: the nodes on which it fits; or, if it fits nowhere, the
+// extenderRequest is a pod about which extenders are asked: the nodes on which it fits; or, if it fits nowhere, the
 // preemptions that would make room, and the failure.
-type question struct {
-	pod    corescheduler.Pod
-	nodes  []string
-	offers []corescheduler.Preemption
-	why    *corescheduler.Failure
-	began  unit.Instant // when the attempt began
+type extenderRequest struct {
+	pod        corescheduler.Pod
+	nodes      []string
+	candidates []corescheduler.Preemption
+	why        *corescheduler.Failure
+	began      unit.Instant // when the attempt began
 }
 
 // askExtenders asks one extender after another, in another goroutine than the scheduling loop, and hands the answers to
 // the loop.
-func (m *mind) askExtenders(ctx context.Context, q question) (done bool) {
-	var opinion corescheduler.Opinion
+func (m *loop) askExtenders(ctx context.Context, q extenderRequest) (done bool) {
+	var answer corescheduler.ExtenderAnswer
 	var left []corescheduler.Preemption
 	pod, err := m.wholePod(ctx, q.pod.Namespace, q.pod.Name, q.pod.ID)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("ask extenders: %w", err)
-	case q.offers != nil:
+	case q.candidates != nil:
 		left, err = m.evictionsLeft(ctx, pod, q)
 	default:
-		opinion, err = m.opinions(ctx, pod, q)
+		answer, err = m.askAll(ctx, pod, q)
 	}
-	m.tell(ctx, func(now unit.Instant) {
+	m.submit(ctx, func(now unit.Instant) {
 		switch {
 		case err != nil:
 			m.extenderFailed(now, q, err)
-		case q.offers != nil:
-			m.placer.HeardEvictions(now, q.pod.ID, left)
+		case q.candidates != nil:
+			m.placer.PreemptionAnswered(now, q.pod.ID, left)
 		default:
-			m.placer.Heard(now, q.pod.ID, opinion)
+			m.placer.ExtendersAnswered(now, q.pod.ID, answer)
 		}
 	})
 	return true // if an extender failed, the scheduling loop asks again
 }
 
 // extenderFailed makes a pod try again after its back-off, and reports the error in its condition and in an Event.
-func (m *mind) extenderFailed(now unit.Instant, q question, err error) {
+func (m *loop) extenderFailed(now unit.Instant, q extenderRequest, err error) {
 	slog.Warn("extender failed", "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 	m.o.Metrics.attempt(resultError, q.pod.Profile, now.Sub(q.began))
-	m.placer.HeardNothing(now, q.pod.ID)
+	m.placer.ExtendersFailed(now, q.pod.ID)
 	pod := m.lookUp(q.pod)
 	switch {
 	case pod == nil || pod.Spec.NodeName != "":
 	case q.why != nil:
 		why := *q.why
 		why.Preemption = err.Error()
-		m.unplaced(q.pod, corev1.PodReasonUnschedulable, why.Explain(m.classes.classOf), pod.Status.NominatedNodeName)
+		m.reportFailure(q.pod, corev1.PodReasonUnschedulable, why.Explain(m.classes.classOf), pod.Status.NominatedNodeName)
 	default:
-		m.unplaced(q.pod, corev1.PodReasonSchedulerError, err.Error(), pod.Status.NominatedNodeName)
+		m.reportFailure(q.pod, corev1.PodReasonSchedulerError, err.Error(), pod.Status.NominatedNodeName)
 	}
 }
 
 // wholePod reads the whole object of a pod from the API server. It returns a NotFound error if the UID differs.
-func (m *mind) wholePod(ctx context.Context, namespace, name string, id corescheduler.PodID) (*corev1.Pod, error) {
+func (m *loop) wholePod(ctx context.Context, namespace, name string, id corescheduler.PodID) (*corev1.Pod, error) {
 	pod, err := m.api.pod(ctx, namespace, name)
 	if err == nil && pod.UID != types.UID(id) {
 		// the name belongs to another pod now
@@ -181,11 +181,11 @@ func (m *mind) wholePod(ctx context.Context, namespace, name string, id coresche
 	return pod, err
 }
 
-// opinions asks each extender that the pod concerns: first to filter the nodes that the extenders before it left, then
+// askAll asks each extender that the pod concerns: first to filter the nodes that the extenders before it left, then
 // to prioritize the remaining nodes.
-func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o corescheduler.Opinion, err error) {
+func (m *loop) askAll(ctx context.Context, pod *corev1.Pod, q extenderRequest) (o corescheduler.ExtenderAnswer, err error) {
 	left := q.nodes
-	o = corescheduler.Opinion{Nodes: map[string]int64{}, Rejected: map[string]string{}}
+	o = corescheduler.ExtenderAnswer{Nodes: map[string]int64{}, Rejected: map[string]string{}}
 	for _, e := range m.extenders {
 		if e.Filter == "" || !e.concerns(q.pod) || len(left) == 0 {
 			continue
@@ -224,7 +224,7 @@ func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o cor
 }
 
 // about returns the arguments for an extender: node names, or whole nodes.
-func (m *mind) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.ExtenderArgs {
+func (m *loop) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.ExtenderArgs {
 	if e.NamesOnly {
 		return &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names}
 	}
@@ -246,7 +246,7 @@ func (e *extender) filter(
 		return nil, err
 	}
 	if r.Error != "" {
-		return nil, errors.New(cut(r.Error, messageMax))
+		return nil, errors.New(truncate(r.Error, messageMax))
 	}
 	asked := map[string]bool{}
 	for _, name := range named {
@@ -263,7 +263,7 @@ func (e *extender) filter(
 	}
 	for _, name := range answered {
 		if !asked[name] {
-			return nil, fmt.Errorf("it names node %.200q, about which it was not asked, or twice", name)
+			return nil, fmt.Errorf("answer names node %.200q, which was not in the request or is named twice", name)
 		}
 		delete(asked, name)
 	}
@@ -275,7 +275,7 @@ func (e *extender) filter(
 func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]bool, rejected map[string]string) {
 	reasons := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		why := cut(cmp.Or(r.FailedAndUnresolvableNodes[name], r.FailedNodes[name]), reasonMax)
+		why := truncate(cmp.Or(r.FailedAndUnresolvableNodes[name], r.FailedNodes[name]), reasonMax)
 		if why == "" || !reasons[why] && len(reasons) == reasonsMax {
 			why = "node(s) were rejected by extender " + e.URL
 		} else {
@@ -286,7 +286,7 @@ func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]
 }
 
 // binder returns the extender that binds a pod instead of the API server; nil: there is none.
-func (m *mind) binder(p corescheduler.Pod) *extender {
+func (m *loop) binder(p corescheduler.Pod) *extender {
 	for _, e := range m.extenders {
 		if e.Bind != "" && e.concerns(p) {
 			return e
@@ -305,7 +305,7 @@ func (e *extender) bind(ctx context.Context, d corescheduler.Decision) (coresche
 	case err == nil && r.Error == "":
 		return corescheduler.BindDone, nil
 	case err == nil:
-		return corescheduler.BindRefused, fmt.Errorf("extender %s: %s", e.URL, cut(r.Error, messageMax))
+		return corescheduler.BindRefused, fmt.Errorf("extender %s: %s", e.URL, truncate(r.Error, messageMax))
 	case errors.Is(err, errExtenderStatus):
 		return corescheduler.BindRefused, fmt.Errorf("extender %s: %w", e.URL, err)
 	}

@@ -43,11 +43,11 @@ func configured(t *testing.T, format string, args ...any) *schedulerconfig.Confi
 }
 
 // extended starts a scheduling loop with one extender, and the profiles of a file with it.
-func extended(t *testing.T, format string, args ...any) (*cluster, *mind, *record.FakeRecorder) {
+func extended(t *testing.T, format string, args ...any) (*cluster, *loop, *record.FakeRecorder) {
 	t.Helper()
 	config := configured(t, format, args...)
 	c := newCluster(t)
-	m, recorder, stop := startPrepared(c, 10, func(m *mind) {
+	m, recorder, stop := startPrepared(c, 10, func(m *loop) {
 		var err error
 		if m.extenders, err = newExtenders(config.Extenders); err != nil {
 			t.Fatal(err)
@@ -179,11 +179,11 @@ func TestBadExtenders(t *testing.T) {
 			w.(http.Flusher).Flush()
 			wait(r)
 		}},
-		{"garbage", "its answer cannot be read: invalid character", write("<html>it works</html>")},
-		{"another type", "its answer cannot be read: json: cannot unmarshal", write(`{"NodeNames": {"n": 1}}`)},
-		{"nothing", "its answer cannot be read: EOF", write("")},
-		{"cut off", "its answer cannot be read: unexpected EOF", write(`{"NodeNames": [`)},
-		{"without end", "its answer is longer than", func(w http.ResponseWriter, r *http.Request) {
+		{"garbage", "invalid answer: invalid character", write("<html>it works</html>")},
+		{"another type", "invalid answer: json: cannot unmarshal", write(`{"NodeNames": {"n": 1}}`)},
+		{"nothing", "invalid answer: EOF", write("")},
+		{"cut off", "invalid answer: unexpected EOF", write(`{"NodeNames": [`)},
+		{"without end", "answer longer than", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, `{"Error": "`)
 			for piece := strings.Repeat("x", 1<<16); r.Context().Err() == nil; {
 				if _, err := io.WriteString(w, piece); err != nil {
@@ -194,7 +194,7 @@ func TestBadExtenders(t *testing.T) {
 		{"a megabyte of excuses", "filter: xxxx", func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{Error: strings.Repeat("x", 1<<20-100)})
 		}},
-		{"a node twice", `it names node "n", about which it was not asked, or twice`, write(`{"NodeNames": ["n", "n"]}`)},
+		{"a node twice", `answer names node "n", which was not in the request or is named twice`, write(`{"NodeNames": ["n", "n"]}`)},
 		{"hangs up", "EOF", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		{"no such verb", "status: 404 Not Found", http.NotFound},
 	} {
@@ -209,7 +209,7 @@ func TestBadExtenders(t *testing.T) {
 				c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, "+
 					"ignorable: %v, httpTimeout: %v}", server.URL, ignorable, within)
 				m.nodeHandler().OnAdd(testNode("n", "1"), true)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				pod := testPod("p", "1")
 				c.add(m, pod)
 				if ignorable {
@@ -248,7 +248,7 @@ func TestReasonsOfExtendersAreBounded(t *testing.T) {
 	for i := range 1000 {
 		m.nodeHandler().OnAdd(testNode(fmt.Sprint("n", i), "1"), true)
 	}
-	m.tell(context.Background(), synced(m))
+	m.submit(context.Background(), synced(m))
 	c.add(m, testPod("p", "1"))
 	hears(t, recorder, "0/1000 nodes are available: ")
 	eventually(t, "its condition", func() bool { return len(c.told()) > 0 })
@@ -272,18 +272,18 @@ func TestHangingExtenderHoldsUpNobodyElse(t *testing.T) {
 	c, m, _ := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, httpTimeout: 1m, "+
 		"managedResources: [{name: example.com/gpu, ignoredByScheduler: true}]}", server.URL)
 	m.nodeHandler().OnAdd(testNode("n", "1000"), true)
-	m.tell(context.Background(), synced(m))
+	m.submit(context.Background(), synced(m))
 	for i := range 100 {
 		c.add(m, askingFor(testPod(fmt.Sprint("asks", i), "1"), "example.com/gpu"))
 	}
-	eventually(t, "as many questions as are allowed", func() bool { return questions.Now() == askers })
+	eventually(t, "as many questions as are allowed", func() bool { return questions.Now() == extenderWorkers })
 	for i := range 100 {
 		other := testPod(fmt.Sprint("other", i), "1")
 		c.add(m, other)
 		eventually(t, "a pod that it does not concern is bound", func() bool { return c.where(other) == "n" })
 	}
-	if most := questions.Most(); most != askers {
-		t.Errorf("%d questions at once, want %d", most, askers)
+	if most := questions.Most(); most != extenderWorkers {
+		t.Errorf("%d questions at once, want %d", most, extenderWorkers)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestManagedResources(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			m.nodeHandler().OnAdd(testNode(name, "10"), true)
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		pod := askingFor(testPod("p", "1"), "example.com/gpu")
 		c.add(m, pod)
 		if ignored {
@@ -376,7 +376,7 @@ func TestBindsOfExtenders(t *testing.T) {
 		{http.StatusOK, `{}`, corescheduler.BindDone, ""},
 		{http.StatusOK, `{"Error": "no licence"}`, corescheduler.BindRefused, "no licence"},
 		{http.StatusInternalServerError, ``, corescheduler.BindRefused, "500 Internal Server Error"},
-		{http.StatusOK, `<html>`, corescheduler.BindLost, "cannot be read"},
+		{http.StatusOK, `<html>`, corescheduler.BindLost, "invalid answer"},
 		{0, ``, corescheduler.BindLost, "EOF"},
 	} {
 		outcome, err := saying(t, q.status, q.text, true).bind(t.Context(), corescheduler.Decision{Node: "n"})
@@ -400,7 +400,7 @@ func TestScoresThatFail(t *testing.T) {
 		}
 		return testNode(name, "1")
 	}
-	o, err := m.opinions(t.Context(), pod, question{pod: translate.PlacementPod(pod), nodes: []string{"a", "gone"}})
+	o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.PlacementPod(pod), nodes: []string{"a", "gone"}})
 	if err != nil || len(o.Nodes) != 2 || o.Nodes["a"] != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -413,7 +413,7 @@ func TestScoresThatFail(t *testing.T) {
 		nodes []string
 		score int64
 	}{{[]string{"a", "b"}, 5 * extenderScale}, {[]string{"a"}, 0}} {
-		o, err := m.opinions(t.Context(), pod, question{pod: translate.PlacementPod(pod), nodes: q.nodes})
+		o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.PlacementPod(pod), nodes: q.nodes})
 		if err != nil || len(o.Nodes) != len(q.nodes) || o.Nodes["a"] != q.score {
 			t.Errorf("of %v: %+v, %v; want %d", q.nodes, o, err, q.score)
 		}

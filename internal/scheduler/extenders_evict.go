@@ -18,8 +18,8 @@ import (
 
 // evictionsLeft asks each extender that the pod concerns which of the preemptions it accepts, of those that the
 // extenders before it left.
-func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) ([]corescheduler.Preemption, error) {
-	left := q.offers
+func (m *loop) evictionsLeft(ctx context.Context, pod *corev1.Pod, q extenderRequest) ([]corescheduler.Preemption, error) {
+	left := q.candidates
 	for _, e := range m.extenders {
 		if e.Preempt == "" || !e.concerns(q.pod) || len(left) == 0 {
 			continue
@@ -38,7 +38,7 @@ func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) (
 }
 
 // preempt asks one extender. It may remove nodes and change the victims on a node; it cannot add nodes.
-func (m *mind) preempt(
+func (m *loop) preempt(
 	ctx context.Context, e *extender, pod *corev1.Pod, offers []corescheduler.Preemption,
 ) ([]corescheduler.Preemption, error) {
 	args := &extenderv1.ExtenderPreemptionArgs{Pod: pod}
@@ -57,7 +57,7 @@ func (m *mind) preempt(
 	left := []corescheduler.Preemption{}
 	for node, victims := range r.NodeNameToMetaVictims {
 		if !slices.ContainsFunc(offers, func(o corescheduler.Preemption) bool { return o.Node == node }) {
-			return nil, fmt.Errorf("it names node %.200q, about which it was not asked", node)
+			return nil, fmt.Errorf("answer names node %.200q, which was not in the request", node)
 		}
 		if victims == nil || len(victims.Pods) == 0 {
 			if e.Ignorable {
@@ -68,7 +68,7 @@ func (m *mind) preempt(
 		made := corescheduler.Preemption{Node: node, Violations: int(victims.NumPDBViolations)}
 		for _, v := range victims.Pods {
 			if v == nil {
-				return nil, fmt.Errorf("it names a victim on node %q without its UID", node)
+				return nil, fmt.Errorf("answer names a victim on node %q without its UID", node)
 			}
 			made.Victims = append(made.Victims, corescheduler.Victim{ID: corescheduler.PodID(v.UID)})
 		}
@@ -79,9 +79,9 @@ func (m *mind) preempt(
 }
 
 // nameVictims adds the names of the victims, which only the scheduling loop has.
-func (m *mind) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted []corescheduler.Preemption) error {
+func (m *loop) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted []corescheduler.Preemption) error {
 	answer := make(chan error, 1)
-	m.tell(ctx, func(unit.Instant) { answer <- m.placer.NameVictims(pod, wanted) })
+	m.submit(ctx, func(unit.Instant) { answer <- m.placer.NameVictims(pod, wanted) })
 	select {
 	case err := <-answer:
 		return err
@@ -105,7 +105,7 @@ func metaVictims(offers []corescheduler.Preemption) map[string]*extenderv1.MetaV
 
 // wholeVictims returns the arguments for an extender without a cache. The objects are read from the API server, because
 // the informer's cache has only a part of each. Victims that are gone are left out.
-func (m *mind) wholeVictims(
+func (m *loop) wholeVictims(
 	ctx context.Context, offers []corescheduler.Preemption,
 ) (map[string]*extenderv1.Victims, error) {
 	out := map[string]*extenderv1.Victims{}

@@ -83,9 +83,9 @@ func leave(left map[string][]string) func(http.ResponseWriter, map[string][]stri
 }
 
 // fullNodes starts a scheduling loop with three nodes, each full with one pod, with priorities in the order of names.
-func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind, *record.FakeRecorder) {
+func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *loop, *record.FakeRecorder) {
 	c := newCluster(t)
-	m, recorder, stop := startPrepared(c, 10, func(m *mind) {
+	m, recorder, stop := startPrepared(c, 10, func(m *loop) {
 		var err error
 		if m.extenders, err = newExtenders(list); err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind,
 		m.nodeHandler().OnAdd(testNode(name, "1"), true)
 		c.add(m, onNode(withPriority(testPod("on-"+name, "1"), int32(i+1)), name))
 	}
-	m.tell(context.Background(), synced(m))
+	m.submit(context.Background(), synced(m))
 	return c, m, recorder
 }
 
@@ -160,16 +160,16 @@ func TestExtenderMayRefuseEvictions(t *testing.T) {
 	}{
 		{"no candidate node for preemption", leave(nil)},
 		{"preempt: status: 500 Internal Server Error", write(http.StatusInternalServerError, "")},
-		{"preempt: its answer cannot be read", write(http.StatusOK, "<html>")},
+		{"preempt: invalid answer", write(http.StatusOK, "<html>")},
 		{`preempt: expected at least one victim pod on node "b"`, leave(map[string][]string{"b": nil})},
-		{`preempt: it names node "z", about which it was not asked`, leave(map[string][]string{"z": {"uid-on-b"}})},
+		{`preempt: answer names node "z", which was not in the request`, leave(map[string][]string{"z": {"uid-on-b"}})},
 		{`preempt: pod "uid-on-b" is not on node "a"`, leave(map[string][]string{"a": {"uid-on-b"}})},
 		{
 			`preempt: expected at least one victim pod on node "b"`,
 			write(http.StatusOK, `{"NodeNameToMetaVictims": {"b": null}}`),
 		},
 		{
-			`preempt: it names a victim on node "a" without its UID`,
+			`preempt: answer names a victim on node "a" without its UID`,
 			write(http.StatusOK, `{"NodeNameToMetaVictims": {"a": {"Pods": [null]}}}`),
 		},
 	} {
@@ -205,7 +205,7 @@ func TestExtenderMayRefuseEvictions(t *testing.T) {
 // all are gone, or one cannot be read, no extender is asked and no pod is evicted. If one leaves none, the next is not
 // asked.
 func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
-	start := func(preempt ...string) (j *judge, c *cluster, m *mind, high func(), recorder *record.FakeRecorder) {
+	start := func(preempt ...string) (j *judge, c *cluster, m *loop, high func(), recorder *record.FakeRecorder) {
 		j = &judge{t: t, answer: leave(nil)}
 		server := httptest.NewServer(j)
 		t.Cleanup(server.Close)
@@ -241,7 +241,7 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 	}
 
 	j, c, m, high, recorder := start("preempt")
-	m.tell(t.Context(), func(unit.Instant) { m.api = unreadable{c, "on-b"} })
+	m.submit(t.Context(), func(unit.Instant) { m.api = unreadable{c, "on-b"} })
 	high()
 	hears(t, recorder, "preempt: read victim default/on-b: no")
 	if got := asked(j); len(got) != 0 {

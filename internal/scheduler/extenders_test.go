@@ -116,7 +116,7 @@ func TestExtenders(t *testing.T) {
 			client.Bind = "bind"
 		}
 		nodes := map[string]*corev1.Node{}
-		m, recorder, stop := startPrepared(c, 10, func(m *mind) {
+		m, recorder, stop := startPrepared(c, 10, func(m *loop) {
 			var err error
 			if m.extenders, err = newExtenders([]schedulerconfig.Extender{*client}); err != nil {
 				t.Fatal(err)
@@ -140,7 +140,7 @@ func TestExtenders(t *testing.T) {
 		for _, n := range nodes {
 			m.nodeHandler().OnAdd(n, true)
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		add := func(name string) *corev1.Pod {
 			pod := testPod(name, "1")
 			pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
@@ -198,14 +198,14 @@ func TestIgnorableExtender(t *testing.T) {
 	c := newCluster(t)
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	m, _, stop := startPrepared(c, 10, func(m *mind) {
+	m, _, stop := startPrepared(c, 10, func(m *loop) {
 		m.extenders, _ = newExtenders([]schedulerconfig.Extender{
 			{URL: gone.URL, Filter: "filter", Timeout: time.Second, NamesOnly: true, Ignorable: true},
 		})
 	})
 	defer stop()
 	m.nodeHandler().OnAdd(testNode("n", "1"), true)
-	m.tell(context.Background(), synced(m))
+	m.submit(context.Background(), synced(m))
 	pod := testPod("p", "1")
 	c.add(m, pod)
 	eventually(t, "it is bound", func() bool { return c.where(pod) == "n" })

@@ -20,7 +20,7 @@ func TestHealthAfterAPause(t *testing.T) {
 		c.refuses = true
 		var hangs atomic.Bool
 		release := make(chan struct{})
-		m, _, stop := startPrepared(c, 10, func(m *mind) {
+		m, _, stop := startPrepared(c, 10, func(m *loop) {
 			m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 				if hangs.Load() {
 					<-release
@@ -30,7 +30,7 @@ func TestHealthAfterAPause(t *testing.T) {
 		})
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		c.add(m, testPod("p", "1"))
 		elapse(100 * time.Millisecond) // its bind is refused
 		m.nodeHandler().OnUpdate(testNode("n", "1"), testNode("n", "100m"))
@@ -57,13 +57,13 @@ func TestHealth(t *testing.T) {
 		if h.Synced() == nil {
 			t.Error("ready before the first lists")
 		}
-		m.tell(context.Background(), func(unit.Instant) { m.synced = true; h.synced.Store(true) })
+		m.submit(context.Background(), func(unit.Instant) { m.synced = true; h.synced.Store(true) })
 		elapse(time.Hour)
 		if h.Synced() != nil || h.Alive() != nil {
 			t.Errorf("waits for an hour: %v, %v", h.Synced(), h.Alive())
 		}
 		release := make(chan struct{})
-		m.tell(context.Background(), func(unit.Instant) { <-release })
+		m.submit(context.Background(), func(unit.Instant) { <-release })
 		elapse(stuckAfter + time.Second)
 		if h.Alive() == nil {
 			t.Error("alive, and one turn does not end")

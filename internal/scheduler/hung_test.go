@@ -96,14 +96,14 @@ func isClosed(gate chan struct{}) bool {
 
 // startHanging is start with an API that hangs.
 // startHanging is start with an API server that hangs.
-func startHanging(t *testing.T, limit int, h *hanging) (*mind, *record.FakeRecorder, func()) {
+func startHanging(t *testing.T, limit int, h *hanging) (*loop, *record.FakeRecorder, func()) {
 	h.cluster, h.sent = newCluster(t), map[string]bool{}
-	return startPrepared(h.cluster, limit, func(m *mind) { m.api = h })
+	return startPrepared(h.cluster, limit, func(m *loop) { m.api = h })
 }
 
 // TestNoSpinWhileSlotsAreTaken: while no decision may be made, a failed bind that is due does not make the loop spin.
 func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	m.synced = true
 	now := unit.Instant(time.Hour)
 	m.placer.NodeSeen(now, translate.PlacementNode(testNode("n", "4")))
@@ -141,7 +141,7 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "10"), true)
 		h.add(m, onNode(withPriority(testPod("low", "5"), 1), "n"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 5 {
 			h.add(m, withPriority(testPod(fmt.Sprint("p", i), "1"), 5))
 		}
@@ -172,7 +172,7 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 		m, _, stop := startHanging(t, 100, h)
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 30 {
 			h.add(m, testPod(fmt.Sprint("p", i), "1"))
 		}
@@ -202,7 +202,7 @@ func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 		m, _, stop := startHanging(t, 100, h)
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		for i := range 30 {
 			h.add(m, testPod(fmt.Sprint("p", i), "1"))
 		}
@@ -234,7 +234,7 @@ func TestExLeaderWritesNothing(t *testing.T) {
 		m.o.Leads = leads.Load
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		h.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		h.add(m, withPriority(testPod("high", "1"), 10))
 		elapse(time.Second) // the victim is being marked
 		leads.Store(false)

@@ -62,7 +62,7 @@ func TestKeptPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	profiles := []corescheduler.Profile{{Name: DefaultName}}
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	store, controller := client.Informer(kube.Pods, kube.Selection{Keep: KeepPod}, m.podHandler())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // before the server closes, which waits for the watch

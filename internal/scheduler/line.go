@@ -7,23 +7,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// lines order the binds of pods that get CPUs, memory or devices from the node's agent (Decision.Berth). What the agent
-// assigns to one pod depends on the pods before it, and the scheduling loop decided in the order of its decisions. So
-// such a bind is sent only when the binds before it were answered, and while it is in flight, no other bind in the line
-// is sent. Binds of pods that request such resources but get none (as all do on nodes whose agent reports no NUMA
-// nodes) do not affect each other: they are sent at once, any number of them, but after a bind that gets something.
+// nodeBinds order the binds of pods that get CPUs, memory or devices from the node's agent (Decision.Berth). What the
+// agent assigns to one pod depends on the pods before it, and the scheduling loop decided in the order of its
+// decisions. So such a bind is sent only when the binds before it were answered, and while it is in flight, no other
+// bind in the line is sent. Binds of pods that request such resources but get none (as all do on nodes whose agent
+// reports no NUMA nodes) do not affect each other: they are sent at once, any number of them, but after a bind that
+// gets something.
 //
 // If a bind fails, the decisions for those behind it were made on a wrong assumption: they are withdrawn and the pods
 // are placed again, after the back-off of a failed bind. This is rare. It is better that a pod waits for a second than
 // that its node rejects it.
-type lines map[string]*line
+type nodeBinds map[string]*bindLine
 
-// line is the binds to one node. It exists while such a bind is in flight.
-type line struct {
-	flying int  // binds in flight
-	alone  bool // the one in flight gets something, so no other may be sent
+// bindLine is the binds to one node. It exists while such a bind is in flight.
+type bindLine struct {
+	inFlight int  // binds in flight
+	alone    bool // the one in flight gets something, so no other may be sent
 	// Binds that wait.
-	behind []placed
+	waiting []placed
 }
 
 // placed is a decision to be carried out.
@@ -40,8 +41,8 @@ type flight struct {
 	by        corescheduler.Pod // the preemptor, if it was withdrawn
 }
 
-// mayGo waits until no status patch about p is in progress. It returns false if ctx ended.
-func (p *placed) mayGo(ctx context.Context) bool {
+// awaitPatch waits until no status patch about p is in progress. It returns false if ctx ended.
+func (p *placed) awaitPatch(ctx context.Context) bool {
 	if p.after == nil {
 		return true
 	}
@@ -56,48 +57,48 @@ func (p *placed) mayGo(ctx context.Context) bool {
 }
 
 // enter adds p to the line of its node, and reports whether it may be sent at once.
-func (l lines) enter(p placed) bool {
+func (l nodeBinds) enter(p placed) bool {
 	if p.Pod.NUMA == nil {
 		return true
 	}
 	at := l[p.Node]
 	if at == nil {
-		at = &line{}
+		at = &bindLine{}
 		l[p.Node] = at
 	}
-	if len(at.behind) > 0 || !at.begin(p) {
-		at.behind = append(at.behind, p)
+	if len(at.waiting) > 0 || !at.begin(p) {
+		at.waiting = append(at.waiting, p)
 		return false
 	}
 	return true
 }
 
 // begin counts p as in flight, if it may be sent together with those in flight.
-func (at *line) begin(p placed) bool {
+func (at *bindLine) begin(p placed) bool {
 	gets := p.Berth != nil
-	if at.flying > 0 && (gets || at.alone) {
+	if at.inFlight > 0 && (gets || at.alone) {
 		return false
 	}
-	at.flying++
+	at.inFlight++
 	at.alone = gets
 	return true
 }
 
 // leave ends the bind of p. It returns the binds that may be sent now, or those that must be withdrawn.
-func (l lines) leave(p placed, o corescheduler.Outcome) (next, withdrawn []placed) {
+func (l nodeBinds) leave(p placed, o corescheduler.Outcome) (next, withdrawn []placed) {
 	if p.Pod.NUMA == nil {
 		return nil, nil
 	}
 	at := l[p.Node]
-	at.flying--
+	at.inFlight--
 	if o != corescheduler.BindDone {
-		withdrawn, at.behind = at.behind, nil
+		withdrawn, at.waiting = at.waiting, nil
 	}
-	for len(at.behind) > 0 && at.begin(at.behind[0]) {
-		next = append(next, at.behind[0])
-		at.behind[0], at.behind = placed{}, at.behind[1:]
+	for len(at.waiting) > 0 && at.begin(at.waiting[0]) {
+		next = append(next, at.waiting[0])
+		at.waiting[0], at.waiting = placed{}, at.waiting[1:]
 	}
-	if at.flying == 0 {
+	if at.inFlight == 0 {
 		delete(l, p.Node)
 	}
 	return next, withdrawn

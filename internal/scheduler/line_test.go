@@ -109,7 +109,7 @@ func TestPinnedPodsAreNeverRefused(t *testing.T) {
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 			api.add(m, pod)
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(5 * time.Minute)
 		if m.binding != 0 || len(m.lines) > 0 {
 			t.Errorf("%d binds are on their way, %d nodes have a line; want none", m.binding, len(m.lines))
@@ -162,7 +162,7 @@ func newNUMANode(t *testing.T, name string) *numaNode {
 // when it has succeeded, and those behind it are withdrawn when it has failed. Other nodes, and other pods, do not
 // wait.
 func TestLines(t *testing.T) {
-	l := lines{}
+	l := nodeBinds{}
 	first, others := pinned("first", "n"), []placed{pinned("second", "n"), pinned("third", "n"), pinned("fourth", "n")}
 	if !l.enter(first) || !l.enter(pinned("elsewhere", "m")) {
 		t.Error("the first to a node waits")
@@ -180,7 +180,7 @@ func TestLines(t *testing.T) {
 		t.Fatalf("after a bind goes %v, withdrawn %v", next, withdrawn)
 	}
 	for _, outcome := range []corescheduler.Outcome{corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn} {
-		l := lines{}
+		l := nodeBinds{}
 		for _, p := range others {
 			l.enter(p)
 		}
@@ -217,7 +217,7 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 		}
 		return out
 	}
-	l := lines{}
+	l := nodeBinds{}
 	for _, name := range []string{"a", "b", "c"} {
 		if !l.enter(asking(name, "n")) {
 			t.Errorf("%s waits", name)
@@ -270,7 +270,7 @@ func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 			c.add(m, pod)
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(time.Minute)
 		slow.counts.Lock()
 		defer slow.counts.Unlock()
@@ -324,7 +324,7 @@ func TestReportsThatGo(t *testing.T) {
 				h := m.reportHandler(context.Background())
 				m.nodeHandler().OnAdd(testNode("n", "15"), true)
 				h.OnAdd(report, true)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				pod := testPod("p", "1")
 				own := corev1.ResourceList{ // more CPUs than a NUMA node has
 					corev1.ResourceCPU: resource.MustParse("10"), corev1.ResourceMemory: resource.MustParse("1Gi"),

@@ -21,7 +21,7 @@ type Metrics struct {
 	untilPlaced  *prometheus.HistogramVec // by tries
 	preemptions  prometheus.Counter
 	victims      prometheus.Histogram
-	heard        *prometheus.HistogramVec // by event
+	eventTime    *prometheus.HistogramVec // by event
 	points       *prometheus.HistogramVec // by extension point, status, profile
 	evictions    *prometheus.CounterVec   // by result
 	evictionTime *prometheus.HistogramVec // the same
@@ -31,7 +31,7 @@ type Metrics struct {
 	flushed      prometheus.Counter
 
 	mu      sync.Mutex
-	ask     func() (census, bool) // asks the scheduling loop; nil: no scheduler is running
+	ask     func() (loopState, bool) // asks the scheduling loop; nil: no scheduler is running
 	pending *prometheus.Desc
 	cache   *prometheus.Desc
 	by      *prometheus.Desc // pods by the plugin that rejected them
@@ -39,8 +39,8 @@ type Metrics struct {
 	queued  *prometheus.Desc // requests to the API server
 }
 
-// census is the numbers that the scheduling loop has at one moment.
-type census struct {
+// loopState is the numbers that the scheduling loop has at one moment.
+type loopState struct {
 	pending              map[string]int
 	nodes, pods, assumed int
 	rejected             map[rejection]int // pods by the plugin that rejected them
@@ -98,53 +98,53 @@ func NewMetrics() *Metrics {
 			append(doubled(0.000004, 4, 4), doubled(0.001, 2, 15)...),
 			"Seconds of a decision")),
 		tries: prometheus.NewHistogram(spreads("pod_scheduling_attempts", doubled(1, 2, 5),
-			"Attempts that it took to place a pod")),
+			"Attempts per placed pod")),
 		untilPlaced: prometheus.NewHistogramVec(spreads("pod_scheduling_sli_duration_seconds", doubled(0.01, 2, 20),
 			"Seconds from when a pod was first seen pending until it was bound"),
 			[]string{"attempts"}),
 		preemptions: prometheus.NewCounter(counts("preemption_attempts_total",
-			"Attempts to make room for a pod by eviction")),
+			"Attempts to preempt pods")),
 		victims: prometheus.NewHistogram(spreads("preemption_victims", doubled(1, 2, 7),
-			"Pods evicted to make room for one")),
-		heard: prometheus.NewHistogramVec(spreads("event_handling_duration_seconds", doubled(0.0001, 2, 12),
-			"Seconds that it took to take up one change in the cluster"),
+			"Victims per preemption")),
+		eventTime: prometheus.NewHistogramVec(spreads("event_handling_duration_seconds", doubled(0.0001, 2, 12),
+			"Seconds that the scheduling loop took for one change in the cluster"),
 			[]string{"event"}),
 		points: prometheus.NewHistogramVec(spreads("framework_extension_point_duration_seconds", doubled(0.0001, 2, 12),
-			"Seconds of PreBind, what is written of volumes, and of Bind"),
+			"Seconds of PreBind (volume plans) and of Bind"),
 			[]string{"extension_point", "status", "profile"}),
 		evictions: prometheus.NewCounterVec(counts("preemption_goroutines_execution_total",
 			"Times that the victims of one preemption were evicted"),
 			[]string{"result"}),
 		evictionTime: prometheus.NewHistogramVec(spreads("preemption_goroutines_duration_seconds", doubled(0.01, 2, 20),
-			"Seconds that it took to ask for the end of the victims of one preemption"),
+			"Seconds that it took to send the evictions of one preemption"),
 			[]string{"result"}),
 		calls: prometheus.NewCounterVec(counts("async_api_call_execution_total",
 			"Binds and status patches sent"),
 			[]string{"call_type", "result"}),
 		callTime: prometheus.NewHistogramVec(spreads("async_api_call_execution_duration_seconds", doubled(0.001, 2, 15),
-			"Seconds of a bind or status patch, with its wait for a turn"),
+			"Seconds of a bind or status patch, with its time in the throttle's queue"),
 			[]string{"call_type", "result"}),
 		volumeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "scheduler_volume", Name: "scheduling_stage_error_total",
-			Help: "Times that what pods need of volumes could not be had",
+			Help: "Volume plans that failed",
 		}, []string{"operation"}),
 		flushed: prometheus.NewCounter(counts("pod_scheduled_after_flush_total",
-			"Pods placed that no event had woken, and that only a look after a long wait found: always 0, or a bug")),
+			"Pods placed that only the periodic check of waiting pods found, although they fit: above 0 indicates a bug")),
 		by: asked("unschedulable_pods",
-			"Pods that fit nowhere, by each plugin that rejected a node for them", "plugin", "profile"),
+			"Unschedulable pods, by each plugin that rejected a node for them", "plugin", "profile"),
 		busy: asked("goroutines",
-			"Binds on their way, and those that wait for a slot", "operation"),
+			"Binds in flight, and those that wait for a slot", "operation"),
 		queued: asked("pending_async_api_calls",
 			"Binds and status patches that wait", "call_type"),
 		pending: asked("pending_pods",
 			"Pending pods by queue: active, backoff, unschedulable or gated", "queue"),
 		cache: asked("cache_size",
-			"What is counted: nodes, pods on them, and of these the assumed ones", "type"),
+			"Nodes, pods on nodes, and the assumed ones among these", "type"),
 	}
 	m.Registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.attempts, m.attemptTime, m.decisionTime, m.tries, m.untilPlaced, m.preemptions, m.victims,
-		m.heard, m.points, m.evictions, m.evictionTime, m.calls, m.callTime, m.volumeErrors, m.flushed, m)
+		m.eventTime, m.points, m.evictions, m.evictionTime, m.calls, m.callTime, m.volumeErrors, m.flushed, m)
 	return m
 }
 
@@ -189,7 +189,7 @@ func (m *Metrics) bound(attempts int, waited time.Duration) {
 }
 
 // count sets the function that returns the census when metrics are collected.
-func (m *Metrics) count(ask func() (census, bool)) {
+func (m *Metrics) count(ask func() (loopState, bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ask = ask

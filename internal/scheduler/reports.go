@@ -23,8 +23,8 @@ const servedRetry = time.Minute
 
 // followReports watches the agents' reports of their NUMA nodes. The returned function reports whether the first list
 // was delivered, or there is none to wait for.
-func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
-	const otherwise = "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them"
+func (m *loop) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
+	const otherwise = "the API server serves no reports of NUMA nodes: pods are placed without them"
 	return whereServed(ctx, client, kube.Topologies, otherwise, func() cache.Controller {
 		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
 		return watch
@@ -77,21 +77,21 @@ func trimReport(obj runtime.Object) {
 
 // reportHandler translates reports into facts, in the informer's goroutine. A report that cannot be decoded counts as
 // absent: the node is then judged without NUMA nodes, as upstream judges all.
-func (m *mind) reportHandler(ctx context.Context) cache.ResourceEventHandler {
+func (m *loop) reportHandler(ctx context.Context) cache.ResourceEventHandler {
 	var decoder topology.Decoder
 	gone := func(name string) {
-		m.tell(ctx, func(now unit.Instant) { m.placer.ReportGone(now, name) })
+		m.submit(ctx, func(now unit.Instant) { m.placer.ReportGone(now, name) })
 	}
 	seen := func(o *topology.Object) {
 		n, err := decoder.Decode(o)
 		if err != nil {
 			if !errors.Is(err, topology.ErrForeign) {
-				slog.Warn("report of NUMA nodes left out", "node", o.Name, "err", err)
+				slog.Warn("invalid report of NUMA nodes ignored", "node", o.Name, "err", err)
 			}
 			gone(o.Name)
 			return
 		}
-		m.tell(ctx, func(now unit.Instant) { m.placer.ReportSeen(now, o.Name, n.State) })
+		m.submit(ctx, func(now unit.Instant) { m.placer.ReportSeen(now, o.Name, n.State) })
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { seen(obj.(*topology.Object)) },

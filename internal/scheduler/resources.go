@@ -56,7 +56,7 @@ func (p *PodResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !p.busy.TryLock() {
-		http.Error(w, "another request for this is being answered: ask again", http.StatusServiceUnavailable)
+		http.Error(w, "another request for these metrics is being served: try again later", http.StatusServiceUnavailable)
 		return
 	}
 	defer p.busy.Unlock()

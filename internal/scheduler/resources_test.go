@@ -93,18 +93,18 @@ func TestMetricsOfTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.protects = true
-		mind, _, stop := start(c, 16)
+		l, _, stop := start(c, 16)
 		defer stop()
-		mind.o.Metrics = m
-		m.count(func() (census, bool) { return mind.count(context.Background()) })
-		mind.nodeHandler().OnAdd(testNode("n", "1"), true)
+		l.o.Metrics = m
+		m.count(func() (loopState, bool) { return l.count(context.Background()) })
+		l.nodeHandler().OnAdd(testNode("n", "1"), true)
 		cordoned := testNode("cordoned", "1")
 		cordoned.Spec.Unschedulable = true
-		mind.nodeHandler().OnAdd(cordoned, true)
-		c.add(mind, onNode(withPriority(testPod("low", "1"), 1), "n"))
-		mind.tell(context.Background(), synced(mind))
+		l.nodeHandler().OnAdd(cordoned, true)
+		c.add(l, onNode(withPriority(testPod("low", "1"), 1), "n"))
+		l.submit(context.Background(), synced(l))
 		high := withPriority(testPod("high", "1"), 10)
-		c.add(mind, high)
+		c.add(l, high)
 		elapse(time.Minute)
 		if count("NodeResourcesFit") != 1 || count("NodeUnschedulable") != 1 {
 			t.Errorf("%v and %v pods rejected, want one by each", count("NodeResourcesFit"), count("NodeUnschedulable"))
@@ -119,7 +119,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 				t.Errorf("%s: %v", name, got)
 			}
 		}
-		mind.podHandler().OnDelete(high)
+		l.podHandler().OnDelete(high)
 		synctest.Wait()
 		if count("NodeResourcesFit") != 0 {
 			t.Error("counted, and gone")
@@ -129,9 +129,9 @@ func TestMetricsOfTrouble(t *testing.T) {
 
 // TestFlushedIsCounted: a pod that only the check of long-waiting pods found is counted when it is bound.
 func TestFlushedIsCounted(t *testing.T) {
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	for _, flushed := range []bool{true, false} {
-		m.settle(2, placed{Decision: corescheduler.Decision{Node: "n", Flushed: flushed}, began: 1}, corescheduler.BindDone)
+		m.bindEnded(2, placed{Decision: corescheduler.Decision{Node: "n", Flushed: flushed}, began: 1}, corescheduler.BindDone)
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 1 {
 		t.Errorf("%v counted, want one", n)

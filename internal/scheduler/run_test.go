@@ -301,7 +301,7 @@ func TestRunAsksBeforeItWrites(t *testing.T) {
 		}
 		w.mu.Unlock()
 		deposed.Store(false) // as after a suspend: the Lease was renewed
-		elapse(againMax + time.Second)
+		elapse(retryMax + time.Second)
 		w.eachBoundOnce(2)
 		if why := w.why("big"); !strings.Contains(why, "Insufficient cpu") {
 			t.Errorf("the big pod knows: %s", why)
@@ -339,7 +339,7 @@ func TestRunAsksBeforeItSends(t *testing.T) {
 			t.Errorf("%d writes were sent before, %d after", before, after-before)
 		}
 		deposed.Store(false)
-		elapse(againMax + time.Second)
+		elapse(retryMax + time.Second)
 		w.eachBoundOnce(21)
 	})
 }

@@ -72,9 +72,9 @@ const (
 	// hungAfter is for how long all slots must be taken without any bind being answered before the loop decides ahead.
 	// Chosen: ten times what a busy server takes.
 	hungAfter = time.Second
-	// tellingMax is how long the scheduler may take to send the last Events when it is stopped. Chosen: within the
+	// lastEventsMax is how long the scheduler may take to send the last Events when it is stopped. Chosen: within the
 	// remaining time of a Lease and of a usual termination grace period; the next leader waits for it.
-	tellingMax = 3 * time.Second
+	lastEventsMax = 3 * time.Second
 	// aheadMax is for how many pods it decides ahead. Chosen: what a server processes in some seconds when it is
 	// available again. So old are the decisions then; each takes about 1 KiB.
 	aheadMax = 4096
@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) error {
 	telling, hush := context.WithCancel(context.WithoutCancel(ctx))
 	defer hush()
 	recorders := kube.NewRecorders(telling, events)
-	m := newMind(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
+	m := newLoop(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
 	if m.extenders, err = newExtenders(o.Extenders); err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
@@ -140,7 +140,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	pods, podWatch := bursts.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Keep: KeepPod}, m.podHandler())
 	nodes, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
-	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
+	o.Metrics.count(func() (loopState, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p corescheduler.Pod) *corev1.Pod { return podIn(pods, p) }
 	m.node = func(name string) *corev1.Node {
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) error {
 		node, _ := obj.(*corev1.Node)
 		return node
 	}
-	watches := append(append(m.lesserWatches(o.Client), m.storageWatches(o.Client)...), podWatch, nodeWatch)
+	watches := append(append(m.otherWatches(o.Client), m.storageWatches(o.Client)...), podWatch, nodeWatch)
 	synced := make([]cache.InformerSynced, len(watches), len(watches)+2)
 	for i, w := range watches {
 		synced[i] = w.HasSynced
@@ -157,11 +157,11 @@ func Run(ctx context.Context, o Options) error {
 	synced = append(synced, m.followReports(ctx, o.Client), m.followClasses(ctx, o.Client))
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
-			m.tell(ctx, func(unit.Instant) { m.synced = true; m.o.Health.synced.Store(true) })
+			m.submit(ctx, func(unit.Instant) { m.synced = true; m.o.Health.synced.Store(true) })
 		}
 	}()
 	m.run(ctx)
-	recorders.Settle(tellingMax)
+	recorders.Settle(lastEventsMax)
 	return nil
 }
 
@@ -199,18 +199,18 @@ func podIn(store cache.Store, p corescheduler.Pod) *corev1.Pod {
 // A fact changes the Placer. It runs on the goroutine of the scheduling loop.
 type fact func(now unit.Instant)
 
-// mind is the scheduling loop: the one goroutine that owns the Placer.
+// loop is the scheduling loop: the one goroutine that owns the Placer.
 // Set before run, and not changed by it. Other goroutines may call the functions and use the queues.
-type mind struct {
-	o         Options
-	api       api
-	recorder  func(profile string) record.EventRecorder
-	lookUp    func(corescheduler.Pod) *corev1.Pod
-	failures  *latest[corescheduler.PodID, failure]
-	evictions *latest[corescheduler.PodID, eviction] // by preemptor
-	questions *latest[corescheduler.PodID, question]
-	extenders []*extender
-	node      func(name string) *corev1.Node // returns the whole object, for extenders
+type loop struct {
+	o                Options
+	api              api
+	recorder         func(profile string) record.EventRecorder
+	lookUp           func(corescheduler.Pod) *corev1.Pod
+	failures         *workQueue[corescheduler.PodID, failure]
+	evictions        *workQueue[corescheduler.PodID, eviction] // by preemptor
+	extenderRequests *workQueue[corescheduler.PodID, extenderRequest]
+	extenders        []*extender
+	node             func(name string) *corev1.Node // returns the whole object, for extenders
 
 	// facts are the facts that wait for the loop. All other goroutines use this channel to reach the fields below.
 	facts  chan fact
@@ -220,15 +220,15 @@ type mind struct {
 	// synced says that all first lists have arrived.
 	synced   bool
 	binding  int          // binds and writes of volume plans that are in flight, wait in a line, or are in held
-	held     []placed     // decided ahead, to be sent when a slot is free
+	ahead    []placed     // decided ahead, to be sent when a slot is free
 	answered unit.Instant // when a slot was last free, or a bind last answered
 	// The binds to nodes where order matters.
-	lines    lines
+	lines    nodeBinds
 	flights  map[corescheduler.PodID]*flight // decisions being carried out that were not withdrawn
 	classes  deviceClasses
 	rejected map[corescheduler.PodID]rejected // the pods that fit nowhere, with the plugins that rejected them
 	// pods whose bind was not answered, until the watch or another bind shows the outcome
-	unsure map[corescheduler.PodID]placed
+	unknownBinds map[corescheduler.PodID]placed
 }
 
 // rejected is what metrics report about a pod that fits nowhere.
@@ -241,35 +241,35 @@ type rejected struct {
 // is behind; a shorter one makes watches wait sooner.
 const factsMax = 1024
 
-func newMind(o Options, a api, recorder func(profile string) record.EventRecorder) *mind {
+func newLoop(o Options, a api, recorder func(profile string) record.EventRecorder) *loop {
 	if o.Leads == nil {
 		o.Leads = func() bool { return true }
 	}
 	if o.Health == nil {
 		o.Health = NewHealth()
 	}
-	return &mind{
-		o:         o,
-		api:       a,
-		recorder:  recorder,
-		lookUp:    func(corescheduler.Pod) *corev1.Pod { return nil },
-		failures:  newLatest[corescheduler.PodID, failure](),
-		evictions: newLatest[corescheduler.PodID, eviction](),
-		questions: newLatest[corescheduler.PodID, question](),
-		facts:     make(chan fact, factsMax),
-		clock:     clock.New(),
+	return &loop{
+		o:                o,
+		api:              a,
+		recorder:         recorder,
+		lookUp:           func(corescheduler.Pod) *corev1.Pod { return nil },
+		failures:         newWorkQueue[corescheduler.PodID, failure](),
+		evictions:        newWorkQueue[corescheduler.PodID, eviction](),
+		extenderRequests: newWorkQueue[corescheduler.PodID, extenderRequest](),
+		facts:            make(chan fact, factsMax),
+		clock:            clock.New(),
 		placer: corescheduler.New(corescheduler.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
 		}),
-		lines:    lines{},
-		flights:  map[corescheduler.PodID]*flight{},
-		rejected: map[corescheduler.PodID]rejected{},
-		unsure:   map[corescheduler.PodID]placed{},
+		lines:        nodeBinds{},
+		flights:      map[corescheduler.PodID]*flight{},
+		rejected:     map[corescheduler.PodID]rejected{},
+		unknownBinds: map[corescheduler.PodID]placed{},
 	}
 }
 
 // nameFor returns the name of the profile that places a pod, for Events and conditions.
-func (m *mind) nameFor(p corescheduler.Pod) string {
+func (m *loop) nameFor(p corescheduler.Pod) string {
 	if m.answersTo(p.Profile) {
 		return p.Profile
 	}
@@ -277,21 +277,21 @@ func (m *mind) nameFor(p corescheduler.Pod) string {
 }
 
 // recorderFor returns the recorder for Events about a pod, or about other pods because of it.
-func (m *mind) recorderFor(p corescheduler.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
+func (m *loop) recorderFor(p corescheduler.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
 
-// tell hands a fact to the scheduling loop. It blocks while factsMax facts wait.
-func (m *mind) tell(ctx context.Context, f fact) {
+// submit hands a fact to the scheduling loop. It blocks while factsMax facts wait.
+func (m *loop) submit(ctx context.Context, f fact) {
 	select {
 	case m.facts <- f:
 	case <-ctx.Done():
 	}
 }
 
-func (m *mind) run(ctx context.Context) {
+func (m *loop) run(ctx context.Context) {
 	go m.failures.run(ctx, failureWriters, m.writeFailure)
 	go m.evictions.run(ctx, evictors, m.evictAll)
 	if len(m.extenders) > 0 {
-		go m.questions.run(ctx, askers, m.askExtenders)
+		go m.extenderRequests.run(ctx, extenderWorkers, m.askExtenders)
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -299,9 +299,9 @@ func (m *mind) run(ctx context.Context) {
 	reported := false
 	for {
 		m.o.Health.begins()
-		m.hearAll()
-		m.settleVolumes(ctx)
-		m.sendHeld(ctx)
+		m.applyFacts()
+		m.bindWithVolumes(ctx)
+		m.sendAhead(ctx)
 		if m.synced && !reported {
 			reported = true
 			slog.Info("scheduler has its first lists", "after", m.clock.Now().Sub(clock.Start).Round(time.Millisecond),
@@ -327,7 +327,7 @@ func (m *mind) run(ctx context.Context) {
 }
 
 // mayPlace reports whether a decision may be made now.
-func (m *mind) mayPlace(now unit.Instant) bool {
+func (m *loop) mayPlace(now unit.Instant) bool {
 	switch {
 	case !m.synced:
 		return false
@@ -340,7 +340,7 @@ func (m *mind) mayPlace(now unit.Instant) bool {
 
 // wakeAt returns when the loop must run again if no fact arrives; zero: never. While no decision may be made, it is not
 // the time when a pod becomes ready, because that pod could not be placed.
-func (m *mind) wakeAt(now unit.Instant) unit.Instant {
+func (m *loop) wakeAt(now unit.Instant) unit.Instant {
 	switch {
 	case !m.synced:
 		return 0
@@ -353,26 +353,26 @@ func (m *mind) wakeAt(now unit.Instant) unit.Instant {
 	return now.Add(hungAfter)
 }
 
-// sendHeld sends decisions that were made ahead, as far as slots are free.
-func (m *mind) sendHeld(ctx context.Context) {
-	for len(m.held) > 0 && m.binding-len(m.held) < m.o.BindsInFlight {
-		p := m.held[0]
-		m.held[0], m.held = placed{}, m.held[1:]
+// sendAhead sends decisions that were made ahead, as far as slots are free.
+func (m *loop) sendAhead(ctx context.Context) {
+	for len(m.ahead) > 0 && m.binding-len(m.ahead) < m.o.BindsInFlight {
+		p := m.ahead[0]
+		m.ahead[0], m.ahead = placed{}, m.ahead[1:]
 		m.send(ctx, p)
 	}
 }
 
 // count gets the census from the loop, between two decisions.
-func (m *mind) count(ctx context.Context) (c census, ok bool) {
-	answer := make(chan census, 1)
-	m.tell(ctx, func(unit.Instant) {
-		c := census{pending: m.placer.Pending(), rejected: map[rejection]int{}, binding: m.binding}
+func (m *loop) count(ctx context.Context) (c loopState, ok bool) {
+	answer := make(chan loopState, 1)
+	m.submit(ctx, func(unit.Instant) {
+		c := loopState{pending: m.placer.Pending(), rejected: map[rejection]int{}, binding: m.binding}
 		for _, r := range m.rejected {
 			for _, plugin := range r.by.Plugins() {
 				c.rejected[rejection{plugin, r.profile}]++
 			}
 		}
-		c.calls = map[string]int{callStatus: m.failures.waiting(), callBind: len(m.held)}
+		c.calls = map[string]int{callStatus: m.failures.waiting(), callBind: len(m.ahead)}
 		c.nodes, c.pods, c.assumed = m.placer.Sizes()
 		answer <- c
 	})
@@ -384,8 +384,8 @@ func (m *mind) count(ctx context.Context) (c census, ok bool) {
 	}
 }
 
-// hearAll applies every waiting fact, so that the next decision uses it.
-func (m *mind) hearAll() {
+// applyFacts applies every waiting fact, so that the next decision uses it.
+func (m *loop) applyFacts() {
 	for {
 		select {
 		case f := <-m.facts:
@@ -397,14 +397,14 @@ func (m *mind) hearAll() {
 }
 
 // placeOne makes one decision and carries it out. It returns false if no pod is ready.
-func (m *mind) placeOne(ctx context.Context) bool {
+func (m *loop) placeOne(ctx context.Context) bool {
 	began := m.clock.Now()
 	d, ok := m.placer.Next(began)
 	if !ok {
 		return false
 	}
-	if d.Asked != nil || d.Offers != nil {
-		m.questions.put(d.Pod.ID, question{pod: d.Pod, nodes: d.Asked, offers: d.Offers, why: d.Failure, began: began})
+	if d.ExtenderNodes != nil || d.ExtenderCandidates != nil {
+		m.extenderRequests.put(d.Pod.ID, extenderRequest{pod: d.Pod, nodes: d.ExtenderNodes, candidates: d.ExtenderCandidates, why: d.Failure, began: began})
 		return true
 	}
 	took := m.clock.Now().Sub(began)
@@ -412,16 +412,16 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	if d.Failure != nil {
 		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
 		m.rejected[d.Pod.ID] = rejected{d.Failure.Rejected, d.Pod.Profile}
-		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name,
+		slog.Debug("pod unschedulable", "pod", d.Pod.Namespace+"/"+d.Pod.Name,
 			"attempt", d.Attempt, "reason", d.Failure, "took", took)
-		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
+		m.reportFailure(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
 		if d.Preemption != nil || d.Failure.Preemption != "" {
 			m.o.Metrics.preemptions.Inc()
 		}
 		if d.Preemption != nil {
 			m.o.Metrics.victims.Observe(float64(len(d.Preemption.Victims)))
-			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node,
-				"victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
+			slog.Info("preempting", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node,
+				"victims", len(d.Preemption.Victims), "pdb_violations", d.Preemption.Violations)
 			m.makeRoom(d)
 		}
 		return true
@@ -430,9 +430,9 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		"feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	delete(m.rejected, d.Pod.ID)
 	m.evictions.withdraw(d.Pod.ID)
-	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID), flight: m.launch(d.Pod.ID)}
+	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID), flight: m.startFlight(d.Pod.ID)}
 	if m.binding++; m.binding > m.o.BindsInFlight {
-		m.held = append(m.held, p)
+		m.ahead = append(m.ahead, p)
 	} else {
 		m.send(ctx, p)
 	}
@@ -440,7 +440,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 }
 
 // send begins to carry out a placement.
-func (m *mind) send(ctx context.Context, p placed) {
+func (m *loop) send(ctx context.Context, p placed) {
 	if p.Volumes != nil {
 		go m.writeVolumes(ctx, p)
 	} else if m.lines.enter(p) {
@@ -449,9 +449,9 @@ func (m *mind) send(ctx context.Context, p placed) {
 }
 
 // bind runs in its own goroutine; the outcome returns to the loop as a fact.
-func (m *mind) bind(ctx context.Context, p placed) {
+func (m *loop) bind(ctx context.Context, p placed) {
 	ctx = kube.Withdrawable(ctx, p.withdrawn)
-	if !p.mayGo(ctx) {
+	if !p.awaitPatch(ctx) {
 		return
 	}
 	outcome, err := corescheduler.BindRefused, kube.ErrNotLeading
@@ -470,35 +470,35 @@ func (m *mind) bind(ctx context.Context, p placed) {
 			m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
 		}
 	}
-	m.tell(ctx, func(now unit.Instant) {
+	m.submit(ctx, func(now unit.Instant) {
 		m.answered = now
-		m.settle(now, p, outcome)
+		m.bindEnded(now, p, outcome)
 		m.reportBind(p.Decision, outcome, err)
 		next, withdrawn := m.lines.leave(p, outcome)
 		for _, n := range next {
 			go m.bind(ctx, n)
 		}
 		for _, w := range withdrawn {
-			slog.Debug("bind withdrawn: the one before it to the node failed",
+			slog.Debug("bind withdrawn: an earlier bind to the node failed",
 				"pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
-			m.settle(now, w, corescheduler.BindRefused)
+			m.bindEnded(now, w, corescheduler.BindRefused)
 		}
 	})
 }
 
 // Forgotten is the log message for a pod that no event made active although it fits, which is an error in this program.
 // Tests and benchmarks look for it.
-const Forgotten = "a pod had been forgotten: no event that helped it was seen, please report this"
+const Forgotten = "a pod waited although it fit: no event made it active, please report this"
 
-// settle records the outcome of a bind.
-func (m *mind) settle(now unit.Instant, p placed, outcome corescheduler.Outcome) {
+// bindEnded records the outcome of a bind.
+func (m *loop) bindEnded(now unit.Instant, p placed, outcome corescheduler.Outcome) {
 	m.binding--
-	m.landed(p)
+	m.endFlight(p)
 	switch outcome {
 	case corescheduler.BindDone:
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
-		delete(m.unsure, p.Pod.ID)
-		m.isBound(now, p)
+		delete(m.unknownBinds, p.Pod.ID)
+		m.recordBound(now, p)
 	case corescheduler.BindWithdrawn:
 		m.o.Metrics.attempt(resultUnschedulable, p.Pod.Profile, now.Sub(p.began))
 		if pod := m.lookUp(p.Pod); pod != nil {
@@ -508,14 +508,14 @@ func (m *mind) settle(now unit.Instant, p placed, outcome corescheduler.Outcome)
 	default:
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
 		if outcome == corescheduler.BindLost {
-			m.hasNoAnswer(now, p)
+			m.outcomeUnknown(now, p)
 		}
 	}
 	m.placer.Bound(now, p.Pod, outcome)
 }
 
-// isBound records that a pod is bound as decided, in metrics and in an Event.
-func (m *mind) isBound(now unit.Instant, p placed) {
+// recordBound records that a pod is bound as decided, in metrics and in an Event.
+func (m *loop) recordBound(now unit.Instant, p placed) {
 	name := p.Pod.Namespace + "/" + p.Pod.Name
 	m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
 	if p.Flushed {
@@ -527,30 +527,30 @@ func (m *mind) isBound(now unit.Instant, p placed) {
 	}
 }
 
-// hasNoAnswer remembers a bind that may have succeeded, so that the Event is sent if it has. The watch may have shown
-// the outcome already.
-func (m *mind) hasNoAnswer(now unit.Instant, p placed) {
+// outcomeUnknown remembers a bind that may have succeeded, so that the Event is sent if it has. The watch may have
+// shown the outcome already.
+func (m *loop) outcomeUnknown(now unit.Instant, p placed) {
 	switch pod := m.lookUp(p.Pod); {
 	case pod == nil:
 	case pod.Spec.NodeName == "":
-		m.unsure[p.Pod.ID] = p
+		m.unknownBinds[p.Pod.ID] = p
 	default:
 		p.Node = pod.Spec.NodeName
-		m.isBound(now, p)
+		m.recordBound(now, p)
 	}
 }
 
-// isOn records that the watch shows the pod on a node. Binds to several nodes may have been tried.
-func (m *mind) isOn(now unit.Instant, id corescheduler.PodID, node string) {
-	if p, unsure := m.unsure[id]; unsure {
-		delete(m.unsure, id)
+// shownOn records that the watch shows the pod on a node. Binds to several nodes may have been tried.
+func (m *loop) shownOn(now unit.Instant, id corescheduler.PodID, node string) {
+	if p, unsure := m.unknownBinds[id]; unsure {
+		delete(m.unknownBinds, id)
 		p.Node = node
-		m.isBound(now, p)
+		m.recordBound(now, p)
 	}
 }
 
 // reportBind reports why a bind failed.
-func (m *mind) reportBind(d corescheduler.Decision, outcome corescheduler.Outcome, err error) {
+func (m *loop) reportBind(d corescheduler.Decision, outcome corescheduler.Outcome, err error) {
 	name := d.Pod.Namespace + "/" + d.Pod.Name
 	if outcome == corescheduler.BindDone {
 		return
@@ -560,7 +560,7 @@ func (m *mind) reportBind(d corescheduler.Decision, outcome corescheduler.Outcom
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
-		m.unplaced(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")
+		m.reportFailure(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")
 	}
 }
 
@@ -573,18 +573,18 @@ const (
 	conditionMax = 32768
 )
 
-// unplaced reports why a pod was not placed, as an Event and in the pod's condition.
-func (m *mind) unplaced(p corescheduler.Pod, reason, message, nominated string) {
+// reportFailure reports why a pod was not placed, as an Event and in the pod's condition.
+func (m *loop) reportFailure(p corescheduler.Pod, reason, message, nominated string) {
 	pod := m.lookUp(p)
 	if pod == nil {
 		return
 	}
-	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", cut(message, messageMax))
-	m.failures.put(p.ID, failure{pod: pod, reason: reason, message: cut(message, conditionMax), nominated: nominated})
+	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", truncate(message, messageMax))
+	m.failures.put(p.ID, failure{pod: pod, reason: reason, message: truncate(message, conditionMax), nominated: nominated})
 }
 
-// cut returns s, shortened to at most this many bytes, with a mark if it was.
-func cut(s string, most int) string {
+// truncate returns s, shortened to at most this many bytes, with a mark if it was.
+func truncate(s string, most int) string {
 	const more = " ..."
 	if len(s) <= most {
 		return s

@@ -32,7 +32,7 @@ func TestBurstThroughTrouble(t *testing.T) {
 		for i := range 400 {
 			c.add(m, testPod(fmt.Sprintf("p%d", i), "100m"))
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(2 * time.Minute)
 		perNode := map[string]int{}
 		for uid, pod := range c.pods {
@@ -41,10 +41,10 @@ func TestBurstThroughTrouble(t *testing.T) {
 				t.Errorf("%s bound %d times", uid, c.bound[uid])
 			}
 		}
-		m.tell(context.Background(), func(unit.Instant) {
-			if m.binding+len(m.flights)+len(m.held)+len(m.lines)+len(m.unsure)+len(m.rejected) > 0 {
+		m.submit(context.Background(), func(unit.Instant) {
+			if m.binding+len(m.flights)+len(m.ahead)+len(m.lines)+len(m.unknownBinds)+len(m.rejected) > 0 {
 				t.Errorf("all are bound, and it keeps %d binds, flights %v, held %v, lines %v, unsure %v, rejected %v",
-					m.binding, m.flights, m.held, m.lines, m.unsure, m.rejected)
+					m.binding, m.flights, m.ahead, m.lines, m.unknownBinds, m.rejected)
 			}
 		})
 		synctest.Wait()
@@ -73,7 +73,7 @@ func TestNothingBeforeTheLists(t *testing.T) {
 		if len(c.bound) != 0 {
 			t.Fatal("bound before the lists were complete")
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(time.Second)
 		if len(c.bound) != 1 {
 			t.Fatal("not bound after the lists were complete")
@@ -90,7 +90,7 @@ func TestFailureIsTold(t *testing.T) {
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("small", "1"), true)
 		c.add(m, testPod("big", "2"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(time.Second)
 		const want = "0/1 nodes are available: 1 Insufficient cpu. " +
 			"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
@@ -120,7 +120,7 @@ func TestOtherSchedulersPodsAreLeftAlone(t *testing.T) {
 		pod := testPod("p", "100m")
 		pod.Spec.SchedulerName = "other"
 		c.add(m, pod)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(time.Minute)
 		if len(c.bound) != 0 {
 			t.Error("bound a pod of another scheduler")
@@ -139,7 +139,7 @@ func TestOthersNominate(t *testing.T) {
 				m, _, stop := start(c, 10)
 				defer stop()
 				m.nodeHandler().OnAdd(testNode("small", "100m"), true)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				pod := testPod(fmt.Sprint("p", i), "1")
 				c.add(m, pod)
 				elapse(time.Second)
@@ -155,7 +155,7 @@ func TestOthersNominate(t *testing.T) {
 					show("")
 				}
 				begin, told := make(chan struct{}), make(chan struct{})
-				go m.tell(context.Background(), func(unit.Instant) { close(told); <-begin })
+				go m.submit(context.Background(), func(unit.Instant) { close(told); <-begin })
 				<-told
 				for _, name := range []string{"a", "b", "late", "c", "d"} { // before the next decision
 					m.nodeHandler().OnAdd(testNode(name, "4"), false)
@@ -192,7 +192,7 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 		}
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		c.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		high := withPriority(testPod("high", "1"), 10)
 		high.Spec.SchedulerName = "second"
 		c.add(m, high)
@@ -209,11 +209,11 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 // TestFactsWait: tell blocks while too many facts wait; none is dropped, and they stay in order.
 func TestFactsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+		m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
 		var heard []int
 		go func() {
 			for i := range 2 * factsMax {
-				m.tell(context.Background(), func(unit.Instant) { heard = append(heard, i) })
+				m.submit(context.Background(), func(unit.Instant) { heard = append(heard, i) })
 			}
 		}()
 		synctest.Wait()
@@ -221,7 +221,7 @@ func TestFactsWait(t *testing.T) {
 			t.Errorf("%d facts wait, want %d", len(m.facts), factsMax)
 		}
 		for range 3 {
-			m.hearAll()
+			m.applyFacts()
 			synctest.Wait()
 		}
 		if len(heard) != 2*factsMax || !slices.IsSorted(heard) {
@@ -234,7 +234,7 @@ func TestFactsWait(t *testing.T) {
 func TestBoundByAnother(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	o := Options{Metrics: NewMetrics(), Name: DefaultName}
-	m := newMind(o, nil, func(string) record.EventRecorder { return recorder })
+	m := newLoop(o, nil, func(string) record.EventRecorder { return recorder })
 	pod := testPod("p", "1")
 	m.lookUp = func(corescheduler.Pod) *corev1.Pod { return pod }
 	for _, q := range []struct {

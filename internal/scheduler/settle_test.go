@@ -21,10 +21,10 @@ import (
 )
 
 // idle is a scheduling loop that does not run, with its Events. pods are those that it can look up.
-func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
+func idle(pods ...*corev1.Pod) (*loop, *record.FakeRecorder) {
 	recorder := record.NewFakeRecorder(10)
 	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2, Profiles: []corescheduler.Profile{{Name: DefaultName}}}
-	m := newMind(o, nil, func(string) record.EventRecorder { return recorder })
+	m := newLoop(o, nil, func(string) record.EventRecorder { return recorder })
 	m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 		for _, pod := range pods {
 			if string(pod.UID) == string(p.ID) {
@@ -48,12 +48,12 @@ func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
 	for _, outcome := range []corescheduler.Outcome{
 		corescheduler.BindDone, corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn,
 	} {
-		m.settle(1, p, outcome)
+		m.bindEnded(1, p, outcome)
 		m.reportBind(p.Decision, outcome, context.DeadlineExceeded)
 	}
-	m.unplaced(p.Pod, corev1.PodReasonUnschedulable, "no room", "")
-	if len(recorder.Events) > 0 || len(m.unsure) > 0 || m.failures.waiting() > 0 {
-		t.Errorf("told: %s; %v are unsure, %d wait", <-recorder.Events, m.unsure, m.failures.waiting())
+	m.reportFailure(p.Pod, corev1.PodReasonUnschedulable, "no room", "")
+	if len(recorder.Events) > 0 || len(m.unknownBinds) > 0 || m.failures.waiting() > 0 {
+		t.Errorf("told: %s; %v are unsure, %d wait", <-recorder.Events, m.unknownBinds, m.failures.waiting())
 	}
 }
 
@@ -63,11 +63,11 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	pod := onNode(testPod("p", "1"), "other")
 	m, recorder := idle(pod)
 	p := decided(testPod("p", "1"))
-	m.settle(1, p, corescheduler.BindLost)
+	m.bindEnded(1, p, corescheduler.BindLost)
 	if len(recorder.Events) != 1 {
 		t.Fatalf("%d Events, want one: the watch does not show it again", len(recorder.Events))
 	}
-	m.isOn(1, p.Pod.ID, "other")
+	m.shownOn(1, p.Pod.ID, "other")
 	if len(recorder.Events) != 1 {
 		t.Fatalf("%d Events, want one", len(recorder.Events))
 	}
@@ -97,9 +97,9 @@ func TestBindsOfNoAnswer(t *testing.T) {
 			m, recorder := idle(pod)
 			p := decided(pod)
 			for _, outcome := range q.outcomes {
-				m.settle(1, p, outcome)
+				m.bindEnded(1, p, outcome)
 			}
-			m.isOn(1, p.Pod.ID, "other")
+			m.shownOn(1, p.Pod.ID, "other")
 			told := ""
 			for len(recorder.Events) > 0 {
 				told += <-recorder.Events + "\n"
@@ -108,8 +108,8 @@ func TestBindsOfNoAnswer(t *testing.T) {
 			if q.want != "" {
 				want = "Normal Scheduled Successfully assigned default/p " + q.want + "\n"
 			}
-			if told != want || len(m.unsure) > 0 {
-				t.Errorf("told %q, want %q; %d are unsure", told, want, len(m.unsure))
+			if told != want || len(m.unknownBinds) > 0 {
+				t.Errorf("told %q, want %q; %d are unsure", told, want, len(m.unknownBinds))
 			}
 		})
 	}
@@ -120,16 +120,16 @@ func TestBindsOfNoAnswer(t *testing.T) {
 func TestNoAnswerAndNoNews(t *testing.T) {
 	pod := testPod("p", "1")
 	m, recorder := idle(pod)
-	m.settle(1, decided(pod), corescheduler.BindLost)
+	m.bindEnded(1, decided(pod), corescheduler.BindLost)
 	m.podHandler().OnUpdate(pod, pod)
-	m.hearAll()
-	if len(recorder.Events) > 0 || len(m.unsure) != 1 {
-		t.Errorf("%d are unsure, and there are %d Events", len(m.unsure), len(recorder.Events))
+	m.applyFacts()
+	if len(recorder.Events) > 0 || len(m.unknownBinds) != 1 {
+		t.Errorf("%d are unsure, and there are %d Events", len(m.unknownBinds), len(recorder.Events))
 	}
 	m.podHandler().OnUpdate(pod, onNode(pod.DeepCopy(), "other"))
-	m.hearAll()
-	if len(recorder.Events) != 1 || len(m.unsure) > 0 {
-		t.Errorf("%d are unsure, and there are %d Events", len(m.unsure), len(recorder.Events))
+	m.applyFacts()
+	if len(recorder.Events) != 1 || len(m.unknownBinds) > 0 {
+		t.Errorf("%d are unsure, and there are %d Events", len(m.unknownBinds), len(recorder.Events))
 	}
 }
 
@@ -156,7 +156,7 @@ func TestCut(t *testing.T) {
 		{"0123456789a", 10, "012345 ..."},
 		{"01234\u00fc6789", 10, "01234 ..."},
 	} {
-		if got := cut(q.text, q.most); got != q.want {
+		if got := truncate(q.text, q.most); got != q.want {
 			t.Errorf("%q in %d bytes: %q, want %q", q.text, q.most, got, q.want)
 		}
 	}
@@ -306,7 +306,7 @@ func TestKeptWhileItWaits(t *testing.T) {
 		m.failures.put("uid-p", failure{})
 		m.evictions.put("uid-p", eviction{})
 		m.podHandler().OnUpdate(pod, q.pod)
-		m.hearAll()
+		m.applyFacts()
 		if failures, evictions := m.failures.waiting(), m.evictions.waiting(); failures != q.want || evictions != q.want {
 			t.Errorf("%s: %d conditions and %d evictions wait, want %d", q.name, failures, evictions, q.want)
 		}

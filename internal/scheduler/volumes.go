@@ -20,9 +20,9 @@ import (
 
 // writeVolumes writes a placed pod's volume plan, in its own goroutine. After that, the watches show what becomes of
 // the volumes. A provisioner may take minutes; no slot of BindsInFlight is used for that.
-func (m *mind) writeVolumes(ctx context.Context, p placed) {
+func (m *loop) writeVolumes(ctx context.Context, p placed) {
 	ctx = kube.Withdrawable(ctx, p.withdrawn)
-	if !p.mayGo(ctx) {
+	if !p.awaitPatch(ctx) {
 		return
 	}
 	err := kube.ErrNotLeading
@@ -31,53 +31,53 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 		err = m.writePlan(ctx, p.Volumes)
 		m.o.Metrics.point("PreBind", p.Pod.Profile, began, err)
 	}
-	m.tell(ctx, func(now unit.Instant) {
+	m.submit(ctx, func(now unit.Instant) {
 		if kube.IsWithdrawn(ctx) { // nothing was bound, whatever was written
-			m.settle(now, p, corescheduler.BindWithdrawn)
+			m.bindEnded(now, p, corescheduler.BindWithdrawn)
 			return
 		}
 		if err != nil {
-			m.settle(now, p, corescheduler.BindRefused)
+			m.bindEnded(now, p, corescheduler.BindRefused)
 			m.reportBind(p.Decision, corescheduler.BindRefused, fmt.Errorf("binding volumes: %w", err))
 			return
 		}
 		m.binding--
-		m.landed(p)
+		m.endFlight(p)
 		m.placer.VolumesWritten(now, p.Pod.ID)
 	})
 }
 
 func volumesError(why string) error { return fmt.Errorf("binding volumes: %s", why) }
 
-func (m *mind) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error {
+func (m *loop) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error {
 	ctx = kube.As(ctx, throttle.Bind)
 	for i := range p.Bind {
 		if b := &p.Bind[i]; !b.Done {
-			if err := m.api.keepVolume(ctx, b); err != nil {
-				return fmt.Errorf("keep persistent volume %s for claim %s/%s: %w", b.Volume, b.ClaimSpace, b.ClaimName, err)
+			if err := m.api.reserveVolume(ctx, b); err != nil {
+				return fmt.Errorf("reserve persistent volume %s for claim %s/%s: %w", b.Volume, b.ClaimNamespace, b.ClaimName, err)
 			}
 		}
 	}
 	for i := range p.Provision {
 		if q := &p.Provision[i]; !q.Done {
-			if err := m.api.askForVolume(ctx, q); err != nil {
-				return fmt.Errorf("ask for a volume for claim %s/%s on node %s: %w", q.Namespace, q.Name, q.Node, err)
+			if err := m.api.selectNode(ctx, q); err != nil {
+				return fmt.Errorf("select node %s for claim %s/%s: %w", q.Node, q.Namespace, q.Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// settleVolumes binds the pods whose volumes are bound, and makes those try again whose volumes will not be. The pods
+// bindWithVolumes binds the pods whose volumes are bound, and makes those try again whose volumes will not be. The pods
 // enter the line of their node only now, because one that waits for a provisioner for minutes must not delay others.
-func (m *mind) settleVolumes(ctx context.Context) {
+func (m *loop) bindWithVolumes(ctx context.Context) {
 	now := m.clock.Now()
-	for _, s := range m.placer.VolumesSettled(now) {
+	for _, s := range m.placer.VolumeOutcomes(now) {
 		m.binding++
-		p := placed{Decision: s.Decision, began: s.Since, flight: m.launch(s.Decision.Pod.ID)}
+		p := placed{Decision: s.Decision, began: s.Since, flight: m.startFlight(s.Decision.Pod.ID)}
 		if s.Why != "" {
 			m.o.Metrics.volumeErrors.WithLabelValues("bind").Inc()
-			m.settle(now, p, corescheduler.BindRefused)
+			m.bindEnded(now, p, corescheduler.BindRefused)
 			m.reportBind(s.Decision, corescheduler.BindRefused, volumesError(s.Why))
 		} else if m.lines.enter(p) {
 			go m.bind(ctx, p)
@@ -85,16 +85,16 @@ func (m *mind) settleVolumes(ctx context.Context) {
 	}
 }
 
-// keepVolume writes the claim into the volume, if the volume has not changed since the decision. The persistent volume
-// controller completes the binding.
-func (r remote) keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error {
+// reserveVolume writes the claim into the volume, if the volume has not changed since the decision. The persistent
+// volume controller completes the binding.
+func (r remote) reserveVolume(ctx context.Context, b *corescheduler.VolumeBind) error {
 	meta := map[string]any{"resourceVersion": b.Version}
 	if b.ByController {
 		meta["annotations"] = map[string]string{translate.AnnotationBoundByController: "yes"}
 	}
 	claim := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim",
-		Namespace: b.ClaimSpace, Name: b.ClaimName, UID: types.UID(b.ClaimUID),
+		Namespace: b.ClaimNamespace, Name: b.ClaimName, UID: types.UID(b.ClaimUID),
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"claimRef": claim}})
 	if err != nil {
@@ -103,8 +103,8 @@ func (r remote) keepVolume(ctx context.Context, b *corescheduler.VolumeBind) err
 	return r.client.Patch(ctx, kube.Volumes, "", b.Volume, types.MergePatchType, patch, nil)
 }
 
-// askForVolume writes the selected node into the claim, if the claim has not changed since the decision.
-func (r remote) askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error {
+// selectNode writes the selected node into the claim, if the claim has not changed since the decision.
+func (r remote) selectNode(ctx context.Context, q *corescheduler.VolumeProvision) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": q.Version, "annotations": map[string]string{translate.AnnotationSelectedNode: q.Node},
 	}})
@@ -115,7 +115,7 @@ func (r remote) askForVolume(ctx context.Context, q *corescheduler.VolumeProvisi
 }
 
 // storageWatches returns the watches of objects that decide about volumes.
-func (m *mind) storageWatches(client *kube.Client) []cache.Controller {
+func (m *loop) storageWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
 		follow(m, client, kube.StorageClasses, translate.PlacementStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),

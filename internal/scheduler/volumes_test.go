@@ -23,11 +23,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-func (c *cluster) keepVolume(_ context.Context, b *corescheduler.VolumeBind) error {
+func (c *cluster) reserveVolume(_ context.Context, b *corescheduler.VolumeBind) error {
 	return c.write("keep " + b.Volume + " for " + b.ClaimName)
 }
 
-func (c *cluster) askForVolume(_ context.Context, q *corescheduler.VolumeProvision) error {
+func (c *cluster) selectNode(_ context.Context, q *corescheduler.VolumeProvision) error {
 	return c.write("ask for " + q.Name + " on " + q.Node)
 }
 
@@ -69,12 +69,12 @@ func testVolume(name, version string) *corev1.PersistentVolume {
 }
 
 // storage passes a class, a volume and a claim to the scheduling loop, and returns a pod with that claim.
-func storage(m *mind, provisioner string) *corev1.Pod {
+func storage(m *loop, provisioner string) *corev1.Pod {
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait,
 	}
-	m.tell(context.Background(), func(now unit.Instant) {
+	m.submit(context.Background(), func(now unit.Instant) {
 		m.placer.StorageClassSeen(now, translate.PlacementStorageClass(class))
 		m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "1")))
 	})
@@ -94,7 +94,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		pod := storage(m, "kubernetes.io/no-provisioner")
-		m.tell(context.Background(), func(now unit.Instant) {
+		m.submit(context.Background(), func(now unit.Instant) {
 			m.placer.VolumeSeen(now, translate.PlacementVolume(testVolume("pv", "1")))
 			m.synced = true
 		})
@@ -103,7 +103,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		if !slices.Equal(c.writes, []string{"keep pv for data"}) || len(c.bound) != 0 {
 			t.Fatalf("writes %q, bound %v", c.writes, c.bound)
 		}
-		const want = "keep persistent volume pv for claim default/data: no"
+		const want = "reserve persistent volume pv for claim default/data: no"
 		if got := <-recorder.Events; !strings.Contains(got, "FailedScheduling") || !strings.Contains(got, want) {
 			t.Errorf("event %q", got)
 		}
@@ -116,12 +116,12 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		kept, bound := testVolume("pv", "2"), testClaim("data", "2")
 		kept.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "uid-of-claim"}
 		bound.Spec.VolumeName, bound.Annotations = "pv", map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, translate.PlacementVolume(kept)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, translate.PlacementVolume(kept)) })
 		elapse(time.Minute)
 		if len(c.bound) != 1 {
 			t.Error("bound before the claim was")
 		}
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(bound)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(bound)) })
 		elapse(time.Second)
 		if c.bound[pod.UID] != 1 {
 			t.Errorf("bound %v", c.bound)
@@ -138,11 +138,11 @@ func TestVolumesNeverCome(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		pod := storage(m, "csi.example.com")
 		c.add(m, pod)
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		asked := testClaim("data", "2")
 		asked.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n"}
 		time.Sleep(time.Second)
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(asked)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(asked)) })
 		elapse(9 * time.Minute)
 		if !slices.Equal(c.writes, []string{"ask for data on n"}) || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Fatalf("writes %q, bound %v, %d events", c.writes, c.bound, len(recorder.Events))
@@ -154,7 +154,7 @@ func TestVolumesNeverCome(t *testing.T) {
 		}
 		// The provisioner rejects the node: the pod that waited for the claim is tried again, and the annotation must
 		// be written.
-		m.tell(context.Background(), func(now unit.Instant) {
+		m.submit(context.Background(), func(now unit.Instant) {
 			m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "3")))
 		})
 		elapse(time.Minute)
@@ -176,7 +176,7 @@ func TestExLeaderWritesNoVolumes(t *testing.T) {
 		m.o.Leads = func() bool { return false }
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		c.add(m, storage(m, "csi.example.com"))
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		elapse(time.Minute)
 		if len(c.writes) != 0 || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Errorf("writes %q, bound %v, %d Events", c.writes, c.bound, len(recorder.Events))
@@ -199,7 +199,7 @@ func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 			}
 			low := withPriority(storage(m, "csi.example.com"), 1)
 			low.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
-			m.tell(context.Background(), synced(m))
+			m.submit(context.Background(), synced(m))
 			h.add(m, low)
 			if !begun {
 				elapse(time.Second)
@@ -244,12 +244,12 @@ func TestVolumeWritesAreGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := remote{client}
-	keep := corescheduler.VolumeBind{Volume: "pv", Version: "7", ClaimSpace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
-	if err := r.keepVolume(t.Context(), &keep); err != nil {
+	keep := corescheduler.VolumeBind{Volume: "pv", Version: "7", ClaimNamespace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
+	if err := r.reserveVolume(t.Context(), &keep); err != nil {
 		t.Error(err)
 	}
 	ask := corescheduler.VolumeProvision{Namespace: "x", Name: "data", Version: "8"}
-	if err := r.askForVolume(t.Context(), &ask); err != nil {
+	if err := r.selectNode(t.Context(), &ask); err != nil {
 		t.Error(err)
 	}
 	want := []string{`"resourceVersion":"7"`, `"uid":"uid-of-claim"`, `"resourceVersion":"8"`}

@@ -20,21 +20,22 @@ import (
 )
 
 // answersTo reports whether this scheduler places pods with that schedulerName.
-func (m *mind) answersTo(schedulerName string) bool {
+func (m *loop) answersTo(schedulerName string) bool {
 	return slices.ContainsFunc(m.o.Profiles, func(p corescheduler.Profile) bool { return p.Name == schedulerName })
 }
 
-// hear hands a fact to the scheduling loop, and measures how long the loop takes for it. event is upstream's name.
-func (m *mind) hear(event string, f fact) {
-	m.tell(context.Background(), func(now unit.Instant) {
+// submitEvent hands a fact to the scheduling loop, and measures how long the loop takes for it. event is upstream's
+// name.
+func (m *loop) submitEvent(event string, f fact) {
+	m.submit(context.Background(), func(now unit.Instant) {
 		began := time.Now()
 		f(now)
-		m.o.Metrics.heard.WithLabelValues(event).Observe(time.Since(began).Seconds())
+		m.o.Metrics.eventTime.WithLabelValues(event).Observe(time.Since(began).Seconds())
 	})
 }
 
 // podHandler translates changes of pods into facts. KeepPod translates, in the informer's goroutine.
-func (m *mind) podHandler() cache.ResourceEventHandler {
+func (m *loop) podHandler() cache.ResourceEventHandler {
 	seen := func(obj any, change string) {
 		k, ok := KeepPod(obj).(*KeptPod)
 		if !ok || k.fact == nil {
@@ -46,7 +47,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 			return // another scheduler's; it is passed on when it is bound
 		}
 		if p.Node == "" {
-			p.Asks, p.AsksEvictions = m.asksOthers(p)
+			p.AsksExtenders, p.AsksPreemption = m.extendersFor(p)
 		}
 		event := "UnscheduledPod" + change
 		if p.Node != "" {
@@ -56,10 +57,10 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 			m.failures.withdraw(p.ID)
 			m.evictions.withdraw(p.ID)
 		}
-		m.hear(event, func(now unit.Instant) {
+		m.submitEvent(event, func(now unit.Instant) {
 			if p.Node != "" {
 				delete(m.rejected, p.ID)
-				m.isOn(now, p.ID, p.Node)
+				m.shownOn(now, p.ID, p.Node)
 			}
 			m.placer.PodSeen(now, p)
 		})
@@ -67,9 +68,9 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 	gone := func(uid types.UID) {
 		m.failures.withdraw(corescheduler.PodID(uid))
 		m.evictions.withdraw(corescheduler.PodID(uid))
-		m.hear("PodDelete", func(now unit.Instant) {
+		m.submitEvent("PodDelete", func(now unit.Instant) {
 			delete(m.rejected, corescheduler.PodID(uid))
-			delete(m.unsure, corescheduler.PodID(uid))
+			delete(m.unknownBinds, corescheduler.PodID(uid))
 			m.placer.PodGone(now, corescheduler.PodID(uid))
 		})
 	}
@@ -90,25 +91,25 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 }
 
 // nodeHandler translates changes of nodes into facts.
-func (m *mind) nodeHandler() cache.ResourceEventHandler {
+func (m *loop) nodeHandler() cache.ResourceEventHandler {
 	seen := func(node *corev1.Node, event string) {
 		n := translate.PlacementNode(node)
-		m.hear(event, func(now unit.Instant) { m.placer.NodeSeen(now, n) })
+		m.submitEvent(event, func(now unit.Instant) { m.placer.NodeSeen(now, n) })
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { seen(obj.(*corev1.Node), "NodeAdd") },
 		UpdateFunc: func(_, after any) { seen(after.(*corev1.Node), "NodeUpdate") },
 		DeleteFunc: func(obj any) {
 			if node, ok := kube.Deleted[*corev1.Node](obj); ok {
-				m.hear("NodeDelete", func(now unit.Instant) { m.placer.NodeGone(now, node.Name) })
+				m.submitEvent("NodeDelete", func(now unit.Instant) { m.placer.NodeGone(now, node.Name) })
 			}
 		},
 	}
 }
 
-// lesserWatches returns the watches of other objects that affect pods: namespaces, the groups that select pods, and
+// otherWatches returns the watches of other objects that affect pods: namespaces, the groups that select pods, and
 // disruption budgets.
-func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
+func (m *loop) otherWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
 		follow(m, client, kube.Namespaces, as[*corev1.Namespace], func(now unit.Instant, n *corev1.Namespace) {
@@ -130,7 +131,7 @@ type object interface {
 
 // follow translates changes of objects of one kind into facts, in the informer's goroutine.
 func follow[T object, F any](
-	m *mind, client *kube.Client, k kube.Kind,
+	m *loop, client *kube.Client, k kube.Kind,
 	factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.Controller {
 	_, controller := client.Informer(k, kube.Selection{Trim: trim}, followed(m, factOf, seen, gone))
@@ -139,12 +140,12 @@ func follow[T object, F any](
 
 // followed is the handler of follow.
 func followed[T object, F any](
-	m *mind, factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
+	m *loop, factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.ResourceEventHandler {
 	name := reflect.TypeFor[T]().Elem().Name()
 	heard := func(obj any, change string) {
 		f := factOf(obj.(T))
-		m.hear(name+change, func(now unit.Instant) { seen(now, f) })
+		m.submitEvent(name+change, func(now unit.Instant) { seen(now, f) })
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { heard(obj, "Add") },
@@ -152,7 +153,7 @@ func followed[T object, F any](
 		DeleteFunc: func(obj any) {
 			if o, ok := kube.Deleted[T](obj); ok {
 				namespace, of := o.GetNamespace(), o.GetName()
-				m.hear(name+"Delete", func(now unit.Instant) { gone(now, namespace, of) })
+				m.submitEvent(name+"Delete", func(now unit.Instant) { gone(now, namespace, of) })
 			}
 		},
 	}
@@ -167,7 +168,7 @@ func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) 
 }
 
 // followGroup is follow for a kind that selects pods.
-func followGroup[T object](m *mind, client *kube.Client, k kube.Kind, kind string) cache.Controller {
+func followGroup[T object](m *loop, client *kube.Client, k kube.Kind, kind string) cache.Controller {
 	groupOf := func(o T) corescheduler.Group {
 		g, _ := translate.PlacementGroup(o)
 		return g

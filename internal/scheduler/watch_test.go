@@ -53,27 +53,27 @@ func (q *queueing) remove(ctx context.Context, namespace, name string, uid types
 // TestWithdrawnByTheWatch: requests in the throttle's queue about a pod that others bind, or that is gone, are not
 // sent: its condition, and the eviction of its victims.
 func TestWithdrawnByTheWatch(t *testing.T) {
-	for how, happens := range map[string]func(q *queueing, m *mind, pod *corev1.Pod){
-		"bound by another": func(q *queueing, m *mind, pod *corev1.Pod) {
+	for how, happens := range map[string]func(q *queueing, m *loop, pod *corev1.Pod){
+		"bound by another": func(q *queueing, m *loop, pod *corev1.Pod) {
 			bound := onNode(pod.DeepCopy(), "elsewhere")
 			q.set(bound)
 			m.podHandler().OnUpdate(pod, bound)
 		},
-		"going": func(q *queueing, m *mind, pod *corev1.Pod) {
+		"going": func(q *queueing, m *loop, pod *corev1.Pod) {
 			going := pod.DeepCopy()
 			going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			q.set(going)
 			m.podHandler().OnUpdate(pod, going)
 		},
-		"deleted": func(q *queueing, m *mind, pod *corev1.Pod) {
+		"deleted": func(q *queueing, m *loop, pod *corev1.Pod) {
 			q.unset(pod)
 			m.podHandler().OnDelete(pod)
 		},
-		"deleted while the watch was down": func(q *queueing, m *mind, pod *corev1.Pod) {
+		"deleted while the watch was down": func(q *queueing, m *loop, pod *corev1.Pod) {
 			q.unset(pod)
 			m.podHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "default/" + pod.Name, Obj: pod})
 		},
-		"made anew while the watch was down": func(q *queueing, m *mind, pod *corev1.Pod) {
+		"made anew while the watch was down": func(q *queueing, m *loop, pod *corev1.Pod) {
 			other := pod.DeepCopy()
 			other.UID, other.Spec.SchedulerName = pod.UID+"-2", "another"
 			q.unset(pod)
@@ -84,11 +84,11 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := &queueing{newCluster(t), make(chan struct{})}
-				m, recorder, stop := startPrepared(q.cluster, 10, func(m *mind) { m.api = q })
+				m, recorder, stop := startPrepared(q.cluster, 10, func(m *loop) { m.api = q })
 				defer stop()
 				m.nodeHandler().OnAdd(testNode("n", "1"), true)
 				q.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				high, big := withPriority(testPod("high", "1"), 10), testPod("big", "20")
 				q.add(m, high)
 				q.add(m, big)
@@ -115,33 +115,33 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 func TestMissedEvents(t *testing.T) {
 	missed := func(key string, obj any) any { return cache.DeletedFinalStateUnknown{Key: key, Obj: obj} }
 	for how, q := range map[string]struct {
-		happens func(c *cluster, m *mind, holds *corev1.Pod)
+		happens func(c *cluster, m *loop, holds *corev1.Pod)
 		want    string
 	}{
-		"the pod is deleted": {func(_ *cluster, m *mind, holds *corev1.Pod) { m.podHandler().OnDelete(holds) }, "n"},
-		"the pod's end was missed": {func(_ *cluster, m *mind, holds *corev1.Pod) {
+		"the pod is deleted": {func(_ *cluster, m *loop, holds *corev1.Pod) { m.podHandler().OnDelete(holds) }, "n"},
+		"the pod's end was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.podHandler().OnDelete(missed("default/holds", holds))
 		}, "n"},
-		"the pod is another": {func(_ *cluster, m *mind, holds *corev1.Pod) {
+		"the pod is another": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			other := testPod("holds", "1")
 			other.UID, other.Spec.SchedulerName = "another", "another"
 			m.podHandler().OnUpdate(holds, other)
 		}, "n"},
-		"the node grows": {func(_ *cluster, m *mind, _ *corev1.Pod) {
+		"the node grows": {func(_ *cluster, m *loop, _ *corev1.Pod) {
 			m.nodeHandler().OnUpdate(testNode("n", "1"), testNode("n", "2"))
 		}, "n"},
-		"a node comes": {func(_ *cluster, m *mind, _ *corev1.Pod) {
+		"a node comes": {func(_ *cluster, m *loop, _ *corev1.Pod) {
 			m.nodeHandler().OnAdd(testNode("new", "1"), false)
 		}, "new"},
-		"the node goes, its pod after it": {func(_ *cluster, m *mind, holds *corev1.Pod) {
+		"the node goes, its pod after it": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(testNode("n", "1"))
 			m.podHandler().OnDelete(holds)
 		}, ""},
-		"the node's end was missed": {func(_ *cluster, m *mind, holds *corev1.Pod) {
+		"the node's end was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(missed("n", testNode("n", "1")))
 			m.podHandler().OnDelete(holds)
 		}, ""},
-		"the node comes anew": {func(_ *cluster, m *mind, holds *corev1.Pod) {
+		"the node comes anew": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(testNode("n", "1"))
 			m.podHandler().OnDelete(holds)
 			m.nodeHandler().OnAdd(testNode("n", "1"), false)
@@ -155,7 +155,7 @@ func TestMissedEvents(t *testing.T) {
 				m.nodeHandler().OnAdd(testNode("n", "1"), true)
 				holds, waits := onNode(testPod("holds", "1"), "n"), testPod("waits", "1")
 				c.add(m, holds)
-				m.tell(context.Background(), synced(m))
+				m.submit(context.Background(), synced(m))
 				c.add(m, waits)
 				elapse(time.Minute)
 				if on := c.where(waits); on != "" {
@@ -188,7 +188,7 @@ func TestPreemptorOfALostNode(t *testing.T) {
 			m.nodeHandler().OnAdd(testNode("n-"+name, "1"), true)
 			c.add(m, onNode(withPriority(testPod(name, "1"), int32(i+1)), "n-"+name))
 		}
-		m.tell(context.Background(), synced(m))
+		m.submit(context.Background(), synced(m))
 		high := withPriority(testPod("high", "1"), 10)
 		c.add(m, high)
 		elapse(time.Minute)
@@ -206,7 +206,7 @@ func TestPreemptorOfALostNode(t *testing.T) {
 
 // TestFollowed: each change of an object reaches the scheduling loop, also a deletion that the watch missed.
 func TestFollowed(t *testing.T) {
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
 	var told []string
 	h := followed(m, as[*corev1.Namespace],
 		func(_ unit.Instant, n *corev1.Namespace) { told = append(told, "seen "+n.Name+" "+n.Labels["is"]) },
@@ -221,7 +221,7 @@ func TestFollowed(t *testing.T) {
 	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "c"}) // the object is not known
 	m.nodeHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "c"})
 	m.podHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "c"})
-	m.hearAll()
+	m.applyFacts()
 	if got, want := fmt.Sprintf("%q", told), `["seen a new" "seen a changed" "gone a" "gone b"]`; got != want {
 		t.Errorf("told %s, want %s", got, want)
 	}
@@ -231,7 +231,7 @@ func TestFollowed(t *testing.T) {
 // is bound, deleted or created again.
 func TestNobodyIsCountedThatIsGone(t *testing.T) {
 	profiles := []corescheduler.Profile{{Name: DefaultName}}
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
+	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	for name, happens := range map[string]func(pod *corev1.Pod){
 		"bound":   func(pod *corev1.Pod) { m.podHandler().OnUpdate(pod, onNode(pod.DeepCopy(), "n")) },
 		"deleted": func(pod *corev1.Pod) { m.podHandler().OnDelete(pod) },
@@ -243,11 +243,11 @@ func TestNobodyIsCountedThatIsGone(t *testing.T) {
 	} {
 		pod := testPod(name, "1")
 		m.rejected[corescheduler.PodID(pod.UID)] = rejected{profile: DefaultName}
-		m.unsure[corescheduler.PodID(pod.UID)] = placed{}
+		m.unknownBinds[corescheduler.PodID(pod.UID)] = placed{}
 		happens(pod)
-		m.hearAll()
-		if len(m.rejected) != 0 || len(m.unsure) != 0 {
-			t.Errorf("%s: counted: %v; of unsure fate: %v", name, m.rejected, m.unsure)
+		m.applyFacts()
+		if len(m.rejected) != 0 || len(m.unknownBinds) != 0 {
+			t.Errorf("%s: counted: %v; of unsure fate: %v", name, m.rejected, m.unknownBinds)
 		}
 	}
 }

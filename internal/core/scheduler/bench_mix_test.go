@@ -46,8 +46,8 @@ func kindOf(_ *Placer, i int, x *Pod) {
 	k := i % mixKinds
 	spreadByOwner(x, k)
 	x.Requests = []Amount{{CPU, int64(50 + 50*(k%8))}, {Memory, int64(64+64*(k%4)) << 20}}
-	x.Asked = Load{unit.MilliCPU(50 + 50*(k%8)), unit.Bytes(64+64*(k%4)) << 20}
-	x.Held = x.Asked
+	x.IncomingLoad = Load{unit.MilliCPU(50 + 50*(k%8)), unit.Bytes(64+64*(k%4)) << 20}
+	x.PlacedLoad = x.IncomingLoad
 }
 
 var mixes = []mixture{
@@ -57,8 +57,8 @@ var mixes = []mixture{
 		k := i % mixKinds
 		spreadByOwner(x, k)
 		x.Requests = []Amount{{CPU, int64(100 + k)}, {Memory, int64(64+k) << 20}}
-		x.Asked = Load{unit.MilliCPU(100 + k), unit.Bytes(64+k) << 20}
-		x.Held = x.Asked
+		x.IncomingLoad = Load{unit.MilliCPU(100 + k), unit.Bytes(64+k) << 20}
+		x.PlacedLoad = x.IncomingLoad
 	}},
 	{name: "own-requests", pod: ownRequests},
 	{name: "own-requests-busy", prepare: unlikeLoads, pod: ownRequests},
@@ -74,7 +74,7 @@ var mixes = []mixture{
 	}, pod: func(p *Placer, i int, x *Pod) {
 		name := strconv.Itoa(i)
 		zone := &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: In, Values: []string{strconv.Itoa(i % 3)}}}}}
-		p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: "disk", Affinity: zone, Claimed: true, ClaimSpace: "d", ClaimName: "c-" + name})
+		p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: "disk", Affinity: zone, Claimed: true, ClaimNamespace: "d", ClaimName: "c-" + name})
 		p.ClaimSeen(2, Claim{Namespace: "d", Name: "c-" + name, Class: "disk", Volume: "pv-" + name, Bound: true})
 		x.Mounts = []Mount{{Claim: "c-" + name}}
 	}},
@@ -111,8 +111,8 @@ var mixes = []mixture{
 func ownRequests(_ *Placer, i int, x *Pod) {
 	cpu, memory := int64(100+i%997), int64(64<<20+i<<12)
 	x.Requests = []Amount{{Resource: CPU, Value: cpu}, {Resource: Memory, Value: memory}}
-	x.Asked = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
-	x.Held = x.Asked
+	x.IncomingLoad = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
+	x.PlacedLoad = x.IncomingLoad
 }
 
 // unlikeLoads puts a pod of a different size on each node, from a fraction of a percent to half of the node.
@@ -123,7 +123,7 @@ func unlikeLoads(p *Placer) {
 		x.Node = "node-" + strconv.Itoa(i)
 		cpu, memory := int64(100+i*7919%32000), (int64(1)<<28)+int64(i)*104729%128<<30
 		x.Requests = []Amount{{Resource: CPU, Value: cpu}, {Resource: Memory, Value: memory}}
-		x.Held = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
+		x.PlacedLoad = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
 		p.PodSeen(1, x)
 	}
 }

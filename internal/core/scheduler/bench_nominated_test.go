@@ -7,8 +7,8 @@ import (
 )
 
 // BenchmarkNominated measures preemptors that are never placed: their victims never end, so they stay nominated, 500 at
-// a time. All pods of the full cluster differ only in labels, so bids are equal, too. Every preemptor has anti-affinity
-// to its own kind, and affinity to zones with pods of one label: a case of bench/scheduler.
+// a time. All pods of the full cluster differ only in labels, so costs are equal, too. Every preemptor has
+// anti-affinity to its own kind, and affinity to zones with pods of one label: a case of bench/scheduler.
 func BenchmarkNominated(b *testing.B) {
 	const stay = 500
 	for _, nodes := range []int{5000, 50000} {

@@ -78,7 +78,7 @@ func BenchmarkPlace(b *testing.B) {
 
 func benchPod(id string) Pod {
 	return Pod{ID: PodID(id), Name: id, Namespace: "d", Labels: []Label{{Key: "app", Value: "web"}}, Requests: []Amount{{CPU, 100}, {Memory, 100 << 20}},
-		Asked: Load{100, 100 << 20}, Held: Load{100, 100 << 20}}
+		IncomingLoad: Load{100, 100 << 20}, PlacedLoad: Load{100, 100 << 20}}
 }
 
 // benchCluster has ten pods on each node, which no terms of later pods match.

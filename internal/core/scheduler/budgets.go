@@ -34,7 +34,7 @@ type budget struct {
 func (b *budget) left() int32 { return b.Allowed - b.charges }
 
 // counts reports whether the disruption of h counts already.
-func (b *budget) counts(h *held) bool {
+func (b *budget) counts(h *placedPod) bool {
 	x := b.of.in.charged[h.id]
 	return x != nil && x.on.Has(b.number) || b.names(h.name)
 }
@@ -51,8 +51,8 @@ type selection struct {
 	in       *budgetsIn
 	key      string
 	selector LabelSelector
-	means    *census.Aim // the pods they select; it is not in the census
-	number   row         // in budgetsIn.selections
+	pods     *census.PodSet // the pods they select; it is not in the census
+	number   row            // in budgetsIn.selections
 	budgets  []*budget
 	least    int32 // see leastLeft
 	stale    bool  // least must be recomputed
@@ -77,7 +77,7 @@ func (s *selection) leastLeft() int32 {
 
 // take counts h as evicted, and reports whether one of the budgets does not allow that. counted says that some budget
 // may count the disruption of h already.
-func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
+func (s *selection) take(h *placedPod, counted bool, asked uint64) (over bool) {
 	if s.asked != asked {
 		s.asked = asked
 		s.taken = 0
@@ -110,9 +110,9 @@ func (s *selection) protects(who *census.Identity) bool {
 
 // budgets are all budgets. The selections that have the pods of an identity are stored with the identity (kept).
 type budgets struct {
-	in     map[string]*budgetsIn // by namespace
-	asked  uint64                // counts the calls of overBudget
-	ending []ending              // the earliest first
+	in       map[string]*budgetsIn // by namespace
+	asked    uint64                // counts the calls of overBudget
+	expiries []expiry              // the earliest first
 }
 
 // budgetsIn has the budgets of a namespace. A selection that requires one of some values of a label is in byLabel under
@@ -123,7 +123,7 @@ type budgetsIn struct {
 	byLabel    map[Label][]*selection
 	others     []*selection
 	selections numbered[selection]
-	everybody  *census.Aim // all pods of the namespace; it is not in the census
+	allPods    *census.PodSet // all pods of the namespace; it is not in the census
 
 	numbers numbered[budget]
 	charged map[PodID]*charge // by victim
@@ -161,7 +161,7 @@ func (x *selectedBy) drop(s *selection) {
 }
 
 // count reports whether some budget may count the disruption of h already.
-func (x *selectedBy) count(h *held) bool {
+func (x *selectedBy) count(h *placedPod) bool {
 	return x.in != nil && (x.in.charged[h.id] != nil || x.in.named[h.name] > 0)
 }
 
@@ -204,7 +204,7 @@ func (b *budgets) inNamespace(name string) *budgetsIn {
 			byName:     map[string]*budget{},
 			bySelector: map[string]*selection{},
 			byLabel:    map[Label][]*selection{},
-			everybody:  aimIn(name, LabelSelector{}),
+			allPods:    setIn(name, LabelSelector{}),
 			charged:    map[PodID]*charge{},
 			named:      map[string]int{},
 		}
@@ -213,8 +213,8 @@ func (b *budgets) inNamespace(name string) *budgetsIn {
 	return in
 }
 
-func aimIn(namespace string, pods LabelSelector) *census.Aim {
-	return &census.Aim{Parts: []census.AimPart{
+func setIn(namespace string, pods LabelSelector) *census.PodSet {
+	return &census.PodSet{Parts: []census.PodSelector{
 		{Namespaces: []string{namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: pods},
 	}}
 }
@@ -241,20 +241,20 @@ func (c *cluster) setBudget(of Budget) {
 	}
 	in := b.of.in
 	if !slices.Equal(b.Disrupted, of.Disrupted) {
-		c.noteAllOf(b.of)
+		c.recordAll(b.of)
 	}
 	change := c.changeAllowed(in)
 	change.of(b.of)
 	in.name(b.Disrupted, -1)
 	b.Budget = of
 	in.name(b.Disrupted, 1)
-	c.heed(b)
-	change.note()
+	c.statusSeen(b)
+	change.record()
 }
 
 func (c *cluster) addBudget(of Budget) {
 	in := c.budgets.inNamespace(of.Namespace)
-	s := c.selectionBy(in, of.Namespace, of.Selector)
+	s := c.selectionOf(in, of.Namespace, of.Selector)
 	change := c.changeAllowed(in)
 	change.of(s)
 	b := &budget{Budget: of, of: s, place: len(s.budgets)}
@@ -262,16 +262,16 @@ func (c *cluster) addBudget(of Budget) {
 	s.budgets = append(s.budgets, b)
 	in.byName[of.Name] = b
 	in.name(of.Disrupted, 1)
-	change.note()
+	change.record()
 }
 
-// selectionBy returns the selection with this selector, and creates it if necessary.
-func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector) *selection {
+// selectionOf returns the selection with this selector, and creates it if necessary.
+func (c *cluster) selectionOf(in *budgetsIn, namespace string, by LabelSelector) *selection {
 	c.scratch = by.Append(c.scratch[:0])
 	if known := in.bySelector[string(c.scratch)]; known != nil {
 		return known
 	}
-	s := &selection{in: in, key: string(c.scratch), selector: by, means: aimIn(namespace, by), least: anyNumber}
+	s := &selection{in: in, key: string(c.scratch), selector: by, pods: setIn(namespace, by), least: anyNumber}
 	s.number = in.selections.add(s)
 	in.bySelector[s.key] = s
 	if labels := s.demanded(); labels == nil {
@@ -281,9 +281,9 @@ func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector)
 			in.byLabel[label] = append(in.byLabel[label], s)
 		}
 	}
-	for _, who := range c.MayMean(s.means) {
+	for _, who := range c.MayBeIn(s.pods) {
 		if s.protects(who) {
-			keptWith(who).budgets.add(s)
+			dataOf(who).budgets.add(s)
 		}
 	}
 	return s
@@ -291,7 +291,7 @@ func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector)
 
 // demanded returns labels such that every pod of s has one of them; nil: s has no such requirement.
 func (s *selection) demanded() (labels []Label) {
-	q := s.means.Demanded()
+	q := s.pods.Demanded()
 	if q == nil {
 		return nil
 	}
@@ -320,7 +320,7 @@ func (c *cluster) removeBudget(namespace, name string) {
 	s.budgets[b.place], last.place = last, b.place
 	s.budgets[len(s.budgets)-1] = nil
 	s.budgets = s.budgets[:len(s.budgets)-1]
-	change.note()
+	change.record()
 	in.name(b.Disrupted, -1)
 	in.numbers.drop(b.number)
 	if len(s.budgets) == 0 {
@@ -332,9 +332,9 @@ func (c *cluster) removeBudget(namespace, name string) {
 }
 
 func (c *cluster) removeSelection(s *selection) {
-	for _, who := range c.MayMean(s.means) {
-		if keptWith(who).budgets.which.Has(s.number) {
-			keptWith(who).budgets.drop(s)
+	for _, who := range c.MayBeIn(s.pods) {
+		if dataOf(who).budgets.which.Has(s.number) {
+			dataOf(who).budgets.drop(s)
 		}
 	}
 	in := s.in
@@ -360,7 +360,7 @@ func (c *cluster) findBudgets(who *census.Identity) {
 	find := func(list []*selection) {
 		for _, s := range list {
 			if s.protects(who) {
-				keptWith(who).budgets.add(s)
+				dataOf(who).budgets.add(s)
 			}
 		}
 	}
@@ -371,11 +371,11 @@ func (c *cluster) findBudgets(who *census.Identity) {
 }
 
 // overBudget reports for each of pods, evicted in this order, whether some disruption budget does not allow it.
-func (c *cluster) overBudget(pods []*held) []bool {
-	spent := c.spent[:0]
+func (c *cluster) overBudget(pods []*placedPod) []bool {
+	spent := c.overAllowed[:0]
 	c.budgets.asked++
 	for _, h := range pods {
-		by := &keptWith(h.Who).budgets
+		by := &dataOf(h.Who).budgets
 		over, counted := false, by.count(h)
 		for s := range by.each {
 			if int(s.leastLeft()) < len(pods) { // the others allow the eviction of all pods
@@ -384,13 +384,13 @@ func (c *cluster) overBudget(pods []*held) []bool {
 		}
 		spent = append(spent, over)
 	}
-	c.spent = spent
+	c.overAllowed = spent
 	return spent
 }
 
-// isSpent reports whether a budget of h allows no further disruption.
-func (h *held) isSpent() bool {
-	by := &keptWith(h.Who).budgets
+// isProtected reports whether a budget of h allows no further disruption.
+func (h *placedPod) isProtected() bool {
+	by := &dataOf(h.Who).budgets
 	counted := by.count(h)
 	spent := func(b *budget) bool { return b.left() <= 0 && !b.counts(h) }
 	for s := range by.each {

@@ -40,7 +40,7 @@ func TestWhomBudgetsProtect(t *testing.T) {
 			}
 			over := func() (names []string) {
 				for _, x := range pods {
-					if c.overBudget([]*held{c.pods[PodID(x.name)]})[0] {
+					if c.overBudget([]*placedPod{c.pods[PodID(x.name)]})[0] {
 						names = append(names, x.name)
 					}
 				}
@@ -123,7 +123,7 @@ func TestWhatTheStatusCounts(t *testing.T) {
 func TestBudgetsBelowZero(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)
-		x.demand.bids.worth = kept
+		x.demand.costs.worth = kept
 		x.pod("app-a", "a", 1, 1, 900)
 		x.pod("free", "b", 5, 1, 900)
 		x.pod("app-c", "c", 1, 1, 900)

@@ -22,8 +22,8 @@ type charge struct {
 	count  int       // how many budgets are in on
 }
 
-// ending is a charge that expires at an instant, if it has not ended before.
-type ending struct {
+// expiry is a charge that expires at an instant, if it has not ended before.
+type expiry struct {
 	in     *budgetsIn
 	id     PodID
 	charge *charge
@@ -42,7 +42,7 @@ func (c *cluster) charge(preemptor, victim PodID) {
 	if h == nil || h.Deleting {
 		return
 	}
-	by := &keptWith(h.Who).budgets
+	by := &dataOf(h.Who).budgets
 	if by.in == nil {
 		return
 	}
@@ -68,13 +68,13 @@ func (c *cluster) charge(preemptor, victim PodID) {
 		by.in.charged[victim] = x
 		c.allowances.Add(h.Row)
 	}
-	change.note()
+	change.record()
 }
 
 // discharge ends the charge of h, unless h was seen to be deleted. It ends only a charge by the preemptor by, or any if
 // by is "".
-func (c *cluster) discharge(h *held, by PodID) {
-	in := keptWith(h.Who).budgets.in
+func (c *cluster) discharge(h *placedPod, by PodID) {
+	in := dataOf(h.Who).budgets.in
 	if in == nil {
 		return
 	}
@@ -107,11 +107,11 @@ func (c *cluster) unchargeAll(in *budgetsIn, id PodID, x *charge) {
 	if h := c.pods[id]; h != nil {
 		c.allowances.Add(h.Row)
 	}
-	change.note()
+	change.record()
 }
 
-// heed ends the charges that the new status of b counts.
-func (c *cluster) heed(b *budget) {
+// statusSeen ends the charges that the new status of b counts.
+func (c *cluster) statusSeen(b *budget) {
 	if b.charges == 0 {
 		return
 	}
@@ -128,31 +128,31 @@ func (c *cluster) chargeEnds(now unit.Instant, id PodID) {
 	if h == nil {
 		return
 	}
-	in := keptWith(h.Who).budgets.in
+	in := dataOf(h.Who).budgets.in
 	if in == nil {
 		return
 	}
 	if x := in.charged[id]; x != nil && !x.ending {
 		x.ending = true
-		c.budgets.ending = append(c.budgets.ending, ending{in: in, id: id, charge: x, at: now.Add(chargeMax)})
+		c.budgets.expiries = append(c.budgets.expiries, expiry{in: in, id: id, charge: x, at: now.Add(chargeMax)})
 	}
 }
 
 // expireCharges ends charges that no status has counted in time.
 func (c *cluster) expireCharges(now unit.Instant) {
-	list := c.budgets.ending
+	list := c.budgets.expiries
 	for len(list) > 0 && list[0].at <= now {
 		if e := list[0]; e.in.charged[e.id] == e.charge {
 			c.unchargeAll(e.in, e.id, e.charge)
 		}
-		list[0], list = ending{}, list[1:]
+		list[0], list = expiry{}, list[1:]
 	}
-	c.budgets.ending = list
+	c.budgets.expiries = list
 }
 
-// spare ends the charges of the victims chosen for w, because they will not be evicted for it. Charges of victims that
-// are being deleted remain.
-func (c *cluster) spare(w *nominated) {
+// dropCharges ends the charges of the victims chosen for w, because they will not be evicted for it. Charges of victims
+// that are being deleted remain.
+func (c *cluster) dropCharges(w *nominated) {
 	for _, id := range w.victims {
 		if h := c.pods[id]; h != nil {
 			c.discharge(h, w.id)
@@ -161,17 +161,17 @@ func (c *cluster) spare(w *nominated) {
 	w.victims = nil
 }
 
-// selectionsNoted is for how many selections that change at once the affected rows are determined. With more, all rows
+// selectionsMax is for how many selections that change at once the affected rows are determined. With more, all rows
 // with pods of the namespace count as affected. Chosen: most pods are in one budget, few are in several. It limits the
 // cost of one victim that thousands of different selections have.
-const selectionsNoted = 8
+const selectionsMax = 8
 
 // An allowedChange determines the rows that are affected when budgets of a namespace allow another number of
 // disruptions, and records them in cluster.allowances.
 type allowedChange struct {
 	c    *cluster
 	in   *budgetsIn
-	some []selectionChange // as long as there are at most selectionsNoted
+	some []selectionChange // as long as there are at most selectionsMax
 	many bool
 }
 
@@ -188,7 +188,7 @@ func (c *cluster) changeAllowed(in *budgetsIn) *allowedChange { return &allowedC
 func (x *allowedChange) of(s *selection) {
 	switch {
 	case x.many, slices.ContainsFunc(x.some, func(y selectionChange) bool { return y.of == s }):
-	case len(x.some) == selectionsNoted:
+	case len(x.some) == selectionsMax:
 		x.many = true
 	default:
 		x.some = append(x.some, selectionChange{of: s, allowed: s.leastLeft(), several: len(s.budgets) > 1})
@@ -196,15 +196,15 @@ func (x *allowedChange) of(s *selection) {
 	s.stale = true
 }
 
-// note must be called after all changes.
-func (x *allowedChange) note() {
+// record must be called after all changes.
+func (x *allowedChange) record() {
 	switch {
 	case !x.many:
 		for _, was := range x.some {
-			x.c.rebudget(was)
+			x.c.recordAffected(was)
 		}
-	case len(x.c.bidding)+len(x.c.bounds) > 0:
-		for _, who := range x.c.MayMean(x.in.everybody) {
+	case len(x.c.withCosts)+len(x.c.bounds) > 0:
+		for _, who := range x.c.MayBeIn(x.in.allPods) {
 			for _, h := range who.Pods {
 				x.c.allowances.Add(h.Row)
 			}
@@ -212,19 +212,19 @@ func (x *allowedChange) note() {
 	}
 }
 
-// rebudget records the rows that are affected by the change of a selection: those with more of its pods than the
+// recordAffected records the rows that are affected by the change of a selection: those with more of its pods than the
 // smaller of both numbers allows. A budget that counts a pod already does not limit that pod; on rows with such pods,
 // the other budgets matter.
-func (c *cluster) rebudget(was selectionChange) {
+func (c *cluster) recordAffected(was selectionChange) {
 	s := was.of
 	before, now := max(was.allowed, 0), max(s.leastLeft(), 0)
 	enough, several := min(before, now), was.several || len(s.budgets) > 1
 	switch {
-	case int(enough) >= c.heldMost:
+	case int(enough) >= c.podsMost:
 	// bounds only depend on whether anything is allowed
-	case len(c.bidding) == 0 && (enough > 0 || len(c.bounds) == 0):
+	case len(c.withCosts) == 0 && (enough > 0 || len(c.bounds) == 0):
 	case before != now, several && len(s.in.named) > 0:
-		c.noteRows(s, enough)
+		c.recordRows(s, enough)
 	case several:
 		for id := range s.in.charged {
 			if h := c.pods[id]; h != nil {
@@ -234,18 +234,18 @@ func (c *cluster) rebudget(was selectionChange) {
 	}
 }
 
-// noteAllOf records the rows with pods of s.
-func (c *cluster) noteAllOf(s *selection) {
-	if len(c.bidding)+len(c.bounds) > 0 {
-		c.noteRows(s, 0)
+// recordAll records the rows with pods of s.
+func (c *cluster) recordAll(s *selection) {
+	if len(c.withCosts)+len(c.bounds) > 0 {
+		c.recordRows(s, 0)
 	}
 }
 
-// noteRows records the rows with more than enough pods of s.
-func (c *cluster) noteRows(s *selection, enough int32) {
+// recordRows records the rows with more than enough pods of s.
+func (c *cluster) recordRows(s *selection, enough int32) {
 	on := map[row]int32{}
-	for _, who := range c.MayMean(s.means) {
-		if !keptWith(who).budgets.which.Has(s.number) {
+	for _, who := range c.MayBeIn(s.pods) {
+		if !dataOf(who).budgets.which.Has(s.number) {
 			continue
 		}
 		for _, h := range who.Pods {

@@ -17,7 +17,7 @@ type choice struct {
 // choose judges and scores the nodes for a pod. self is its ID, d its demand.
 func (c *cluster) choose(d *demand, self PodID) choice {
 	c.decisions++
-	if w := c.wishes[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
+	if w := c.nominations[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
 		return choice{row: w.Row, feasible: 1} // the node that was made free for it is taken without comparison
 	}
 	d.used = c.decisions
@@ -28,12 +28,13 @@ func (c *cluster) choose(d *demand, self PodID) choice {
 	case len(c.name) < tablesMin:
 		return c.choosePlain(d, self)
 	case c.tablesPay(d):
-		return c.chooseFast(d, self)
+		return c.chooseByTables(d, self)
 	}
-	return c.chooseBySurvey(d, self)
+	return c.chooseByMasks(d, self)
 }
 
-// choosePlain evaluates every rule for every row. It is the plain form of what surveys and tables compute faster.
+// choosePlain evaluates every rule for every row. It is the plain form of what searches by masks and tables compute
+// faster.
 func (c *cluster) choosePlain(d *demand, self PodID) choice {
 	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)
 }
@@ -58,9 +59,9 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 	}
 	totals := append(w.totals[:0], make([]int64, len(rows))...)
 	w.totals = totals
-	if c.heard != nil {
+	if c.extenderScores != nil {
 		for j, r := range rows {
-			totals[j] = c.heard[r]
+			totals[j] = c.extenderScores[r]
 		}
 	}
 	for _, s := range d.profile.scorers {
@@ -75,7 +76,7 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 			}
 		}
 	}
-	mine := c.turnOf(self)
+	mine := c.tieOffset(self)
 	best := 0
 	for i := 1; i < len(rows); i++ {
 		if totals[i] > totals[best] || totals[i] == totals[best] && c.winsTie(rows[i], rows[best], mine) {
@@ -106,7 +107,7 @@ func (c *cluster) candidates(d *demand) iter.Seq[row] {
 }
 
 func (c *state) feasible(d *demand, self PodID, r row) bool {
-	return c.asIfNominated(d, self, r, func() bool { return c.objection(d.profile.filters, d, r) == nil })
+	return c.withNominated(d, self, r, func() bool { return c.firstRejecting(d.profile.filters, d, r) == nil })
 }
 
 // rawScores appends the raw score of s for each of rows.
@@ -130,8 +131,8 @@ func (c *cluster) explainAll(d *demand, self PodID) *Failure {
 	f := newFailure(c.seenCount, d)
 	for i := range c.name {
 		if r := row(i); c.seen[r] {
-			c.asIfNominated(d, self, r, func() bool {
-				by := c.objection(d.profile.filters, d, r)
+			c.withNominated(d, self, r, func() bool {
+				by := c.firstRejecting(d.profile.filters, d, r)
 				if by != nil {
 					f.add(by, by.explain(&c.state, d, r, nil), 1)
 				}
@@ -142,13 +143,13 @@ func (c *cluster) explainAll(d *demand, self PodID) *Failure {
 	return f
 }
 
-// turnOf returns the offset at which the order of equal nodes begins for a pod, so that ties spread over the nodes.
-func (c *cluster) turnOf(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
+// tieOffset returns the offset at which the order of equal nodes begins for a pod, so that ties spread over the nodes.
+func (c *cluster) tieOffset(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
 
 // winsTie reports whether row a comes before row b in a circular order that begins at mine. Rows at the same place are
 // ordered by name.
 func (c *cluster) winsTie(a, b row, mine uint64) bool {
-	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
+	return cmp.Or(cmp.Compare(c.tieHash[a]-mine, c.tieHash[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
 }
 
 // mix is the finalizer of splitmix64: every input bit reaches every output bit.

@@ -19,9 +19,9 @@ type class struct {
 	demands map[string]*demand
 
 	needs
-	asked, held   Load
-	priority      int32
-	neverPreempts bool
+	incomingLoad, placedLoad Load
+	priority                 int32
+	neverPreempts            bool
 
 	tolerations   []Toleration
 	toleratesNode bool // tolerates the taint of a cordoned node
@@ -36,12 +36,12 @@ type class struct {
 	unsupported   []string
 
 	// Terms about other pods.
-	spread   []spreadTerm
-	affinity *census.Aim // the pods that match all required affinity terms; nil: none
-	joinKeys []int32     // the topology keys of these terms
-	antis    []podTerm   // required anti-affinity
-	prefers  []podTerm   // preferred affinity; preferred anti-affinity has negative weights
-	holds    []census.HeldTerm
+	spread         []spreadTerm
+	affinity       *census.PodSet // the pods that match all required affinity terms; nil: none
+	affinityKeys   []int32        // the topology keys of these terms
+	antiAffinity   []podTerm      // required anti-affinity
+	preferredTerms []podTerm      // preferred affinity; preferred anti-affinity has negative weights
+	ownTerms       []census.ExistingTerm
 
 	imageNames []string
 	containers int
@@ -51,7 +51,7 @@ type class struct {
 	numa    *numa.Pod // what it asks of the topology manager and of devices; nil: nothing
 	numaKey string
 
-	wants volumes.Wants // its volumes
+	mounts volumes.PodMounts // its volumes
 }
 
 type request struct {
@@ -76,16 +76,16 @@ func (w *weightedTerms) add(weight int64, t selector.Term) {
 type spreadTerm struct {
 	SpreadConstraint
 	key int32
-	aim *census.Aim
+	set *census.PodSet
 }
 
 type podTerm struct {
-	aim    *census.Aim
+	set    *census.PodSet
 	key    int32
 	weight int64
 }
 
-// compile returns the class of pod, with one more reference. releaseClass drops the reference.
+// compile returns the class of pod, with one more reference. dropClass drops the reference.
 func (c *cluster) compile(pod *Pod) *class {
 	c.scratch = appendDemands(c.scratch[:0], pod)
 	if known := c.classes[string(c.scratch)]; known != nil {
@@ -96,9 +96,9 @@ func (c *cluster) compile(pod *Pod) *class {
 	k := &class{
 		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
 		needs: needs{profile: c.profiles[pod.Profile]}, priority: pod.Priority, neverPreempts: pod.NeverPreempts,
-		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
+		incomingLoad: pod.IncomingLoad, placedLoad: pod.PlacedLoad, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
 		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
-		ofAgent: pod.NeedsOfAgent, wants: volumes.WantsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
+		ofAgent: pod.NeedsOfAgent, mounts: volumes.PodMountsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
 	}
 	if k.profile == nil {
 		k.profile = c.profiles[""]
@@ -113,8 +113,8 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.compileNodeTerms(k, pod)
 	c.compileAround(k, pod)
 	c.compileScored(k)
-	k.fitKey = k.makeFitKey(k.asked)
-	c.holdColumns(k)
+	k.fitKey = k.makeFitKey(k.incomingLoad)
+	c.refColumns(k)
 	c.classes[k.key] = k
 	return k
 }
@@ -140,52 +140,52 @@ func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 
 // compileAround compiles the terms about other pods, and adds them to the census, where those pods find them.
 func (c *cluster) compileAround(k *class, pod *Pod) {
-	own := func(s LabelSelector) *census.Aim {
-		return c.AimAt(census.AimPart{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
+	own := func(s LabelSelector) *census.PodSet {
+		return c.PodSetOf(census.PodSelector{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
 	}
 	for _, s := range pod.Spread {
 		k.spread = append(k.spread, spreadTerm{s, c.intern.ID(s.TopologyKey), own(s.Selector)})
 	}
 	hang := func(t *podTerm, what census.Counted, weight int64) {
-		counter := c.CounterAt(census.CounterKey{Aim: t.aim, Topo: c.TopologyOf(t.key), What: what})
-		k.holds = append(k.holds, census.HeldTerm{Counter: counter, Weight: int32(weight)})
+		counter := c.CounterAt(census.CounterKey{Set: t.set, Topo: c.TopologyOf(t.key), What: what})
+		k.ownTerms = append(k.ownTerms, census.ExistingTerm{Counter: counter, Weight: int32(weight)})
 	}
 	term := func(t *PodTerm, weight int64) podTerm {
-		return podTerm{c.AimAt(partOf(t)), c.intern.ID(t.TopologyKey), weight}
+		return podTerm{c.PodSetOf(partOf(t)), c.intern.ID(t.TopologyKey), weight}
 	}
-	var all []census.AimPart
+	var all []census.PodSelector
 	for i := range pod.Affinity {
 		t := term(&pod.Affinity[i], 1)
 		hang(&t, census.CountTerms, 1)
-		c.ReleaseAim(t.aim)
+		c.DropPodSet(t.set)
 		all = append(all, partOf(&pod.Affinity[i]))
-		k.joinKeys = append(k.joinKeys, t.key)
+		k.affinityKeys = append(k.affinityKeys, t.key)
 	}
 	if len(all) > 0 {
-		k.affinity = c.AimAt(all...)
+		k.affinity = c.PodSetOf(all...)
 	}
 	for i := range pod.AntiAffinity {
 		t := term(&pod.AntiAffinity[i], 1)
 		hang(&t, census.CountAntiTerms, 1)
-		k.antis = append(k.antis, t)
+		k.antiAffinity = append(k.antiAffinity, t)
 	}
 	for i := range pod.PreferredAffinity {
-		k.prefers = append(k.prefers, term(&pod.PreferredAffinity[i].Term, pod.PreferredAffinity[i].Weight))
+		k.preferredTerms = append(k.preferredTerms, term(&pod.PreferredAffinity[i].Term, pod.PreferredAffinity[i].Weight))
 	}
 	for i := range pod.PreferredAntiAffinity {
-		k.prefers = append(k.prefers, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
+		k.preferredTerms = append(k.preferredTerms, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
 	}
-	for i := range k.prefers {
-		hang(&k.prefers[i], census.CountTermWeights, k.prefers[i].weight)
+	for i := range k.preferredTerms {
+		hang(&k.preferredTerms[i], census.CountTermWeights, k.preferredTerms[i].weight)
 	}
 }
 
-func partOf(t *PodTerm) census.AimPart {
-	return census.AimPart{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
+func partOf(t *PodTerm) census.PodSelector {
+	return census.PodSelector{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
 }
 
-// releaseClass drops a reference to a class. The class and its demands are deleted with the last reference.
-func (c *cluster) releaseClass(k *class) {
+// dropClass drops a reference to a class. The class and its demands are deleted with the last reference.
+func (c *cluster) dropClass(k *class) {
 	if k.refs--; k.refs > 0 {
 		return
 	}
@@ -194,19 +194,19 @@ func (c *cluster) releaseClass(k *class) {
 	for _, d := range k.demands {
 		c.dropDemand(d)
 	}
-	c.releaseColumns(k)
-	for _, t := range k.holds {
-		c.ReleaseCounter(t.Counter)
+	c.dropColumns(k)
+	for _, t := range k.ownTerms {
+		c.DropCounter(t.Counter)
 	}
 	for i := range k.spread {
-		c.ReleaseAim(k.spread[i].aim)
+		c.DropPodSet(k.spread[i].set)
 	}
 	if k.affinity != nil {
-		c.ReleaseAim(k.affinity)
+		c.DropPodSet(k.affinity)
 	}
-	for _, list := range [][]podTerm{k.antis, k.prefers} {
+	for _, list := range [][]podTerm{k.antiAffinity, k.preferredTerms} {
 		for i := range list {
-			c.ReleaseAim(list[i].aim)
+			c.DropPodSet(list[i].set)
 		}
 	}
 }

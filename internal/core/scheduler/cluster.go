@@ -24,7 +24,7 @@ type cluster struct {
 	hardDefaults bool
 	// only during the placement of a pod whose extenders have answered: what they add to the score of each row; else
 	// nil
-	heard map[row]int64
+	extenderScores map[row]int64
 
 	// By encoded specification; see encode.go.
 	classes map[string]*class
@@ -34,50 +34,50 @@ type cluster struct {
 	fits    map[string]*fit // by fitKey
 
 	// The pods on rows: bound or assumed.
-	pods map[PodID]*held
+	pods map[PodID]*placedPod
 	gone struct{ pods, classes int } // deleted entries, for shrink.Map
 	// atPriority is how many pods on rows have each priority.
-	atPriority map[int32]int
-	turns      uint64 // counts pods put on rows, to order them
+	atPriority  map[int32]int
+	placedCount uint64 // counts pods put on rows, to order them
 	// decisions counts calls of choose.
 	decisions uint64
 	searched  int                   // the row at which the next sample of nodes begins
 	assumed   int                   // how many pods on rows are assumed
-	heldMost  int                   // the most pods that a row ever had
+	podsMost  int                   // the most pods that a row ever had
 	plans     map[PodID]*VolumePlan // for the volumes of assumed pods
 
 	// The waiting pods.
 	waits waits
 	// The nominated pods.
-	wishes  map[PodID]*nominated
-	budgets budgets
-	// allowances lists rows where another number of pods may be disrupted than before, while there are bids or bounds.
+	nominations map[PodID]*nominated
+	budgets     budgets
+	// allowances lists rows where another number of pods may be disrupted than before, while there are costs or bounds.
 	// It also lists rows on which a pod has started since it was put there: evicting it costs more then.
 	allowances rows.ChangeLog
-	// bidding has the demands that have bids.
-	bidding map[*demand]bool
-	bounds  map[string]*bidBounds // by boundsKey, or by the rounded requests
-	misled  map[string]int        // by boundsKey: on how many rows the rounded bounds were too low
+	// withCosts has the demands that have costs.
+	withCosts map[*demand]bool
+	bounds    map[string]*costBounds // by boundsKey, or by the rounded requests
+	tooLow    map[string]int         // by boundsKey: on how many rows the rounded bounds were too low
 
 	// Working space without meaning between calls.
-	byBound  byBound
-	rejected [2]rows.Mask
-	lifted   []*held
-	below    []*held
-	allowed  []*held
-	known    []string // reasons of failures
-	inputs   []any
-	spent    []bool
-	biddable rows.Mask
-	plain    struct {
+	boundOrder  boundOrder
+	rejected    [2]rows.Mask
+	removed     []*placedPod
+	below       []*placedPod
+	allowed     []*placedPod
+	known       []string // reasons of failures
+	inputs      []any
+	overAllowed []bool
+	preemptible rows.Mask
+	plain       struct {
 		rows        []row
 		alike       []int32
 		totals, raw []int64
 	}
 }
 
-// held is a pod on a row, with what the scheduler knows of it. Only cluster's methods change it.
-type held struct {
+// placedPod is a pod on a row, with what the scheduler knows of it. Only cluster's methods change it.
+type placedPod struct {
 	census.Pod
 	id        PodID
 	name      string
@@ -87,42 +87,42 @@ type held struct {
 	preempted bool
 	tried     int8             // during a trial: by how much its count differs from one
 	started   int64            // see Pod.Started
-	turn      uint64           // orders the pods of a row by when they were placed
+	order     uint64           // orders the pods of a row by when they were placed
 	arrived   bool             // a report of the node's agent has included it
 	berth     numa.Berth       // the CPUs and NUMA nodes that were expected when it was placed; nil: none
-	lies      *numa.Assignment // the CPUs and devices that it has on the row; nil: to be computed
+	assigned  *numa.Assignment // the CPUs and devices that it has on the row; nil: to be computed
 
 	inRow int // place in state.held of the row
 }
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		state:      newState(seed),
-		profiles:   map[string]*profile{},
-		classes:    map[string]*class{},
-		groups:     newGroups(),
-		demands:    newDemands(),
-		fits:       map[string]*fit{},
-		pods:       map[PodID]*held{},
-		atPriority: map[int32]int{},
-		plans:      map[PodID]*VolumePlan{},
-		waits:      newWaits(),
-		wishes:     map[PodID]*nominated{},
-		budgets:    newBudgets(),
-		bidding:    map[*demand]bool{},
-		bounds:     map[string]*bidBounds{},
-		misled:     map[string]int{},
+		state:       newState(seed),
+		profiles:    map[string]*profile{},
+		classes:     map[string]*class{},
+		groups:      newGroups(),
+		demands:     newDemands(),
+		fits:        map[string]*fit{},
+		pods:        map[PodID]*placedPod{},
+		atPriority:  map[int32]int{},
+		plans:       map[PodID]*VolumePlan{},
+		waits:       newWaits(),
+		nominations: map[PodID]*nominated{},
+		budgets:     newBudgets(),
+		withCosts:   map[*demand]bool{},
+		bounds:      map[string]*costBounds{},
+		tooLow:      map[string]int{},
 	}
 	c.readFacts(c.intern)
-	c.Census = census.New(&c.nodes, c.intern, c.touch, c.notifyCounter)
-	c.storage = volumes.NewStore(c.intern, c.recount)
+	c.Census = census.New(&c.nodes, c.intern, c.rowChanged, c.notifyCounter)
+	c.storage = volumes.NewStore(c.intern, c.volumesChanged)
 	c.growing = []rows.Table{
-		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
+		&c.name, &c.tieHash, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
 		&c.changes, &c.moves, &c.allowances,
-		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, c.storage,
+		&c.pictures, &c.podCount, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.podsOn, &c.nominated, &c.expected, c.storage,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
-		c.columns.hold(c.columns.of(r)) // never released
+		c.columns.ref(c.columns.of(r)) // never released
 	}
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}
@@ -138,27 +138,27 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	return c
 }
 
-// release deletes row r if it has no node and nothing else is recorded on it.
-func (c *cluster) release(r row) {
-	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.storage.Idle(r) {
+// dropRowIfEmpty deletes row r if it has no node and nothing else is recorded on it.
+func (c *cluster) dropRowIfEmpty(r row) {
+	if c.seen[r] || c.podCount[r] > 0 || len(c.nominated[r]) > 0 || c.expected[r] != nil || !c.storage.Idle(r) {
 		return
 	}
-	c.giveBack(r)
+	c.freeRow(r)
 }
 
 // moveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
 func (c *cluster) moveRow(r row, change func()) {
 	c.Census.MoveRow(r, func(yield func(*census.Pod) bool) {
-		for _, h := range c.held[r] {
+		for _, h := range c.podsOn[r] {
 			if !yield(&h.Pod) {
 				return
 			}
 		}
 	}, change)
-	c.waits.redrawn = true
+	c.waits.domainsMoved = true
 }
 
-// identify returns the identity of pod, with one more reference. releaseIdentity drops the reference.
+// identify returns the identity of pod, with one more reference. dropIdentity drops the reference.
 func (c *cluster) identify(pod *Pod) *census.Identity {
 	who, fresh := c.Census.Identify(pod.Namespace, pod.Labels)
 	if fresh {
@@ -167,13 +167,13 @@ func (c *cluster) identify(pod *Pod) *census.Identity {
 	return who
 }
 
-func (c *cluster) releaseIdentity(who *census.Identity) {
-	if !c.Census.ReleaseIdentity(who) {
+func (c *cluster) dropIdentity(who *census.Identity) {
+	if !c.Census.DropIdentity(who) {
 		return
 	}
 	c.demands.forget(c, who)
-	if keptWith(who).spreading.aim != nil {
-		c.ReleaseAim(keptWith(who).spreading.aim)
+	if dataOf(who).spreading.set != nil {
+		c.DropPodSet(dataOf(who).spreading.set)
 	}
 }
 
@@ -200,14 +200,14 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		case now < was:
 			c.allowances.Add(r)
 		case now > was:
-			c.touch(r) // evicting it costs less than the bounds without budgets say
+			c.rowChanged(r) // evicting it costs less than the bounds without budgets say
 		}
-		c.releaseClass(k)
-		c.releaseIdentity(who)
+		c.dropClass(k)
+		c.dropIdentity(who)
 		return noRow, false
 	}
-	h := &held{
-		Pod:       census.Pod{Row: r, Deleting: pod.Deleting, Who: who, Terms: k.holds},
+	h := &placedPod{
+		Pod:       census.Pod{Row: r, Deleting: pod.Deleting, Who: who, Terms: k.ownTerms},
 		id:        pod.ID,
 		name:      pod.Name,
 		class:     k,
@@ -216,13 +216,13 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		started:   pod.Started,
 		berth:     pod.Berth,
 	}
-	c.turns++
-	h.turn = c.turns
+	c.placedCount++
+	h.order = c.placedCount
 	freed = noRow
 	if p != nil {
 		if p.Row == r && p.class.numaKey == k.numaKey {
-			h.turn, h.arrived = p.turn, p.arrived
-			h.berth, h.lies = p.berth, p.lies
+			h.order, h.arrived = p.order, p.arrived
+			h.berth, h.assigned = p.berth, p.assigned
 		}
 		if p.Who != who {
 			c.discharge(p, "") // other budgets select it now
@@ -235,13 +235,13 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	if !confirmed {
 		c.assumed++
 	}
-	h.inRow = len(c.held[r])
-	c.held[r] = append(c.held[r], h)
-	c.heldMost = max(c.heldMost, len(c.held[r]))
+	h.inRow = len(c.podsOn[r])
+	c.podsOn[r] = append(c.podsOn[r], h)
+	c.podsMost = max(c.podsMost, len(c.podsOn[r]))
 	c.countNUMA(h, 1)
 	c.pods[pod.ID] = h
 	if changed && freed != r {
-		c.release(freed)
+		c.dropRowIfEmpty(freed)
 	}
 	return freed, changed
 }
@@ -256,12 +256,12 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 	c.pods = shrink.Map(c.pods, &c.gone.pods)
 	c.discharge(p, "")
 	c.drop(p)
-	c.release(p.Row)
+	c.dropRowIfEmpty(p.Row)
 	return p.Row, true
 }
 
 // drop removes h from the counts and drops its references.
-func (c *cluster) drop(h *held) {
+func (c *cluster) drop(h *placedPod) {
 	c.count(h, -1)
 	if !h.confirmed {
 		c.assumed--
@@ -269,28 +269,28 @@ func (c *cluster) drop(h *held) {
 	if c.atPriority[h.class.priority]--; c.atPriority[h.class.priority] == 0 {
 		delete(c.atPriority, h.class.priority)
 	}
-	list := c.held[h.Row]
+	list := c.podsOn[h.Row]
 	last := list[len(list)-1]
 	list[h.inRow], last.inRow = last, h.inRow
 	list[len(list)-1] = nil
-	c.held[h.Row] = list[:len(list)-1]
+	c.podsOn[h.Row] = list[:len(list)-1]
 	c.countNUMA(h, -1)
-	if len(h.class.wants.Mounts) > 0 {
-		c.storage.Tidy(h.Row)
+	if len(h.class.mounts.Mounts) > 0 {
+		c.storage.DropIfEmpty(h.Row)
 	}
-	c.releaseClass(h.class)
-	c.releaseIdentity(h.Who)
+	c.dropClass(h.class)
+	c.dropIdentity(h.Who)
 }
 
 // count adds (sign 1) or subtracts (sign -1) what h takes from its row, and its entries in the census.
-func (c *cluster) count(h *held, sign int64) {
+func (c *cluster) count(h *placedPod, sign int64) {
 	c.countOnRow(h.Row, h.class, sign)
 	if sign > 0 {
-		c.Come(&h.Pod)
+		c.Add(&h.Pod)
 	} else {
-		c.Leave(&h.Pod)
+		c.Remove(&h.Pod)
 	}
-	c.storage.Use(&h.class.wants, int32(sign), false)
-	c.touch(h.Row)
+	c.storage.Use(&h.class.mounts, int32(sign), false)
+	c.rowChanged(h.Row)
 	c.notify(h, int32(sign))
 }

@@ -126,13 +126,13 @@ func (h *history) step() {
 	waiting := map[PodID]Pod{}
 	for _, w := range h.placer.cluster.waits.of {
 		for id, e := range w.pods {
-			if h.placer.cluster.wishes[id] == nil { // who has one looks elsewhere when it comes to nothing
+			if h.placer.cluster.nominations[id] == nil { // who has one looks elsewhere when it comes to nothing
 				waiting[id] = e.pod
 			}
 		}
 	}
 	what := h.happen()
-	h.placer.hear(h.now)
+	h.placer.evaluateWaiters(h.now)
 	if h.rng.IntN(2) == 0 {
 		h.seekAll()
 	}
@@ -266,7 +266,7 @@ func (h *history) checkBudgets() {
 			}
 		}
 	}
-	for _, pods := range c.held {
+	for _, pods := range c.podsOn {
 		h.checkOverBudget(pods)
 	}
 }
@@ -280,7 +280,7 @@ func allBudgets(c *cluster, namespace string) []*budget {
 
 // budgetsOf returns the budgets that are recorded for the pods of who.
 func budgetsOf(who *census.Identity) (all []*budget) {
-	for s := range keptWith(who).budgets.each {
+	for s := range dataOf(who).budgets.each {
 		all = append(all, s.budgets...)
 	}
 	return all
@@ -290,7 +290,7 @@ func (h *history) checkCharges(in *budgetsIn) {
 	c := h.placer.cluster
 	charges, named := map[*budget]int32{}, map[string]int{}
 	for id, x := range in.charged {
-		w, pod := c.wishes[x.by], c.pods[id]
+		w, pod := c.nominations[x.by], c.pods[id]
 		if !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id)) {
 			h.t.Errorf("budgets are charged for pod %s (%v) by %s, which evicts %v", id, pod, x.by, w)
 		}
@@ -321,7 +321,7 @@ func (h *history) checkCharges(in *budgetsIn) {
 }
 
 // checkOverBudget compares overBudget with each budget's own numbers.
-func (h *history) checkOverBudget(pods []*held) {
+func (h *history) checkOverBudget(pods []*placedPod) {
 	c := h.placer.cluster
 	for range 2 { // in two orders
 		left := map[*budget]int32{}
@@ -339,9 +339,9 @@ func (h *history) checkOverBudget(pods []*held) {
 				left[b]--
 				want, spent = want || left[b] < 0, spent || b.left() <= 0
 			}
-			if over != want || pod.isSpent() != spent {
+			if over != want || pod.isProtected() != spent {
 				h.t.Errorf("pod %s, the %d. to be evicted, is over a budget: %v, spent: %v; want %v, %v",
-					pod.id, i, over, pod.isSpent(), want, spent)
+					pod.id, i, over, pod.isProtected(), want, spent)
 			}
 		}
 		pods = slices.Clone(pods)
@@ -350,10 +350,10 @@ func (h *history) checkOverBudget(pods []*held) {
 }
 
 func (h *history) place() {
-	wished := slices.Collect(maps.Keys(h.placer.cluster.wishes))
+	wished := slices.Collect(maps.Keys(h.placer.cluster.nominations))
 	d, ok := h.placer.Next(h.now)
 	for _, id := range wished {
-		if h.placer.cluster.wishes[id] == nil {
+		if h.placer.cluster.nominations[id] == nil {
 			h.outranked[id] = true // another pod is nominated there: it must look elsewhere
 		}
 	}
@@ -508,7 +508,7 @@ func (h *history) check() {
 		h.t.Errorf("columns differ from a fresh count:\n%q\n%q", a, b)
 	}
 	h.checkCounters()
-	h.checkBeliefs()
+	h.checkExpected()
 	h.checkWaiting()
 	h.checkBudgets()
 	h.checkHolds()
@@ -518,17 +518,17 @@ func (h *history) check() {
 func (p *Placer) tryable() []*entry {
 	return slices.SortedFunc(func(yield func(*entry) bool) {
 		for e := range p.queue.All() {
-			if e.Pool() != queue.Binding && e.Pool() != queue.Unsettled && !yield(e) {
+			if e.Pool() != queue.Binding && e.Pool() != queue.BindUnknown && !yield(e) {
 				return
 			}
 		}
 	}, func(a, b *entry) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// checkWaiting evaluates all waiting pods for all rows: the plain form of what hear and seekHope find.
+// checkWaiting evaluates all waiting pods for all rows: the plain form of what hear and continueSearches find.
 func (h *history) checkWaiting() {
 	c := h.placer.cluster
-	h.placer.hear(h.now)
+	h.placer.evaluateWaiters(h.now)
 	for _, w := range c.waits.of {
 		for _, id := range sortedIDs(w.pods) {
 			e := w.pods[id]
@@ -552,16 +552,16 @@ func (h *history) checkWaiting() {
 
 // seekAll continues searches until none is left.
 func (h *history) seekAll() {
-	for h.placer.hear(h.now); len(h.placer.cluster.waits.searching) > 0; h.placer.hear(h.now) {
+	for h.placer.evaluateWaiters(h.now); len(h.placer.cluster.waits.searching) > 0; h.placer.evaluateWaiters(h.now) {
 		h.placer.searchDue = 0
-		h.placer.seekHope(h.now)
+		h.placer.continueSearches(h.now)
 	}
 }
 
 // makesRoom reports whether evictions from row r make room.
 func (c *cluster) makesRoom(d *demand, self PodID, r row) bool {
-	b, _ := c.bidFor(d, self, r)
-	return b.state == bidGood
+	b, _ := c.costOn(d, self, r)
+	return b.state == costHelps
 }
 
 func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
@@ -593,7 +593,7 @@ func (h *history) checkCounters() {
 			}
 			if ok && (key.Scope == nil || key.Scope.Admits(&c.nodes, row(r))) {
 				rows[value]++
-				for _, p := range c.held[r] {
+				for _, p := range c.podsOn[r] {
 					want[value] += counts(c, key, p)
 				}
 			}
@@ -619,36 +619,36 @@ func (h *history) checkCounters() {
 		if k.Total != total || having != 0 {
 			h.t.Errorf("counter %v: total %d, want %d, %d domains too many", key.What, k.Total, total, having)
 		}
-		h.checkGround(k, rows, least)
+		h.checkCoverage(k, rows, least)
 	}
 }
 
-// checkGround compares the ground of a counter with a count of its rows, and its fewest with the smallest count.
-func (h *history) checkGround(k *census.Counter, rows map[int32]int32, least int32) {
+// checkCoverage compares the coverage of a counter with a count of its rows, and its fewest with the smallest count.
+func (h *history) checkCoverage(k *census.Counter, rows map[int32]int32, least int32) {
 	if k.Of.Scope == nil {
 		return
 	}
-	for d, n := range k.Ground.Rows {
+	for d, n := range k.Coverage.Rows {
 		if n != 0 && n != rows[k.Of.Topo.Value[d]] {
 			h.t.Errorf("ground: domain %d has %d rows, want %d", d, n, rows[k.Of.Topo.Value[d]])
 		}
 	}
-	if k.Ground.Domains != len(rows) || len(rows) > 0 && k.Fewest() != least {
-		h.t.Errorf("ground: %d domains, fewest %d; want %d, %d", k.Ground.Domains, k.Fewest(), len(rows), least)
+	if k.Coverage.Domains != len(rows) || len(rows) > 0 && k.Fewest() != least {
+		h.t.Errorf("ground: %d domains, fewest %d; want %d, %d", k.Coverage.Domains, k.Fewest(), len(rows), least)
 	}
 }
 
 // counts returns what pod p adds to a counter, by its definition.
-func counts(c *cluster, key census.CounterKey, p *held) int32 {
+func counts(c *cluster, key census.CounterKey, p *placedPod) int32 {
 	switch key.What {
 	case census.CountPods, census.CountLivePods:
-		if key.Aim.Means(c.Census, p.Who) && !(key.What == census.CountLivePods && p.Deleting) {
+		if key.Set.Has(c.Census, p.Who) && !(key.What == census.CountLivePods && p.Deleting) {
 			return 1
 		}
 		return 0
 	}
 	n := int32(0)
-	for _, t := range p.class.holds {
+	for _, t := range p.class.ownTerms {
 		if t.Counter.Of == key {
 			n += t.Weight
 		}
@@ -673,7 +673,7 @@ func (h *history) checkHolds() {
 	for _, p := range c.pods {
 		hold(p.class, p.Who)
 	}
-	for _, w := range c.wishes {
+	for _, w := range c.nominations {
 		hold(w.class, w.Who)
 	}
 	for e := range h.placer.queue.All() {
@@ -696,10 +696,10 @@ func dump(c *cluster) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.rows)) {
 		r := c.rows[name]
-		if !c.seen[r] && c.podsHeld[r] == 0 {
+		if !c.seen[r] && c.podCount[r] == 0 {
 			continue // a pod is nominated there
 		}
-		line := fmt.Sprintf("%s seen %v held %d/%d score %d %d ports %v cordon %v", name, c.seen[r], c.podsHeld[r], c.podsMax[r], c.scoreCPU[r], c.scoreMemory[r], len(c.ports[r]), c.unschedulable[r])
+		line := fmt.Sprintf("%s seen %v held %d/%d score %d %d ports %v cordon %v", name, c.seen[r], c.podCount[r], c.podsMax[r], c.scoreCPU[r], c.scoreMemory[r], len(c.ports[r]), c.unschedulable[r])
 		for _, res := range slices.Sorted(maps.Keys(c.columns.byName)) {
 			i := c.columns.byName[res]
 			if c.columns.has(i, r) != 0 || c.columns.takes(i, r) != 0 {
@@ -753,7 +753,7 @@ func (h *history) randomNode() Node {
 
 func (h *history) randomPod() Pod {
 	h.made++
-	p := Pod{ID: PodID(fmt.Sprintf("p%d", h.made)), Priority: int32(h.rng.IntN(3)), Asked: Load{100, 200}, Held: Load{unit.MilliCPU(h.rng.IntN(200)), 200}}
+	p := Pod{ID: PodID(fmt.Sprintf("p%d", h.made)), Priority: int32(h.rng.IntN(3)), IncomingLoad: Load{100, 200}, PlacedLoad: Load{unit.MilliCPU(h.rng.IntN(200)), 200}}
 	p.Requests = []Amount{{CPU, int64(h.rng.IntN(4) * 250)}, {Memory, int64(h.rng.IntN(4) * 250)}}
 	switch h.rng.IntN(8) {
 	case 0:

@@ -14,8 +14,8 @@ type columns struct {
 type column struct {
 	resource     string
 	insufficient string // the reason of a rejection because of it
-	holders      int    // how many classes and profiles refer to it
-	having       int    // how many rows have any of it
+	refs         int    // how many classes and profiles refer to it
+	rowsWith     int    // how many rows have any of it
 
 	allocatable, requested []int64 // by row; zero beyond the end
 }
@@ -45,9 +45,9 @@ func (x *columns) of(resource string) int {
 	return i
 }
 
-func (x *columns) hold(i int) { x.all[i].holders++ }
+func (x *columns) ref(i int) { x.all[i].refs++ }
 
-func (k *column) idle() bool { return k.holders+k.having == 0 }
+func (k *column) idle() bool { return k.refs+k.rowsWith == 0 }
 
 // dropColumn drops a column that is idle, with the fits and bounds that refer to it.
 func (c *cluster) dropColumn(i int) {
@@ -72,13 +72,13 @@ func (c *cluster) dropColumn(i int) {
 	}
 }
 
-// holdColumns adds references to all columns that k uses. releaseColumns drops them.
-func (c *cluster) holdColumns(k *class) { k.eachColumn(c.columns.hold) }
+// refColumns adds references to all columns that k uses. dropColumns drops them.
+func (c *cluster) refColumns(k *class) { k.eachColumn(c.columns.ref) }
 
-func (c *cluster) releaseColumns(k *class) {
+func (c *cluster) dropColumns(k *class) {
 	k.eachColumn(func(i int) {
 		x := &c.columns.all[i]
-		if x.holders--; x.holders == 0 {
+		if x.refs--; x.refs == 0 {
 			x.requested = nil // all zero
 			c.dropColumn(i)
 		}
@@ -97,7 +97,7 @@ func (k *class) eachColumn(see func(int)) {
 }
 
 // absent reports whether q requests a resource that no row has.
-func (x *columns) absent(q request) bool { return x.all[q.column].having == 0 && q.value > 0 }
+func (x *columns) absent(q request) bool { return x.all[q.column].rowsWith == 0 && q.value > 0 }
 
 // has returns how much of a resource row r has, takes how much its pods take.
 func (x *columns) has(i int, r row) int64 { return amountAt(x.all[i].allocatable, r) }
@@ -151,7 +151,7 @@ func (c *cluster) setAllocatable(r row, list []Amount) (more, other bool) {
 		}
 		more, other = more || value > was, true
 		k.allocatable = withAmount(k.allocatable, r, value)
-		if k.having += presence(was, value); k.having == 0 {
+		if k.rowsWith += presence(was, value); k.rowsWith == 0 {
 			k.allocatable = nil
 			c.dropColumn(i)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // A demand is what rules are evaluated for: a class, together with the counters that its constraints and terms read.
-// Pods of one class share a demand if the same aims have them.
+// Pods of one class share a demand if the same pod sets have them.
 type demand struct {
 	// Which constraints the pod is in, encoded; see demandOf.
 	*class
@@ -21,24 +21,25 @@ type demand struct {
 	stamp      uint64
 	// dropped is set by dropDemand: the demand must not be used any more.
 	dropped bool
-	// useless are the rules that have rejected it on some row, whoever would be evicted. Rules are added, never
-	// removed: kept bids are not evaluated again, and a rule too many costs one question, while a rule too few leaves a
-	// pod waiting.
-	useless RuleSet
-	bids    bids
+	// finalRules are the rules that have rejected it on some row, whoever would be evicted. Rules are added, never
+	// removed: kept costs are not evaluated again, and a rule too many costs one question, while a rule too few leaves
+	// a pod waiting.
+	finalRules RuleSet
+	costs      preemptCosts
 
 	surroundings
 	soft           []spreadAsk
 	softEverywhere bool // soft constraints count and score also nodes without the topology key
 	// The counters of its preferred terms.
-	drawn []weightedCounter
+	preferredPods []weightedCounter
 
-	// Terms of pods on rows that match this pod. wantedBy and shunnedBy are recomputed when Census.TermsVersion grew.
-	wantedBy  []weightedCounter
-	termsSeen uint64
-	reach     []*census.Aim
+	// Terms of pods on rows that match this pod. preferredByOthers and antiAffinityOfOthers are recomputed when
+	// Census.TermsVersion grew.
+	preferredByOthers []weightedCounter
+	termsSeen         uint64
+	sets              []*census.PodSet
 
-	volumes     *volumes.Ask // what the volumes of its pods need, as of volumesSeen; nil: no volumes that rules read
+	volumes     *volumes.Needs // what the volumes of its pods need, as of volumesSeen; nil: no volumes that rules read
 	volumesSeen uint64
 
 	images  []*image  // one for each of imageNames
@@ -52,11 +53,11 @@ type demand struct {
 
 // surroundings are what a demand requires of the pods near a row.
 type surroundings struct {
-	hard         []spreadAsk
-	together     []*census.Counter // of the pods that match all required affinity terms, by the topology of each term
-	togetherSelf bool              // these terms match the pod itself
-	apart        []*census.Counter // of the pods that match a required anti-affinity term
-	shunnedBy    []*census.Counter // of the required anti-affinity terms of pods on rows that match this pod
+	hard                 []spreadAsk
+	affinityPods         []*census.Counter // of the pods that match all required affinity terms, by the topology of each term
+	affinitySelf         bool              // these terms match the pod itself
+	antiAffinityPods     []*census.Counter // of the pods that match a required anti-affinity term
+	antiAffinityOfOthers []*census.Counter // of the required anti-affinity terms of pods on rows that match this pod
 }
 
 // eachCounter calls see for the counters, for some of them more than once.
@@ -66,7 +67,7 @@ func (x *surroundings) eachCounter(see func(*census.Counter)) {
 			see(x.hard[i].counter)
 		}
 	}
-	for _, list := range [...][]*census.Counter{x.together, x.apart, x.shunnedBy} {
+	for _, list := range [...][]*census.Counter{x.affinityPods, x.antiAffinityPods, x.antiAffinityOfOthers} {
 		for _, k := range list {
 			see(k)
 		}
@@ -75,12 +76,12 @@ func (x *surroundings) eachCounter(see func(*census.Counter)) {
 
 // empty reports whether nothing is required.
 func (x *surroundings) empty() bool {
-	return len(x.hard)+len(x.together)+len(x.apart)+len(x.shunnedBy) == 0
+	return len(x.hard)+len(x.affinityPods)+len(x.antiAffinityPods)+len(x.antiAffinityOfOthers) == 0
 }
 
 func (x *surroundings) equal(y *surroundings) bool {
-	return slices.Equal(x.hard, y.hard) && slices.Equal(x.together, y.together) && x.togetherSelf == y.togetherSelf &&
-		slices.Equal(x.apart, y.apart) && slices.Equal(x.shunnedBy, y.shunnedBy)
+	return slices.Equal(x.hard, y.hard) && slices.Equal(x.affinityPods, y.affinityPods) && x.affinitySelf == y.affinitySelf &&
+		slices.Equal(x.antiAffinityPods, y.antiAffinityPods) && slices.Equal(x.antiAffinityOfOthers, y.antiAffinityOfOthers)
 }
 
 // spreadAsk is one compiled spread constraint.
@@ -100,18 +101,18 @@ type weightedCounter struct {
 
 // demandOf returns the demand of pods with class k and identity who. owner decides the default spread constraints.
 func (c *cluster) demandOf(k *class, who *census.Identity, owner Owner) *demand {
-	var defaults *census.Aim
+	var defaults *census.PodSet
 	if len(k.spread) == 0 && len(k.profile.DefaultSpread) > 0 {
 		defaults = c.defaultsOf(who, owner)
 	}
-	b := append(c.scratch[:0], who.Reach...)
+	b := append(c.scratch[:0], who.SetsKey...)
 	if defaults != nil {
 		b = encode.Number(append(b, 0), int64(defaults.ID))
 	}
 	c.scratch = b
 	d := k.demands[string(b)]
 	if d == nil {
-		d = &demand{class: k, key: string(b), reach: slices.Clone(who.Aims)}
+		d = &demand{class: k, key: string(b), sets: slices.Clone(who.Sets)}
 		c.readSpread(d, who, defaults)
 		c.readTerms(d, who)
 		for _, name := range k.imageNames {
@@ -128,9 +129,9 @@ func (c *cluster) demandOf(k *class, who *census.Identity, owner Owner) *demand 
 // refresh updates d to the present terms of other pods and the present volumes.
 func (c *cluster) refresh(d *demand) {
 	if d.termsSeen != c.TermsVersion+1 {
-		c.readHeldTerms(d)
+		c.readOthersTerms(d)
 	}
-	if len(d.wants.Mounts) > 0 {
+	if len(d.mounts.Mounts) > 0 {
 		c.readVolumes(d)
 	}
 }
@@ -139,31 +140,31 @@ func (c *cluster) dropDemand(d *demand) {
 	delete(d.class.demands, d.key)
 	delete(c.demands.all, d)
 	d.dropped = true
-	c.dropBids(d)
+	c.dropCosts(d)
 	for _, list := range [][]spreadAsk{d.hard, d.soft} {
 		for i := range list {
 			if list[i].counter != nil {
-				c.ReleaseCounter(list[i].counter)
+				c.DropCounter(list[i].counter)
 			}
-			c.ReleaseTopology(list[i].topo)
+			c.DropTopology(list[i].topo)
 		}
 	}
-	for _, list := range [][]*census.Counter{d.together, d.apart} {
+	for _, list := range [][]*census.Counter{d.affinityPods, d.antiAffinityPods} {
 		for _, k := range list {
-			c.ReleaseCounter(k)
+			c.DropCounter(k)
 		}
 	}
-	for _, w := range d.drawn {
-		c.ReleaseCounter(w.counter)
+	for _, w := range d.preferredPods {
+		c.DropCounter(w.counter)
 	}
 	for _, i := range d.images {
-		c.releaseImage(i)
+		c.dropImage(i)
 	}
 	c.dropTables(d)
 }
 
 // readSpread finds the counters of the spread constraints: the pod's own, otherwise the profile's defaults.
-func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.Aim) {
+func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.PodSet) {
 	terms := d.spread
 	if len(terms) == 0 && defaults != nil {
 		for _, s := range d.profile.DefaultSpread {
@@ -182,15 +183,15 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.A
 	scopes := map[scopeKey]*census.Scope{}
 	for i := range terms {
 		t := &terms[i]
-		ask := spreadAsk{key: t.key, topo: c.HoldTopology(c.TopologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
-		if who.MeantBy(t.aim) {
+		ask := spreadAsk{key: t.key, topo: c.RefTopology(c.TopologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
+		if who.In(t.set) {
 			ask.self = 1
 		}
 		keys := softKeys
 		if t.Hard {
 			keys = hardKeys
 		}
-		key := census.CounterKey{Aim: t.aim, Topo: ask.topo, What: census.CountLivePods}
+		key := census.CounterKey{Set: t.set, Topo: ask.topo, What: census.CountLivePods}
 		if !t.Hard && t.key == c.hostKey {
 			key.Topo = c.TopologyOf(census.NodeItself) // scored by node, regardless of the inclusion policies
 		} else {
@@ -200,7 +201,7 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.A
 			}
 			key.Scope = scopes[of]
 		}
-		if !t.aim.Parts[0].Pods.Empty() {
+		if !t.set.Parts[0].Pods.Empty() {
 			ask.counter = c.CounterAt(key)
 		}
 		if t.Hard {
@@ -210,7 +211,7 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.A
 		}
 	}
 	for _, s := range scopes {
-		c.ReleaseScope(s)
+		c.DropScope(s)
 	}
 }
 
@@ -250,32 +251,32 @@ type scopeKey struct{ hard, affinity, taints bool }
 
 // readTerms finds the counters of the pod's own terms.
 func (c *cluster) readTerms(d *demand, who *census.Identity) {
-	pods := func(a *census.Aim, key int32) *census.Counter {
-		return c.CounterAt(census.CounterKey{Aim: a, Topo: c.TopologyOf(key), What: census.CountPods})
+	pods := func(a *census.PodSet, key int32) *census.Counter {
+		return c.CounterAt(census.CounterKey{Set: a, Topo: c.TopologyOf(key), What: census.CountPods})
 	}
-	for _, key := range d.joinKeys {
-		d.together = append(d.together, pods(d.affinity, key))
-		d.togetherSelf = who.MeantBy(d.affinity)
+	for _, key := range d.affinityKeys {
+		d.affinityPods = append(d.affinityPods, pods(d.affinity, key))
+		d.affinitySelf = who.In(d.affinity)
 	}
-	for _, t := range d.antis {
-		d.apart = append(d.apart, pods(t.aim, t.key))
+	for _, t := range d.antiAffinity {
+		d.antiAffinityPods = append(d.antiAffinityPods, pods(t.set, t.key))
 	}
-	for _, t := range d.prefers {
-		d.drawn = append(d.drawn, weightedCounter{pods(t.aim, t.key), t.weight})
+	for _, t := range d.preferredTerms {
+		d.preferredPods = append(d.preferredPods, weightedCounter{pods(t.set, t.key), t.weight})
 	}
 }
 
-// readHeldTerms finds the counters of the terms of other pods that match the pod. If they are others than before,
-// tables and bids are dropped.
-func (c *cluster) readHeldTerms(d *demand) {
-	was := len(d.shunnedBy) + len(d.wantedBy)
+// readOthersTerms finds the counters of the terms of other pods that match the pod. If they are others than before,
+// tables and costs are dropped.
+func (c *cluster) readOthersTerms(d *demand) {
+	was := len(d.antiAffinityOfOthers) + len(d.preferredByOthers)
 	same := d.termsSeen != 0
 	d.termsSeen = c.TermsVersion + 1
 	var shunned []*census.Counter
 	var wanted []weightedCounter
-	ignore := d.profile.IgnoreHeldPreferred && len(d.prefers) == 0
-	for _, a := range d.reach {
-		for _, k := range a.Held {
+	ignore := d.profile.IgnoreExistingPreferred && len(d.preferredTerms) == 0
+	for _, a := range d.sets {
+		for _, k := range a.Terms {
 			switch {
 			case k.Of.What == census.CountAntiTerms:
 				shunned = append(shunned, k)
@@ -289,15 +290,15 @@ func (c *cluster) readHeldTerms(d *demand) {
 	}
 	same = same && was == len(shunned)+len(wanted)
 	for i := 0; same && i < len(shunned); i++ {
-		same = i < len(d.shunnedBy) && shunned[i] == d.shunnedBy[i]
+		same = i < len(d.antiAffinityOfOthers) && shunned[i] == d.antiAffinityOfOthers[i]
 	}
 	for i := 0; same && i < len(wanted); i++ {
-		same = i < len(d.wantedBy) && wanted[i] == d.wantedBy[i]
+		same = i < len(d.preferredByOthers) && wanted[i] == d.preferredByOthers[i]
 	}
 	if !same {
-		d.shunnedBy, d.wantedBy = shunned, wanted
+		d.antiAffinityOfOthers, d.preferredByOthers = shunned, wanted
 		c.dropTables(d)
-		c.dropBids(d)
+		c.dropCosts(d)
 	}
 }
 

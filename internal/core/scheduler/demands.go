@@ -16,18 +16,18 @@ type demands struct {
 	waits  func(*demand) bool
 }
 
-// kept is the scheduler's data of an identity (Identity.Keeps).
-type kept struct {
+// identityData is the scheduler's data of an identity (Identity.Keeps).
+type identityData struct {
 	spreading defaultSpread // see defaultsOf
 	demands   []*demand     // those it has used
 	budgets   selectedBy    // the selections of budgets that have its pods
 }
 
-func keptWith(who *census.Identity) *kept {
-	if who.Keeps == nil {
-		who.Keeps = &kept{}
+func dataOf(who *census.Identity) *identityData {
+	if who.Data == nil {
+		who.Data = &identityData{}
 	}
-	return who.Keeps.(*kept)
+	return who.Data.(*identityData)
 }
 
 // demandsMax is how many demands are kept for later pods of the same kinds. Chosen: more kinds than are scheduled in
@@ -49,7 +49,7 @@ func (x *demands) add(c *cluster, d *demand) {
 func (x *demands) use(d *demand, who *census.Identity) {
 	x.stamps++
 	d.stamp = x.stamps
-	k := keptWith(who)
+	k := dataOf(who)
 	if slices.Contains(k.demands, d) {
 		return
 	}
@@ -74,10 +74,10 @@ func (x *demands) shrink(c *cluster) {
 
 // forget drops the demands that only who has used.
 func (x *demands) forget(c *cluster, who *census.Identity) {
-	for _, d := range keptWith(who).demands {
+	for _, d := range dataOf(who).demands {
 		if d.identities--; d.identities == 0 && !d.dropped && !x.waits(d) {
 			c.dropDemand(d)
 		}
 	}
-	keptWith(who).demands = nil
+	dataOf(who).demands = nil
 }

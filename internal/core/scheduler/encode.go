@@ -5,7 +5,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// The append functions write values for keys of classes, identities and aims; see package encode.
+// The append functions write values for keys of classes, identities and pod sets; see package encode.
 
 func appendPodTerm(b []byte, t *PodTerm) []byte {
 	b = t.NamespaceSelector.Append(encode.Strings(b, t.Namespaces))
@@ -68,7 +68,7 @@ func appendDemands(b []byte, pod *Pod) []byte {
 	for i := range pod.Requests {
 		b = encode.Number(encode.String(b, pod.Requests[i].Resource), pod.Requests[i].Value)
 	}
-	for _, l := range [...]Load{pod.Asked, pod.Held} {
+	for _, l := range [...]Load{pod.IncomingLoad, pod.PlacedLoad} {
 		b = encode.Number(encode.Number(b, int64(l.CPU)), int64(l.Memory))
 	}
 	b = selector.AppendNodeTerms(selector.AppendLabels(selector.AppendTolerations(b, pod.Tolerations), pod.NodeSelector), pod.NodeAffinity)

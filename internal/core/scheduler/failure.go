@@ -22,7 +22,7 @@ func newFailure(nodes int, d *demand) *Failure {
 	if d.conflict {
 		f.Whole = "pod affinity terms conflict"
 	}
-	if why := d.whole(); why != "" {
+	if why := d.claimsProblem(); why != "" {
 		f.Whole = why
 	}
 	if len(d.unsupported) > 0 {

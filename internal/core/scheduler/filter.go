@@ -36,8 +36,8 @@ const (
 // aroundFilters. CONTRIBUTING.md has a checklist.
 type filterRule interface {
 	about() ruling
-	// asks reports whether the rule applies to d. If not, it rejects no row.
-	asks(d *demand) bool
+	// applies reports whether the rule applies to d. If not, it rejects no row.
+	applies(d *demand) bool
 	// judge reports whether d fits row r.
 	judge(c *state, d *demand, r row) bool
 	// explain appends the reasons of a rejection, in upstream's words.
@@ -64,9 +64,9 @@ type surroundFilter interface {
 	meets(x *surroundings, r row) bool
 }
 
-// A teller adds the reasons for all rows in m to failure at once.
-type teller interface {
-	tell(c *state, failure *Failure, d *demand, m rows.Mask)
+// A bulkExplainer adds the reasons for all rows in m to failure at once.
+type bulkExplainer interface {
+	explainRows(c *state, failure *Failure, d *demand, m rows.Mask)
 }
 
 // ruling is what must be known of a filterRule before it is evaluated.
@@ -130,9 +130,9 @@ var (
 	rowFilters = []filterRule{
 		supportFilter{},
 		agentFilter{},
-		wholeFilter{ruling: ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions"}, whole: func(a *volumes.Ask) string { return a.Unknown }},
-		wholeFilter{ruling: ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding"}, whole: func(a *volumes.Ask) string { return a.Useless }},
-		wholeFilter{ruling: ruling{rule: RuleVolumeZone, plugin: "VolumeZone"}, whole: func(a *volumes.Ask) string { return a.Astray }},
+		claimsFilter{ruling: ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions"}, problem: func(a *volumes.Needs) string { return a.MissingClaim }},
+		claimsFilter{ruling: ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding"}, problem: func(a *volumes.Needs) string { return a.UnusableClaim }},
+		claimsFilter{ruling: ruling{rule: RuleVolumeZone, plugin: "VolumeZone"}, problem: func(a *volumes.Needs) string { return a.UnknownZone }},
 		nameFilter{},
 		cordonFilter{},
 		taintFilter{},
@@ -165,19 +165,19 @@ func allFilters() (all []filter) {
 	return all
 }
 
-// asksForMore reports whether a rule other than those in than, and other than those that depend only on the node
+// othersApply reports whether a rule other than those in than, and other than those that depend only on the node
 // itself, may reject d on some row.
-func (d *demand) asksForMore(than RuleSet) bool {
+func (d *demand) othersApply(than RuleSet) bool {
 	for _, f := range d.profile.filters {
-		if f.rule&(than|rulesOfNodes) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.asks(d) {
+		if f.rule&(than|nodeRules) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.applies(d) {
 			return true
 		}
 	}
 	return false
 }
 
-// objection returns the first of rules that rejects d on row r; nil: none does.
-func (c *state) objection(rules []*filter, d *demand, r row) *filter {
+// firstRejecting returns the first of rules that rejects d on row r; nil: none does.
+func (c *state) firstRejecting(rules []*filter, d *demand, r row) *filter {
 	for _, f := range rules {
 		if !f.judge(c, d, r) {
 			return f
@@ -200,8 +200,8 @@ type Verdict struct {
 // verdict evaluates all rules for row r, with nominated pods.
 func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	v := Verdict{Node: c.name[r], Reasons: []string{}}
-	c.asIfNominated(d, self, r, func() bool {
-		f := c.objection(d.profile.filters, d, r)
+	c.withNominated(d, self, r, func() bool {
+		f := c.firstRejecting(d.profile.filters, d, r)
 		if f != nil {
 			v.Plugin = f.plugin
 			v.Reasons = f.explain(c, d, r, nil)

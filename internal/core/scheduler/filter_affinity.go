@@ -24,7 +24,7 @@ func (nodeAffinityFilter) about() ruling {
 	}
 }
 
-func (nodeAffinityFilter) asks(d *demand) bool {
+func (nodeAffinityFilter) applies(d *demand) bool {
 	return d.profile.hasAdded || len(d.nodeSelector) > 0 || d.hasTerms
 }
 
@@ -68,11 +68,11 @@ func (nodeAffinityFilter) explain(c *state, d *demand, r row, reasons []string) 
 
 func (nodeAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if p := d.profile; p.hasAdded {
-		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
+		c.scratch = encode.String(append(c.scratch[:0], keyAdded), p.Name)
 		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })
 	}
 	if k := d.class; len(k.nodeSelector) > 0 || k.hasTerms {
-		c.scratch = append(append(c.scratch[:0], asksAffinity), k.affinityKey...)
+		c.scratch = append(append(c.scratch[:0], keyAffinity), k.affinityKey...)
 		c.narrowBy(m, c.scratch, func(r row) bool { return affinityAllows(c, k, r) })
 	}
 }

@@ -18,7 +18,7 @@ func (agentFilter) about() ruling {
 	}
 }
 
-func (agentFilter) asks(d *demand) bool {
+func (agentFilter) applies(d *demand) bool {
 	return len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0
 }
 

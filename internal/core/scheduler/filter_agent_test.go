@@ -90,7 +90,7 @@ func TestAgentLacksVolumes(t *testing.T) {
 		"kept for it": {func(p *Placer) {
 			class(p, volumes.NoProvisioner)
 			kept := csi
-			kept.Claimed, kept.ClaimSpace, kept.ClaimName = true, "x", "c"
+			kept.Claimed, kept.ClaimNamespace, kept.ClaimName = true, "x", "c"
 			p.VolumeSeen(1, kept)
 			claim(p, 1, "")
 		}, none, equipped},

@@ -19,7 +19,7 @@ func (featureFilter) about() ruling {
 	}
 }
 
-func (featureFilter) asks(d *demand) bool { return len(d.features) > 0 }
+func (featureFilter) applies(d *demand) bool { return len(d.features) > 0 }
 
 // judge requires every node feature that the pod needs.
 func (featureFilter) judge(c *state, d *demand, r row) bool {
@@ -51,7 +51,7 @@ func (f featureFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 
 func (f featureFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if k := d.class; len(k.features) > 0 {
-		c.scratch = encode.Strings(append(c.scratch[:0], asksFeatures), k.features)
+		c.scratch = encode.Strings(append(c.scratch[:0], keyFeatures), k.features)
 		c.narrowBy(m, c.scratch, func(r row) bool { return f.judge(c, &demand{class: k}, r) })
 	}
 }

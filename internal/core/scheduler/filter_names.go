@@ -18,7 +18,7 @@ func (nameFilter) about() ruling {
 	}
 }
 
-func (nameFilter) asks(d *demand) bool { return d.onlyNames != nil }
+func (nameFilter) applies(d *demand) bool { return d.onlyNames != nil }
 
 // judge rejects nodes other than those that the pod's affinity names, as that of DaemonSet pods does. It comes before
 // most filters and has its own reason, like upstream's PreFilter result.

@@ -13,7 +13,7 @@ func (numaFilter) about() ruling {
 	}
 }
 
-func (numaFilter) asks(d *demand) bool { return d.numa != nil }
+func (numaFilter) applies(d *demand) bool { return d.numa != nil }
 
 // judge requires that the node's agent will find CPUs, memory and devices for the pod that satisfy the agent's
 // policies. It asks numa.State.Offer, as the agent does, for the state that the node will have when all pods before

@@ -16,8 +16,8 @@ func (podAffinityFilter) about() ruling {
 	}
 }
 
-func (podAffinityFilter) asks(d *demand) bool {
-	return len(d.together)+len(d.apart)+len(d.shunnedBy) > 0
+func (podAffinityFilter) applies(d *demand) bool {
+	return len(d.affinityPods)+len(d.antiAffinityPods)+len(d.antiAffinityOfOthers) > 0
 }
 
 // judge applies the required terms of inter-pod affinity, in both directions.
@@ -31,23 +31,23 @@ func (podAffinityFilter) asks(d *demand) bool {
 // One detail is as upstream: terms of nominated pods count if the pod has required terms itself, or if some pod on a
 // node has an anti-affinity term that matches it. They do not count if only nominated pods have such terms.
 func (f podAffinityFilter) judge(c *state, d *demand, r row) bool {
-	return c.beside.on && c.beside.nobodyShuns || f.meets(&d.surroundings, r)
+	return c.nominating.on && c.nominating.noAntiAffinity || f.meets(&d.surroundings, r)
 }
 
 func (podAffinityFilter) meets(x *surroundings, r row) bool {
-	return x.joins(r) && x.avoids(r) && x.isAdmitted(r)
+	return x.meetsAffinity(r) && x.meetsAntiAffinity(r) && x.meetsOthersAntiAffinity(r)
 }
 
-// nobodyShuns reports whether the pod has no required terms and no pod on a row has an anti-affinity term that matches
-// it. During a trial eviction, the value from before the trial is used.
-func (d *demand) nobodyShuns(c *state) bool {
+// noAntiAffinity reports whether the pod has no required terms and no pod on a row has an anti-affinity term that
+// matches it. During a trial eviction, the value from before the trial is used.
+func (d *demand) noAntiAffinity(c *state) bool {
 	if c.evicting.on {
-		return c.evicting.nobodyShuns
+		return c.evicting.noAntiAffinity
 	}
-	if len(d.together)+len(d.apart) > 0 {
+	if len(d.affinityPods)+len(d.antiAffinityPods) > 0 {
 		return false
 	}
-	for _, k := range d.shunnedBy {
+	for _, k := range d.antiAffinityOfOthers {
 		if k.Total > 0 {
 			return false
 		}
@@ -55,12 +55,12 @@ func (d *demand) nobodyShuns(c *state) bool {
 	return true
 }
 
-func (x *surroundings) joins(r row) bool {
-	if len(x.together) == 0 {
+func (x *surroundings) meetsAffinity(r row) bool {
+	if len(x.affinityPods) == 0 {
 		return true
 	}
 	met, anywhere := true, int64(0)
-	for _, k := range x.together {
+	for _, k := range x.affinityPods {
 		domain := k.Of.Topo.At(r)
 		if domain == census.NoDomain {
 			return false
@@ -68,11 +68,11 @@ func (x *surroundings) joins(r row) bool {
 		met = met && k.At(domain) > 0
 		anywhere += k.Total
 	}
-	return met || anywhere == 0 && x.togetherSelf
+	return met || anywhere == 0 && x.affinitySelf
 }
 
-func (x *surroundings) avoids(r row) bool {
-	for _, k := range x.apart {
+func (x *surroundings) meetsAntiAffinity(r row) bool {
+	for _, k := range x.antiAffinityPods {
 		if k.On(r) > 0 {
 			return false
 		}
@@ -80,8 +80,8 @@ func (x *surroundings) avoids(r row) bool {
 	return true
 }
 
-func (x *surroundings) isAdmitted(r row) bool {
-	for _, k := range x.shunnedBy {
+func (x *surroundings) meetsOthersAntiAffinity(r row) bool {
+	for _, k := range x.antiAffinityOfOthers {
 		if k.On(r) > 0 {
 			return false
 		}
@@ -90,26 +90,26 @@ func (x *surroundings) isAdmitted(r row) bool {
 }
 
 const (
-	reasonJoins    = "node(s) didn't match pod affinity rules"
-	reasonAvoids   = "node(s) didn't match pod anti-affinity rules"
-	reasonAdmitted = "node(s) didn't satisfy existing pods anti-affinity rules"
+	reasonAffinity           = "node(s) didn't match pod affinity rules"
+	reasonAntiAffinity       = "node(s) didn't match pod anti-affinity rules"
+	reasonOthersAntiAffinity = "node(s) didn't satisfy existing pods anti-affinity rules"
 )
 
 func (podAffinityFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	switch {
-	case !d.joins(r):
-		return append(reasons, reasonJoins)
-	case !d.avoids(r):
-		return append(reasons, reasonAvoids)
+	case !d.meetsAffinity(r):
+		return append(reasons, reasonAffinity)
+	case !d.meetsAntiAffinity(r):
+		return append(reasons, reasonAntiAffinity)
 	}
-	return append(reasons, reasonAdmitted)
+	return append(reasons, reasonOthersAntiAffinity)
 }
 
 // final: no eviction adds a pod that the affinity terms match.
-func (podAffinityFilter) final(c *state, d *demand, r row) bool { return !d.joins(r) }
+func (podAffinityFilter) final(c *state, d *demand, r row) bool { return !d.meetsAffinity(r) }
 
 func (podAffinityFilter) key(c *state, d *demand, r row, key []int32) []int32 {
-	for _, list := range [][]*census.Counter{d.together, d.apart, d.shunnedBy} {
+	for _, list := range [][]*census.Counter{d.affinityPods, d.antiAffinityPods, d.antiAffinityOfOthers} {
 		for _, k := range list {
 			key = append(key, keyOf(k.Of.Topo, k, r))
 		}
@@ -120,16 +120,16 @@ func (podAffinityFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 // narrow examines only the domains that have pods.
 func (podAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	anywhere := int64(0)
-	for _, k := range d.together {
+	for _, k := range d.affinityPods {
 		m.Only(k.Of.Topo.Placed)
 		anywhere += k.Total
 	}
-	if len(d.together) > 0 && (anywhere != 0 || !d.togetherSelf) {
-		for _, k := range d.together {
+	if len(d.affinityPods) > 0 && (anywhere != 0 || !d.affinitySelf) {
+		for _, k := range d.affinityPods {
 			m.Only(c.rowsWith(k, len(m)))
 		}
 	}
-	for _, list := range [...][]*census.Counter{d.apart, d.shunnedBy} {
+	for _, list := range [...][]*census.Counter{d.antiAffinityPods, d.antiAffinityOfOthers} {
 		for _, k := range list {
 			k.Count.Each(func(domain, count int32) {
 				if count > 0 {

@@ -46,7 +46,7 @@ func (portFilter) about() ruling {
 	}
 }
 
-func (portFilter) asks(d *demand) bool { return len(d.ports) > 0 }
+func (portFilter) applies(d *demand) bool { return len(d.ports) > 0 }
 
 // judge requires that no port of the pod is taken on the node.
 func (portFilter) judge(c *state, d *demand, r row) bool {

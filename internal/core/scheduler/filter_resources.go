@@ -24,7 +24,7 @@ func (resourceFilter) about() ruling {
 	}
 }
 
-func (resourceFilter) asks(*demand) bool { return true }
+func (resourceFilter) applies(*demand) bool { return true }
 
 func (resourceFilter) judge(c *state, d *demand, r row) bool {
 	return passesResources(c, &d.needs, r)
@@ -32,7 +32,7 @@ func (resourceFilter) judge(c *state, d *demand, r row) bool {
 
 // passesResources requires room for one more pod, and for each resource that the pod requests (Fits).
 func passesResources(c *state, n *needs, r row) bool {
-	if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
+	if !FitsOneMore(c.podCount[r], c.podsMax[r]) {
 		return false
 	}
 	for _, q := range n.requests {
@@ -48,7 +48,7 @@ func (c *state) lacks(n *needs, r row, q request) bool {
 }
 
 func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []string {
-	if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
+	if !FitsOneMore(c.podCount[r], c.podsMax[r]) {
 		reasons = append(reasons, reasonTooMany)
 	}
 	for _, q := range d.requests {
@@ -77,8 +77,8 @@ func (f resourceFilter) narrow(c *state, d *demand, m rows.Mask) {
 	c.narrowByTiles(d, m)
 }
 
-// tell counts by resource: in a full cluster, all rows have the same few reasons.
-func (resourceFilter) tell(c *state, failure *Failure, d *demand, m rows.Mask) {
+// explainRows counts by resource: in a full cluster, all rows have the same few reasons.
+func (resourceFilter) explainRows(c *state, failure *Failure, d *demand, m rows.Mask) {
 	crowded, all := 0, m.Count()
 	lacking := make([]int, len(d.requests))
 	var some []int // of the requests: what a row may have
@@ -92,7 +92,7 @@ func (resourceFilter) tell(c *state, failure *Failure, d *demand, m rows.Mask) {
 		}
 	}
 	m.Each(func(r row) {
-		if !FitsOneMore(c.podsHeld[r], c.podsMax[r]) {
+		if !FitsOneMore(c.podCount[r], c.podsMax[r]) {
 			crowded++
 		}
 		for _, i := range some {

@@ -16,7 +16,7 @@ func (spreadFilter) about() ruling {
 	}
 }
 
-func (spreadFilter) asks(d *demand) bool { return len(d.hard) > 0 }
+func (spreadFilter) applies(d *demand) bool { return len(d.hard) > 0 }
 
 // judge requires for every hard spread constraint that the node has the topology key, and that with the pod its domain
 // has at most maxSkew more pods than the domain with the fewest. If there are fewer than minDomains domains, the fewest
@@ -43,7 +43,7 @@ func (a *spreadAsk) allows(r row) bool {
 		return true
 	}
 	fewest := a.counter.Fewest()
-	if a.counter.Ground.Domains < int(a.minDomains) {
+	if a.counter.Coverage.Domains < int(a.minDomains) {
 		fewest = 0
 	}
 	return a.counter.At(domain)+a.self-fewest <= a.maxSkew
@@ -109,7 +109,7 @@ func (spreadFilter) narrow(c *state, d *demand, m rows.Mask) {
 
 func (a *spreadAsk) narrow(c *state, m rows.Mask) {
 	fewest := a.counter.Fewest()
-	if a.counter.Ground.Domains < int(a.minDomains) {
+	if a.counter.Coverage.Domains < int(a.minDomains) {
 		fewest = 0
 	}
 	allows := func(count int32) bool { return count+a.self-fewest <= a.maxSkew }

@@ -18,7 +18,7 @@ func (supportFilter) about() ruling {
 	}
 }
 
-func (supportFilter) asks(d *demand) bool { return len(d.unsupported) > 0 }
+func (supportFilter) applies(d *demand) bool { return len(d.unsupported) > 0 }
 
 // judge rejects a pod with a requirement that no rule here checks, on every node. Placing it anyway would silently
 // violate the requirement.

@@ -23,7 +23,7 @@ func (taintFilter) about() ruling {
 	}
 }
 
-func (taintFilter) asks(*demand) bool { return true }
+func (taintFilter) applies(*demand) bool { return true }
 
 // judge requires that the pod tolerates every NoSchedule and NoExecute taint of the node.
 func (taintFilter) judge(c *state, d *demand, r row) bool {
@@ -43,7 +43,7 @@ func (taintFilter) narrow(c *state, d *demand, m rows.Mask) {
 	}
 	if m.Meets(c.marks.tainted) {
 		k := d.class
-		c.scratch = selector.AppendTolerations(append(c.scratch[:0], asksTaints), k.tolerations)
+		c.scratch = selector.AppendTolerations(append(c.scratch[:0], keyTaints), k.tolerations)
 		c.narrowBy(m, c.scratch, func(r row) bool { return selector.TolerateAll(k.tolerations, c.taints[r]) })
 	}
 }

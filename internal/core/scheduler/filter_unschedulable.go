@@ -17,7 +17,7 @@ func (cordonFilter) about() ruling {
 	}
 }
 
-func (cordonFilter) asks(d *demand) bool { return !d.toleratesNode }
+func (cordonFilter) applies(d *demand) bool { return !d.toleratesNode }
 
 // judge rejects cordoned nodes. It reads spec.unschedulable, because the equivalent taint is added later by a
 // controller.

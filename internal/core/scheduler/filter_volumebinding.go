@@ -17,7 +17,7 @@ func (volumeBindingFilter) about() ruling {
 	}
 }
 
-func (volumeBindingFilter) asks(d *demand) bool { return d.volumes != nil }
+func (volumeBindingFilter) applies(d *demand) bool { return d.volumes != nil }
 
 // judge requires that every claim of the pod has, or can get, a volume that is accessible from the node; see
 // volumes.Store.Bind. Claims with immediate binding that are not bound have a separate reason (volumes.Ask.Useless).
@@ -28,7 +28,7 @@ func (volumeBindingFilter) judge(c *state, d *demand, r row) bool {
 func (volumeBindingFilter) final(*state, *demand, row) bool { return true }
 
 // bindVolumes returns why volumes for the claims of a cannot be bound to row r; zero: they can.
-func (c *state) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
+func (c *state) bindVolumes(a *volumes.Needs, r row) volumes.Conflict {
 	return c.storage.Bind(a, c.place(r), nil)
 }
 
@@ -49,7 +49,7 @@ func (volumeBindingFilter) key(c *state, d *demand, r row, key []int32) []int32 
 }
 
 // narrow checks each bound volume by its node affinity: most volumes are accessible from the nodes of one zone, and
-// many volumes share that affinity, so the answer is kept (atom).
+// many volumes share that affinity, so the answer is kept (predicate).
 func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
 	a := d.volumes
 	if a == nil {
@@ -99,7 +99,7 @@ func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 		c.keepIn(m, m, reached)
 		return
 	}
-	c.scratch = append(c.scratch[:0], asksVolume)
+	c.scratch = append(c.scratch[:0], keyVolume)
 	for i := range *v.Affinity {
 		c.scratch = selector.AppendNodeTerm(c.scratch, &(*v.Affinity)[i])
 	}
@@ -108,7 +108,7 @@ func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 
 // narrowOpen checks row by row where there are volumes that the claims may get, and checks all other rows at once for
 // whether volumes can be provisioned.
-func (c *state) narrowOpen(a *volumes.Ask, m rows.Mask) {
+func (c *state) narrowOpen(a *volumes.Needs, m rows.Mask) {
 	stocked := make(rows.Mask, len(m))
 	byHost := c.TopologyOf(c.hostKey)
 	for i := range a.Open {
@@ -143,13 +143,13 @@ func (c *state) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
 		return
 	}
 	if k.Limits() {
-		c.scratch = append(c.scratch[:0], asksVolume)
+		c.scratch = append(c.scratch[:0], keyVolume)
 		for i := range k.Topologies {
 			c.scratch = append(c.scratch, k.Topologies[i].Text...)
 		}
 		c.narrowBy(m, c.scratch, func(r row) bool { return c.anyMatches(k.Topologies, r) })
 	}
-	if p.Claim.Sized && c.storage.Measures(k.Provisioner) {
+	if p.Claim.Sized && c.storage.PublishesCapacity(k.Provisioner) {
 		most := c.spaceOf(k.Name)
 		c.keepIn(m, m, func(r row) bool { return most[r] >= p.Claim.Size && most[r] != noSpaceAtAll })
 	}

@@ -18,7 +18,9 @@ func (volumeLimitFilter) about() ruling {
 	}
 }
 
-func (volumeLimitFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Attached) > 0 }
+func (volumeLimitFilter) applies(d *demand) bool {
+	return d.volumes != nil && len(d.volumes.Attached) > 0
+}
 
 // judge requires that no driver must attach more volumes to the node than its limit.
 //
@@ -56,8 +58,8 @@ func (f volumeLimitFilter) narrow(c *state, d *demand, m rows.Mask) {
 	}
 	near := c.emptyMask(len(m))
 	volumes.EachDriver(d.volumes.Attached, func(driver string, more int64) {
-		c.scratch = encode.Number(encode.String(append(c.scratch[:0], asksLimits), driver), more)
-		full := c.atomOf(&c.changes, m, c.scratch, func(r row) bool { return c.storage.Exceeds(r, driver, more) })
+		c.scratch = encode.Number(encode.String(append(c.scratch[:0], keyLimits), driver), more)
+		full := c.predicateOf(&c.changes, m, c.scratch, func(r row) bool { return c.storage.Exceeds(r, driver, more) })
 		if full == nil {
 			near.Add(c.marks.limited)
 			return

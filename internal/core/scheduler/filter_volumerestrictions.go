@@ -16,16 +16,16 @@ func (diskFilter) about() ruling {
 	}
 }
 
-func (diskFilter) asks(d *demand) bool { return len(d.wants.Disks) > 0 }
+func (diskFilter) applies(d *demand) bool { return len(d.mounts.Disks) > 0 }
 
 // judge requires that no pod on the node uses a disk that this pod names, except if both only read it and its kind
 // allows that.
 func (diskFilter) judge(c *state, d *demand, r row) bool {
 	s := c.storage.On(r)
-	if len(d.wants.Disks) == 0 || s == nil {
+	if len(d.mounts.Disks) == 0 || s == nil {
 		return true
 	}
-	for _, want := range d.wants.Disks {
+	for _, want := range d.mounts.Disks {
 		for _, have := range s.Disks {
 			if want.Conflicts(have) {
 				return false
@@ -42,7 +42,7 @@ func (diskFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string
 func (diskFilter) final(*state, *demand, row) bool { return false }
 
 func (f diskFilter) narrow(c *state, d *demand, m rows.Mask) {
-	if len(d.wants.Disks) > 0 {
+	if len(d.mounts.Disks) > 0 {
 		c.narrowAmong(f.judge, d, m, c.marks.disks)
 	}
 }
@@ -59,7 +59,7 @@ func (oncePodFilter) about() ruling {
 	}
 }
 
-func (oncePodFilter) asks(d *demand) bool { return d.volumes != nil }
+func (oncePodFilter) applies(d *demand) bool { return d.volumes != nil }
 
 // judge requires that no other pod, on any node, uses a claim of the pod that one pod at a time may use.
 func (oncePodFilter) judge(_ *state, d *demand, _ row) bool { return !d.claimsTaken() }
@@ -70,7 +70,7 @@ func (oncePodFilter) explain(_ *state, _ *demand, _ row, reasons []string) []str
 
 func (oncePodFilter) final(*state, *demand, row) bool { return false }
 
-func (d *demand) claimsTaken() bool { return d.volumes.Taken(len(d.wants.Disks) > 0) }
+func (d *demand) claimsTaken() bool { return d.volumes.Taken(len(d.mounts.Disks) > 0) }
 
 // key: the answer is the same for all rows.
 func (oncePodFilter) key(_ *state, _ *demand, _ row, key []int32) []int32 { return key }

@@ -14,7 +14,7 @@ func (volumeZoneFilter) about() ruling {
 	}
 }
 
-func (volumeZoneFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Zones) > 0 }
+func (volumeZoneFilter) applies(d *demand) bool { return d.volumes != nil && len(d.volumes.Zones) > 0 }
 
 // judge requires that the node is in a zone and a region of each bound volume, by the volume's labels. A node without
 // any such label satisfies all.

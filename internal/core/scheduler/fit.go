@@ -130,14 +130,14 @@ func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 }
 
 // bestByFit offers every row in m to k, with its score.
-func (c *cluster) bestByFit(d *demand, m rows.Mask, g *grouping, k *contest) {
+func (c *cluster) bestByFit(d *demand, m rows.Mask, g *grouping, k *bestRow) {
 	f := c.fitFor(d)
 	m.Each(func(r row) {
 		if f != nil && f.rows.Has(r) {
-			k.offer(r, g.worth[g.of[r]]+f.score(r))
+			k.offer(r, g.scores[g.of[r]]+f.score(r))
 			return
 		}
 		// the profile has no resource rule, or weights too large for a fit
-		k.offer(r, g.worth[g.of[r]]+c.scoreAlone(d, r))
+		k.offer(r, g.scores[g.of[r]]+c.scoreAlone(d, r))
 	})
 }

@@ -15,22 +15,22 @@ import (
 
 // unmet are fields that random histories do not use, with the tests that do.
 var unmet = map[string]string{
-	"Pod.Node":          "histories bind pods themselves",
-	"Pod.Profile":       "one profile for each history",
-	"Pod.Nominated":     "TestForeignNominations",
-	"Pod.Deleting":      "histories delete pods themselves",
-	"Pod.Preempted":     "histories evict pods themselves",
-	"Pod.NeverPreempts": "testdata/preemptors.txt",
-	"Pod.Started":       "testdata/victims.txt",
-	"Pod.Berth":         "numa_test.go",
-	"Pod.Owner":         "wait_test.go",
-	"Pod.Asks":          "outside_test.go",
-	"Pod.AsksEvictions": "outside_evict_test.go",
-	"Pod.Unsupported":   "testdata/filters.txt",
+	"Pod.Node":           "histories bind pods themselves",
+	"Pod.Profile":        "one profile for each history",
+	"Pod.Nominated":      "TestForeignNominations",
+	"Pod.Deleting":       "histories delete pods themselves",
+	"Pod.Preempted":      "histories evict pods themselves",
+	"Pod.NeverPreempts":  "testdata/preemptors.txt",
+	"Pod.Started":        "testdata/victims.txt",
+	"Pod.Berth":          "numa_test.go",
+	"Pod.Owner":          "wait_test.go",
+	"Pod.AsksExtenders":  "extenders_preempt_test.go",
+	"Pod.AsksPreemption": "extenders_preempt_test.go",
+	"Pod.Unsupported":    "testdata/filters.txt",
 }
 
 // TestHistoriesMeetEveryField checks that pods and nodes in random histories differ in every field, so that histories
-// find errors of surveys, tables, keys, notifications and sweeps.
+// find errors of searches by masks, tables, keys, notifications and sweeps.
 func TestHistoriesMeetEveryField(t *testing.T) {
 	met := map[string]map[string]bool{}
 	meet := func(x any) {
@@ -234,7 +234,7 @@ func TestSurroundingsAreWhole(t *testing.T) {
 		var one surroundings
 		field := reflect.ValueOf(&one).Elem().Field(i)
 		opened(field).Set(fresh(field.Type()))
-		if name := reflect.TypeFor[surroundings]().Field(i).Name; one.empty() != (name == "togetherSelf") { // it says more of together
+		if name := reflect.TypeFor[surroundings]().Field(i).Name; one.empty() != (name == "affinitySelf") { // it is about affinityPods
 			t.Errorf("surroundings with nothing but %s are empty: %v", name, one.empty())
 		}
 	}
@@ -242,8 +242,8 @@ func TestSurroundingsAreWhole(t *testing.T) {
 
 func copied(x *surroundings) surroundings {
 	y := *x
-	y.hard, y.together = slices.Clone(x.hard), slices.Clone(x.together)
-	y.apart, y.shunnedBy = slices.Clone(x.apart), slices.Clone(x.shunnedBy)
+	y.hard, y.affinityPods = slices.Clone(x.hard), slices.Clone(x.affinityPods)
+	y.antiAffinityPods, y.antiAffinityOfOthers = slices.Clone(x.antiAffinityPods), slices.Clone(x.antiAffinityOfOthers)
 	return y
 }
 
@@ -254,12 +254,12 @@ func opened(v reflect.Value) reflect.Value {
 
 // carried are the fields of held that do not depend only on the pod's last version.
 var carried = map[string]string{
-	"inRow":   "its place in a list",
-	"tried":   "for trials",
-	"turn":    "the order in which pods came",
-	"arrived": "of the node's report",
-	"berth":   "where it was told to lie when it was placed: a bind says so once",
-	"lies":    "of the node's report",
+	"inRow":    "its place in a list",
+	"tried":    "for trials",
+	"order":    "the order in which pods came",
+	"arrived":  "of the node's report",
+	"berth":    "what was expected when it was placed: only its bind has it",
+	"assigned": "of the node's report",
 }
 
 // TestCountedPodsFollow checks that a changed pod on a node counts with its new values, whatever has changed.
@@ -308,8 +308,8 @@ func TestFitKeysTellWhatFitsRead(t *testing.T) {
 	key := func() string { return c.compile(pod.Addr().Interface().(*Pod)).fitKey }
 	before := key()
 	for _, name := range read {
-		if name == "Held" {
-			continue // what counted pods weigh, not the one that is judged
+		if name == "PlacedLoad" {
+			continue // of pods on rows, not of the pod that is judged
 		}
 		vary(pod.FieldByName(name), name, func(leaf string) {
 			if key() == before {
@@ -327,14 +327,14 @@ var notStrings = []string{
 	"class.preferred.terms.others[0]",
 	"class.ports[0].Port",
 	"class.spread[0].SpreadConstraint.",
-	"class.holds[0].Weight",
+	"class.ownTerms[0].Weight",
 	"demand.surroundings.hard[0].maxSkew",
 	"demand.surroundings.hard[0].minDomains",
 	"demand.surroundings.hard[0].self",
 	"demand.soft[0].maxSkew",
 	"demand.soft[0].minDomains",
 	"demand.soft[0].self",
-	"demand.bids.",
+	"demand.costs.",
 }
 
 // TestMarkersSeeEveryNumber checks that marked lists every number of a string in classes, demands and columns.

@@ -25,8 +25,8 @@ type grouping struct {
 	coarse []*census.Topology
 
 	counts []int32 // by group: how many rows it has
-	worth  []int64 // by group: the sum of the normalized scores
-	found  []bool  // by group: it is in present
+	scores []int64 // by group: the sum of the normalized scores
+	listed []bool  // by group: it is in present
 	// The groups that have rows, with one row of each and its size.
 	present []int32
 	members []row
@@ -72,7 +72,7 @@ const (
 
 // group divides the rows in m into groups for d. The caller must call end when it no longer needs them.
 func (c *state) group(d *demand, m rows.Mask) *grouping {
-	g := &c.survey.groups
+	g := &c.masks.groups
 	g.begin(c, d)
 	for _, s := range d.profile.scorers {
 		if s.around != nil && s.applies(d) {
@@ -105,7 +105,7 @@ func (g *grouping) end() {
 
 // divisionOf returns the division by some topologies, brought up to date.
 func (c *state) divisionOf(coarse []*census.Topology) *division {
-	list := c.survey.divisions
+	list := c.masks.divisions
 	i := slices.IndexFunc(list, func(v *division) bool { return v.fits(coarse) })
 	if i < 0 {
 		if i = len(list); i == divisionsMax {
@@ -117,7 +117,7 @@ func (c *state) divisionOf(coarse []*census.Topology) *division {
 	v := list[i]
 	copy(list[1:i+1], list[:i]) // most recently used first
 	list[0] = v
-	c.survey.divisions = list
+	c.masks.divisions = list
 	for len(v.of) < len(c.name) {
 		v.of = append(v.of, unseen)
 	}
@@ -175,7 +175,7 @@ func (g *grouping) divide(d *demand) {
 	for i := range d.soft {
 		add(d.soft[i].topo)
 	}
-	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+	for _, list := range [...][]weightedCounter{d.preferredPods, d.preferredByOthers} {
 		for i := range list {
 			if k := list[i].counter; k.Count.Len() > 0 {
 				add(k.Of.Topo)
@@ -246,13 +246,13 @@ func (g *grouping) count(c *state, m rows.Mask) {
 			g.counts[g.of[s.row]]++
 		}
 	}
-	g.worth = append(g.worth[:0], make([]int64, g.groups)...)
+	g.scores = append(g.scores[:0], make([]int64, g.groups)...)
 	g.present = g.present[:0]
 	g.members = g.members[:0]
 	g.sizes = g.sizes[:0]
-	g.found = append(g.found[:0], make([]bool, g.groups)...)
+	g.listed = append(g.listed[:0], make([]bool, g.groups)...)
 	for _, s := range g.strays {
-		g.meet(s.row)
+		g.list(s.row)
 	}
 	missing := 0
 	for _, n := range g.counts[:common] {
@@ -260,35 +260,35 @@ func (g *grouping) count(c *state, m rows.Mask) {
 	}
 	for w := 0; missing > 0 && w < len(m); w++ {
 		for word := m[w]; word != 0 && missing > 0; word &= word - 1 {
-			if r := row(w<<6 | bits.TrailingZeros64(word)); g.of[r] < int32(common) && g.meet(r) {
+			if r := row(w<<6 | bits.TrailingZeros64(word)); g.of[r] < int32(common) && g.list(r) {
 				missing--
 			}
 		}
 	}
 }
 
-// meet lists the group of row r, unless it is listed already.
-func (g *grouping) meet(r row) (first bool) {
+// list lists the group of row r, unless it is listed already.
+func (g *grouping) list(r row) (first bool) {
 	group := g.of[r]
-	if g.found[group] {
+	if g.listed[group] {
 		return false
 	}
-	g.found[group] = true
+	g.listed[group] = true
 	g.present = append(g.present, group)
 	g.members = append(g.members, r)
 	g.sizes = append(g.sizes, g.counts[group])
 	return true
 }
 
-// noWorth is the highest worth of no groups.
-const noWorth = math.MinInt64
+// noScore is the highest worth of no groups.
+const noScore = math.MinInt64
 
 // common returns the number of groups of the division, and the highest worth of those of them that have rows.
 func (g *grouping) common() (groups int32, top int64) {
-	groups, top = int32(g.division.groups), noWorth
+	groups, top = int32(g.division.groups), noScore
 	for _, group := range g.present {
 		if group < groups {
-			top = max(top, g.worth[group])
+			top = max(top, g.scores[group])
 		}
 	}
 	return groups, top

@@ -159,25 +159,26 @@ func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector
 	return s, len(s.Requirements) > 0
 }
 
-// defaultSpread caches the aim of the default constraints for pods with one identity and owner.
+// defaultSpread caches the pod set of the default constraints for pods with one identity and owner.
 type defaultSpread struct {
 	version uint64
 	owner   Owner
-	aim     *census.Aim // nil: no groups, so no constraints
+	set     *census.PodSet // nil: no groups, so no constraints
 }
 
-// defaultsOf returns the aim of the default spread constraints for pods with identity who and this owner; nil: none.
-func (c *cluster) defaultsOf(who *census.Identity, owner Owner) *census.Aim {
-	if s := &keptWith(who).spreading; s.version == c.groups.version+1 && s.owner == owner {
-		return s.aim
+// defaultsOf returns the pod set of the default spread constraints for pods with identity who and this owner; nil:
+// none.
+func (c *cluster) defaultsOf(who *census.Identity, owner Owner) *census.PodSet {
+	if s := &dataOf(who).spreading; s.version == c.groups.version+1 && s.owner == owner {
+		return s.set
 	}
-	old := keptWith(who).spreading.aim
-	keptWith(who).spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
+	old := dataOf(who).spreading.set
+	dataOf(who).spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
 	if selector, ok := c.groups.selectorFor(who, owner); ok {
-		keptWith(who).spreading.aim = c.AimAt(census.AimPart{Namespaces: []string{who.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: selector})
+		dataOf(who).spreading.set = c.PodSetOf(census.PodSelector{Namespaces: []string{who.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: selector})
 	}
 	if old != nil {
-		c.ReleaseAim(old)
+		c.DropPodSet(old)
 	}
-	return keptWith(who).spreading.aim
+	return dataOf(who).spreading.set
 }

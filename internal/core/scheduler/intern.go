@@ -13,7 +13,7 @@ func (c *cluster) sweepStrings() {
 	}
 	used := c.marked()
 	c.intern.Sweep(func(id int32) bool { return used.Has(row(id)) })
-	clear(c.atoms.byKey) // their functions have numbers, too
+	clear(c.predicates.byKey) // their functions have numbers, too
 }
 
 // marked returns the numbers that are in use.
@@ -58,11 +58,11 @@ func (m *marker) class(k *class) {
 	m.labels(k.nodeSelector)
 	selector.EachString(k.nodeTerms.List(), m.see)
 	selector.EachString(k.preferred.terms.List(), m.see)
-	m.see(k.joinKeys...)
+	m.see(k.affinityKeys...)
 	for i := range k.spread {
 		m.see(k.spread[i].key)
 	}
-	for _, list := range [...][]podTerm{k.antis, k.prefers} {
+	for _, list := range [...][]podTerm{k.antiAffinity, k.preferredTerms} {
 		for i := range list {
 			m.see(list[i].key)
 		}

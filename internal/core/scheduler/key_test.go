@@ -11,15 +11,15 @@ import (
 
 // beyondRules are the fields of Pod that no rule reads, with their use.
 var beyondRules = map[string]string{
-	"Node":          "where it is",
-	"Nominated":     "where room is being made for it",
-	"Gates":         "whether it may be placed yet: the queue's",
-	"Deleting":      "how it counts, not where it may go",
-	"Preempted":     "how it counts",
-	"Started":       "who is evicted first",
-	"Berth":         "where it lies",
-	"Asks":          "others are asked besides the rules",
-	"AsksEvictions": "others are asked about evictions besides the rules",
+	"Node":           "where it is",
+	"Nominated":      "where room is being made for it",
+	"Gates":          "whether it may be placed yet: the queue's",
+	"Deleting":       "how it counts, not where it may go",
+	"Preempted":      "how it counts",
+	"Started":        "who is evicted first",
+	"Berth":          "where it lies",
+	"AsksExtenders":  "extenders decide, not rules",
+	"AsksPreemption": "extenders decide, not rules",
 }
 
 // besideRules are fields of a class that are not read by rules: the profile selects the rules, and preemption and
@@ -93,7 +93,7 @@ func TestRulesAreWhole(t *testing.T) {
 		if (f.ends&byCounters != 0) != (f.surround != nil) {
 			t.Errorf("filter %d: what ends byCounters is a surroundFilter, and nothing else: %+v", i, f.ruling)
 		}
-		if f.rule&rulesOfNodes != 0 && f.ends&(byRoom|byCounters) != 0 {
+		if f.rule&nodeRules != 0 && f.ends&(byRoom|byCounters) != 0 {
 			t.Errorf("filter %d is one of rulesOfNodes, and evictions may end its rejections: %+v", i, f.ruling)
 		}
 	}

@@ -147,7 +147,7 @@ func passing(p *Placer, k int) {
 	p.CapacitySeen(2, Capacity{Namespace: "d", Name: name, Class: class, Nodes: &LabelSelector{Requirements: here[0].Labels}, Size: 1 << 30, Sized: true})
 	p.NodeStorageSeen(2, NodeStorage{Node: n.Name, Limits: map[string]int64{driver: 10}})
 	p.AttachmentSeen(2, Attachment{Name: "at-" + name, Node: n.Name, Driver: driver, Volume: "pv-" + name})
-	p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: class, Affinity: &here, Claimed: true, ClaimSpace: "d", ClaimName: "claim-" + name})
+	p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: class, Affinity: &here, Claimed: true, ClaimNamespace: "d", ClaimName: "claim-" + name})
 	p.ClaimSeen(2, Claim{Namespace: "d", Name: "claim-" + name, Class: class, Volume: "pv-" + name, Bound: true})
 	p.ClaimSeen(2, Claim{Namespace: "d", Name: "wanting-" + name, Class: class, Size: 1, Sized: true, Version: "1"})
 }
@@ -206,7 +206,7 @@ func sizesOf(p *Placer) string {
 	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage %s, plans %d, spaces %d, budgets %d of %d, wishes %d, entries %d, waits %s",
 		len(c.classes), c.Sizes(),
 		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.rows), len(c.keys), c.storage.Sizes(), len(c.plans), len(c.spaces),
-		budgets, len(c.budgets.in), len(c.wishes), p.queue.Len(), waits)
+		budgets, len(c.budgets.in), len(c.nominations), p.queue.Len(), waits)
 }
 
 func heapNow() int64 {

@@ -12,7 +12,7 @@ import (
 // NodeSeen records a new or changed node.
 func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.cluster.setNode(n)
-	p.heardAt = now
+	p.factAt = now
 }
 
 // NodeGone records that a node was deleted. Its pods still count until they are deleted, so a new node with the same
@@ -23,7 +23,7 @@ func (p *Placer) NodeGone(now unit.Instant, name string) {
 		return
 	}
 	for _, w := range slices.Clone(p.cluster.nominated[r]) {
-		p.cluster.dismiss(w.id)
+		p.cluster.clearNomination(w.id)
 		p.Retry(now, w.id)
 	}
 }
@@ -31,7 +31,7 @@ func (p *Placer) NodeGone(now unit.Instant, name string) {
 // ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report.
 func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
 	p.cluster.setReport(node, report)
-	p.heardAt = now
+	p.factAt = now
 }
 
 // ReportGone records that a node's agent no longer has a report. From then on, the node is not judged by NUMA.

@@ -21,9 +21,9 @@ type nodes struct {
 	growing []rows.Table // all tables with a value per row, in other types, too
 	facts   []fact
 
-	name rows.Column[string]
-	ring rows.Column[uint64] // a hash of name and seed, to break ties
-	seen rows.Column[bool]   // the node exists in the API
+	name    rows.Column[string]
+	tieHash rows.Column[uint64] // a hash of name and seed, to break ties
+	seen    rows.Column[bool]   // the node exists in the API
 
 	unschedulable rows.Column[bool]
 	labels        rows.Column[[]selector.LabelID] // sorted by key
@@ -93,21 +93,21 @@ func (n *nodes) readFacts(in *selector.Interner) {
 // A fact is one property of a node, in a column.
 // A call of hear is followed by a call of write, or by another hear.
 type fact interface {
-	// hear reads the property of a Node, and returns how it differs from the one of row r.
-	hear(of *Node, r row) news
+	// compare reads the property of a Node, and returns how it differs from the one of row r.
+	compare(of *Node, r row) factChange
 	// write sets the property of row r to what was read.
 	write(r row)
 }
 
-// news says what changed on a node.
-type news struct {
+// factChange says what changed on a node.
+type factChange struct {
 	changed bool // a pod that was rejected may fit now
 	helps   bool // the domains and scopes of the row may change
 	moves   bool // it decides about the domains and scopes of the row
 }
 
-func (a news) and(b news) news {
-	return news{changed: a.changed || b.changed, helps: a.helps || b.helps, moves: a.moves || b.moves}
+func (a factChange) and(b factChange) factChange {
+	return factChange{changed: a.changed || b.changed, helps: a.helps || b.helps, moves: a.moves || b.moves}
 }
 
 // factOf is a fact of type T.
@@ -117,21 +117,21 @@ type factOf[T any] struct {
 	equal  func(a, b T) bool
 	helps  func(was, now T) bool // called only if the values differ
 	moves  bool                  // see news
-	heard  T                     // what was read last
+	latest T                     // what was read last
 }
 
-func (f *factOf[T]) hear(of *Node, r row) news {
-	f.heard = f.read(of)
+func (f *factOf[T]) compare(of *Node, r row) factChange {
+	f.latest = f.read(of)
 	was := (*f.column)[r]
-	if f.equal(was, f.heard) {
-		return news{}
+	if f.equal(was, f.latest) {
+		return factChange{}
 	}
-	return news{changed: true, helps: f.helps(was, f.heard), moves: f.moves}
+	return factChange{changed: true, helps: f.helps(was, f.latest), moves: f.moves}
 }
 
 func (f *factOf[T]) write(r row) {
 	var none T
-	(*f.column)[r], f.heard = f.heard, none
+	(*f.column)[r], f.latest = f.latest, none
 }
 
 func anyChange[T any](_, _ T) bool { return true }
@@ -158,12 +158,12 @@ func (n *nodes) rowOf(name string) row {
 	}
 	n.rows[name] = r
 	n.name[r] = name
-	n.ring[r] = mix(hashText(name) ^ n.seed)
+	n.tieHash[r] = mix(hashText(name) ^ n.seed)
 	return r
 }
 
-// giveBack frees row r for another node.
-func (n *nodes) giveBack(r row) {
+// freeRow frees row r for another node.
+func (n *nodes) freeRow(r row) {
 	delete(n.rows, n.name[r])
 	for _, x := range n.growing {
 		x.ClearRow(r)
@@ -171,8 +171,8 @@ func (n *nodes) giveBack(r row) {
 	n.free = append(n.free, r)
 }
 
-// touch records that something on row r changed.
-func (n *nodes) touch(r row) { n.changes.Add(r) }
+// rowChanged records that something on row r changed.
+func (n *nodes) rowChanged(r row) { n.changes.Add(r) }
 
 // Label returns the value of a label of row r.
 func (n *nodes) Label(r row, key int32) (value int32, ok bool) {
@@ -189,8 +189,8 @@ func (n *nodes) names() []string {
 func (c *cluster) setNode(n Node) (r row, better bool) {
 	r = c.rowOf(n.Name)
 	c.sweepStrings()
-	if better = c.learn(r, &n, true).helps; better {
-		c.waits.turned(r)
+	if better = c.setFacts(r, &n, true).helps; better {
+		c.waits.nodeChanged(r)
 	}
 	return r, better
 }
@@ -200,18 +200,18 @@ func (c *cluster) removeNode(name string) (r row, ok bool) {
 	if !ok || !c.seen[r] {
 		return noRow, false
 	}
-	c.learn(r, &Node{Name: name}, false)
-	c.release(r)
+	c.setFacts(r, &Node{Name: name}, false)
+	c.dropRowIfEmpty(r)
 	return r, true
 }
 
-// learn sets the facts of row r to those of n. seen says whether the node exists.
-func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
+// setFacts sets the facts of row r to those of n. seen says whether the node exists.
+func (c *cluster) setFacts(r row, n *Node, seen bool) (all factChange) {
 	if c.seen[r] != seen {
-		all = news{changed: true, helps: true, moves: true}
+		all = factChange{changed: true, helps: true, moves: true}
 	}
 	for _, f := range c.facts {
-		all = all.and(f.hear(n, r))
+		all = all.and(f.compare(n, r))
 	}
 	write := func() {
 		if c.seen[r] != seen {
@@ -230,11 +230,11 @@ func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 	} else {
 		write()
 	}
-	all = all.and(news{changed: c.setImages(r, n.Images)})
+	all = all.and(factChange{changed: c.setImages(r, n.Images)})
 	more, other := c.setAllocatable(r, n.Allocatable)
-	all = all.and(news{changed: other, helps: more})
+	all = all.and(factChange{changed: other, helps: more})
 	if all.changed {
-		c.touch(r)
+		c.rowChanged(r)
 		c.moves.Add(r)
 	}
 	return all

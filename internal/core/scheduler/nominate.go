@@ -8,87 +8,87 @@ import (
 // nominated is a waiting pod that is nominated on a row. It does not count as being on the row. But pods of the same or
 // lower priority must fit there with it and without it.
 type nominated struct {
-	held
+	placedPod
 	// its victims: those to be evicted, and those whose bind is to be withdrawn, as far as that is not done
 	victims []PodID
 	foreign bool // nominated by others: another scheduler, an earlier run of this one, or an autoscaler
 }
 
-// heedNomination records that others have nominated a pending pod, or removed such a nomination. Our own decision takes
+// nominationSeen records that others have nominated a pending pod, or removed such a nomination. Our own decision takes
 // precedence, and status.nominatedNodeName with our own decision changes nothing.
-func (p *Placer) heedNomination(pod *Pod) {
-	e, w := p.queue.find(pod.ID), p.cluster.wishes[pod.ID]
+func (p *Placer) nominationSeen(pod *Pod) {
+	e, w := p.queue.find(pod.ID), p.cluster.nominations[pod.ID]
 	switch {
 	case e != nil && e.pod.Nominated == pod.Nominated, w != nil && !w.foreign:
 	case pod.Nominated != "":
 		p.cluster.nominate(pod, pod.Nominated)
-		p.cluster.wishes[pod.ID].foreign = true
+		p.cluster.nominations[pod.ID].foreign = true
 	case w != nil:
-		p.cluster.dismiss(pod.ID)
+		p.cluster.clearNomination(pod.ID)
 	}
 }
 
 // nominate nominates pod on node. An earlier nomination ends.
 func (c *cluster) nominate(pod *Pod, node string) {
-	c.dismiss(pod.ID)
+	c.clearNomination(pod.ID)
 	r := c.rowOf(node)
-	w := &nominated{held: c.heldOf(pod, r)}
-	c.wishes[pod.ID] = w
+	w := &nominated{placedPod: c.asPlaced(pod, r)}
+	c.nominations[pod.ID] = w
 	c.nominated[r] = append(c.nominated[r], w)
-	c.touch(r)
+	c.rowChanged(r)
 }
 
-// heldOf returns pod as it would count on row r.
-func (c *cluster) heldOf(pod *Pod, r row) held {
+// asPlaced returns pod as it would count on row r.
+func (c *cluster) asPlaced(pod *Pod, r row) placedPod {
 	k := c.compile(pod)
 	who := c.identify(pod)
-	return held{Pod: census.Pod{Row: r, Who: who, Terms: k.holds}, id: pod.ID, name: pod.Name, class: k}
+	return placedPod{Pod: census.Pod{Row: r, Who: who, Terms: k.ownTerms}, id: pod.ID, name: pod.Name, class: k}
 }
 
 // awaitsNode reports whether others, such as an autoscaler, have nominated a pod on a node that does not exist yet.
 // Upstream drops such a nomination at the pod's next attempt. Here it remains until the others remove it, or until the
 // node exists and does not fit the pod.
 func (c *cluster) awaitsNode(id PodID) bool {
-	w := c.wishes[id]
+	w := c.nominations[id]
 	return w != nil && w.foreign && !c.Present(w.Row)
 }
 
-// dismiss ends the nomination of a pod. It returns the row, or noRow if the pod was not nominated.
-func (c *cluster) dismiss(id PodID) row {
-	w := c.wishes[id]
+// clearNomination ends the nomination of a pod. It returns the row, or noRow if the pod was not nominated.
+func (c *cluster) clearNomination(id PodID) row {
+	w := c.nominations[id]
 	if w == nil {
 		return noRow
 	}
-	delete(c.wishes, id)
-	c.spare(w)
+	delete(c.nominations, id)
+	c.dropCharges(w)
 	c.nominated[w.Row] = shrink.Without(c.nominated[w.Row], w)
-	c.touch(w.Row)
+	c.rowChanged(w.Row)
 	if len(c.waits.of) > 0 { // pods that did not fit because of it may fit now
-		c.waits.gained(w.Row)
-		c.notifyAround(&w.held, -1)
+		c.waits.roomGained(w.Row)
+		c.notifyAround(&w.placedPod, -1)
 	}
-	c.release(w.Row)
-	c.releaseClass(w.class)
-	c.releaseIdentity(w.Who)
+	c.dropRowIfEmpty(w.Row)
+	c.dropClass(w.class)
+	c.dropIdentity(w.Who)
 	return w.Row
 }
 
-// asIfNominated reports whether pass is true on row r with the pods that are nominated there counted, except self and
+// withNominated reports whether pass is true on row r with the pods that are nominated there counted, except self and
 // those with lower priority than the demand. Because these may still go elsewhere, pass must also be true without them.
-func (c *state) asIfNominated(d *demand, self PodID, r row, pass func() bool) bool {
+func (c *state) withNominated(d *demand, self PodID, r row, pass func() bool) bool {
 	if len(c.nominated[r]) == 0 {
 		return pass()
 	}
-	c.beside.begin(c, d)
+	c.nominating.begin(c, d)
 	added := false
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority && w.id != self {
-			c.beside.count(&w.held, 1)
+			c.nominating.count(&w.placedPod, 1)
 			added = true
 		}
 	}
 	ok := pass()
-	c.beside.end()
+	c.nominating.end()
 	if !added {
 		return ok
 	}

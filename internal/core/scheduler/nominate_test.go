@@ -43,7 +43,7 @@ func TestHopelessByGroup(t *testing.T) {
 	d := c.demandOf(e.class, e.who, e.pod.Owner)
 	c.buildTables(d)
 	p.NodeSeen(1, Node{Name: "n3", PodsMax: 10, Allocatable: []Amount{{CPU, 100}}, Labels: []Label{{Key: "zone", Value: "0"}}})
-	got, want := c.hopeless(d, "x"), c.hopelessByRow(d, "x")
+	got, want := c.whyNoPreemption(d, "x"), c.whyNoPreemptionByRow(d, "x")
 	if got != want || c.anyBelow(d.priority) || d.tables == nil {
 		t.Errorf("by tables: %s\nby row:    %s", got, want)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/encode"
 )
 
-// belief is the state of a node's NUMA nodes when every pod on the row has arrived there: the agent's last report, plus
-// the pods that the report does not have yet.
+// expectedNUMA is the state of a node's NUMA nodes when every pod on the row has arrived there: the agent's last
+// report, plus the pods that the report does not have yet.
 //
 // Such a pod has the CPUs and NUMA nodes that it was offered when it was placed. Its bind carries them (numa.Berth),
 // and the agent, which computes the same offers, assigns exactly these even if more is free by then. So the computed
@@ -19,25 +19,26 @@ import (
 // A pod that is deleted from the API but is still in the report counts until the agent has released what was assigned
 // to it. A pod that was in a report and is not in the last one has ended, whatever the API says. A pod that the agent
 // will reject counts for nothing; only others bind such pods.
-type belief struct {
-	report *numa.State // never nil, never changed in place
-	state  *numa.State // report with the other pods added; nil: to be computed
-	alike  *alike      // what is shared with equal states
+type expectedNUMA struct {
+	report   *numa.State   // never nil, never changed in place
+	state    *numa.State   // report with the other pods added; nil: to be computed
+	verdicts *numaVerdicts // what is shared with equal states
 
 	// Only during a trial: the pods that are added or removed, and the state with that.
-	lifted  map[PodID]bool
-	passing *numa.State
+	inTrial map[PodID]bool
+	trial   *numa.State
 }
 
-// alike has the verdicts for all states that Offer cannot distinguish. Thousands of nodes of one type share a few.
-type alike struct {
-	key  alikeKey
-	refs int // how many beliefs have it
+// numaVerdicts has the verdicts for all states that Offer cannot distinguish. Thousands of nodes of one type share a
+// few.
+type numaVerdicts struct {
+	key  numaStateKey
+	refs int // how many expectedNUMAs have it
 	// By class.numaKey.
-	verdicts map[string]numaVerdict
+	byPod map[string]numaVerdict
 }
 
-type alikeKey struct {
+type numaStateKey struct {
 	layout *numa.Layout
 	state  string // numa.State.AppendLikeness
 }
@@ -56,56 +57,56 @@ type numaVerdict struct {
 // judged differently now.
 func (c *cluster) setReport(node string, report *numa.State) (r row, changed bool) {
 	r = c.rowOf(node)
-	b := c.beliefs[r]
+	b := c.expected[r]
 	if report == nil {
 		if b == nil {
-			c.release(r)
+			c.dropRowIfEmpty(r)
 			return r, false
 		}
-		c.forgetAlike(b)
-		c.beliefs[r] = nil
-		c.touch(r)
-		c.waits.gained(r)
-		c.release(r)
+		c.dropVerdicts(b)
+		c.expected[r] = nil
+		c.rowChanged(r)
+		c.waits.roomGained(r)
+		c.dropRowIfEmpty(r)
 		return r, true
 	}
-	var before alikeKey
+	var before numaStateKey
 	if b == nil {
-		b = &belief{}
-		c.beliefs[r] = b
+		b = &expectedNUMA{}
+		c.expected[r] = b
 	} else {
-		before = c.settle(r, b).alike.key
+		before = c.computeNUMA(r, b).verdicts.key
 	}
 	b.report, b.state = report, nil
-	if changed = c.settle(r, b).alike.key != before; changed {
-		c.touch(r)
-		c.waits.gained(r)
+	if changed = c.computeNUMA(r, b).verdicts.key != before; changed {
+		c.rowChanged(r)
+		c.waits.roomGained(r)
 	}
 	return r, changed
 }
 
-// settle computes the state of b, if it is not known.
-func (c *state) settle(r row, b *belief) *belief {
+// computeNUMA computes the state of b, if it is not known.
+func (c *state) computeNUMA(r row, b *expectedNUMA) *expectedNUMA {
 	if b.state != nil {
 		return b
 	}
-	var late []*held
-	for _, h := range c.held[r] {
+	var late []*placedPod
+	for _, h := range c.podsOn[r] {
 		if h.class.numa != nil && b.isLate(h) {
 			late = append(late, h)
 		}
 	}
-	slices.SortFunc(late, func(a, b *held) int { return cmp.Compare(a.turn, b.turn) })
+	slices.SortFunc(late, func(a, b *placedPod) int { return cmp.Compare(a.order, b.order) })
 	b.state = b.report
 	for _, h := range late {
 		b.add(h)
 	}
-	c.liken(b)
+	c.shareVerdicts(b)
 	return b
 }
 
 // isLate reports whether h has not arrived on the node yet.
-func (b *belief) isLate(h *held) bool {
+func (b *expectedNUMA) isLate(h *placedPod) bool {
 	_, reported := b.report.Assignment(string(h.id))
 	h.arrived = h.arrived || reported
 	return !h.arrived
@@ -113,8 +114,8 @@ func (b *belief) isLate(h *held) bool {
 
 // add adds h to the state. A pod with a Berth gets it even if another pod has it in the report: that pod has ended
 // since the report, otherwise h would not have been offered its place.
-func (b *belief) add(h *held) {
-	lies := h.lies
+func (b *expectedNUMA) add(h *placedPod) {
+	lies := h.assigned
 	if lies == nil {
 		p := h.class.numaPod(h.id)
 		p.Berth = h.berth
@@ -123,7 +124,7 @@ func (b *belief) add(h *held) {
 			return
 		}
 		if lies = &offer.Assignment; h.berth != nil {
-			h.lies = lies
+			h.assigned = lies
 		}
 	}
 	if b.state == b.report {
@@ -132,29 +133,29 @@ func (b *belief) add(h *held) {
 	b.state.Adopt(*lies)
 }
 
-// liken finds the alike of b's state.
-func (c *state) liken(b *belief) {
+// shareVerdicts finds the alike of b's state.
+func (c *state) shareVerdicts(b *expectedNUMA) {
 	c.scratch = b.state.AppendLikeness(c.scratch[:0])
-	if b.alike != nil && b.alike.key.layout == b.state.Layout() && b.alike.key.state == string(c.scratch) {
+	if b.verdicts != nil && b.verdicts.key.layout == b.state.Layout() && b.verdicts.key.state == string(c.scratch) {
 		return
 	}
-	c.forgetAlike(b)
-	key := alikeKey{b.state.Layout(), string(c.scratch)}
-	a := c.alikes[key]
+	c.dropVerdicts(b)
+	key := numaStateKey{b.state.Layout(), string(c.scratch)}
+	a := c.numaVerdicts[key]
 	if a == nil {
-		a = &alike{key: key, verdicts: map[string]numaVerdict{}}
-		c.alikes[key] = a
+		a = &numaVerdicts{key: key, byPod: map[string]numaVerdict{}}
+		c.numaVerdicts[key] = a
 	}
 	a.refs++
-	b.alike = a
+	b.verdicts = a
 }
 
-func (c *state) forgetAlike(b *belief) {
-	if a := b.alike; a != nil {
+func (c *state) dropVerdicts(b *expectedNUMA) {
+	if a := b.verdicts; a != nil {
 		if a.refs--; a.refs == 0 {
-			delete(c.alikes, a.key)
+			delete(c.numaVerdicts, a.key)
 		}
-		b.alike = nil
+		b.verdicts = nil
 	}
 }
 
@@ -162,79 +163,79 @@ func (c *state) forgetAlike(b *belief) {
 // the node has no report.
 func (c *cluster) berth(id PodID) numa.Berth {
 	h := c.pods[id]
-	b := c.beliefs[h.Row]
+	b := c.expected[h.Row]
 	if b == nil || h.class.numa == nil {
 		return nil
 	}
-	a, known := c.settle(h.Row, b).state.Assignment(string(id))
+	a, known := c.computeNUMA(h.Row, b).state.Assignment(string(id))
 	if !known || !a.Owns() {
 		return nil
 	}
-	h.lies, h.berth = &a, a.Berth()
+	h.assigned, h.berth = &a, a.Berth()
 	return h.berth
 }
 
 // countNUMA records that h was put on its row (sign 1) or left it (sign -1).
-func (c *cluster) countNUMA(h *held, sign int64) {
-	b := c.beliefs[h.Row]
+func (c *cluster) countNUMA(h *placedPod, sign int64) {
+	b := c.expected[h.Row]
 	if b == nil || h.class.numa == nil || b.state == nil || !b.isLate(h) {
 		return
 	}
-	if sign < 0 || slices.ContainsFunc(c.held[h.Row], func(o *held) bool { return o.turn > h.turn }) {
+	if sign < 0 || slices.ContainsFunc(c.podsOn[h.Row], func(o *placedPod) bool { return o.order > h.order }) {
 		b.state = nil // later pods may get something else
 		return
 	}
 	b.add(h)
-	c.liken(b)
+	c.shareVerdicts(b)
 }
 
-// liftNUMA adds h (sign 1) or removes it (sign -1) for a trial. What is assigned to a pod on the row is free without
+// numaInTrial adds h (sign 1) or removes it (sign -1) for a trial. What is assigned to a pod on the row is free without
 // it. A pod that is not on the row gets what it would be offered.
-func (c *state) liftNUMA(h *held, sign int64) {
-	b := c.beliefs[h.Row]
+func (c *state) numaInTrial(h *placedPod, sign int64) {
+	b := c.expected[h.Row]
 	if b == nil || h.class.numa == nil {
 		return
 	}
-	c.settle(h.Row, b)
-	if b.passing == nil {
-		b.passing, b.lifted = b.state.Fork(), map[PodID]bool{}
+	c.computeNUMA(h.Row, b)
+	if b.trial == nil {
+		b.trial, b.inTrial = b.state.Fork(), map[PodID]bool{}
 	}
-	if b.lifted[h.id] {
-		delete(b.lifted, h.id)
+	if b.inTrial[h.id] {
+		delete(b.inTrial, h.id)
 	} else {
-		b.lifted[h.id] = true
+		b.inTrial[h.id] = true
 	}
 	switch {
-	case len(b.lifted) == 0:
-		b.passing, b.lifted = nil, nil
+	case len(b.inTrial) == 0:
+		b.trial, b.inTrial = nil, nil
 	case sign < 0:
-		b.passing.Release(string(h.id))
+		b.trial.Release(string(h.id))
 	default:
 		if owned, known := b.state.Assignment(string(h.id)); known {
-			b.passing.Adopt(owned)
-		} else if offer, refusal := b.passing.Offer(h.class.numaPod(h.id), nil); refusal == nil {
-			_ = b.passing.Commit(offer) // cannot fail: nothing happened since Offer
+			b.trial.Adopt(owned)
+		} else if offer, refusal := b.trial.Offer(h.class.numaPod(h.id), nil); refusal == nil {
+			_ = b.trial.Commit(offer) // cannot fail: nothing happened since Offer
 		}
 	}
 }
 
 // judgeNUMA returns the answer of the agent of row r to d.
 func (c *state) judgeNUMA(d *demand, r row) numaVerdict {
-	b := c.beliefs[r]
+	b := c.expected[r]
 	if b == nil || d.numa == nil {
 		return numaVerdict{}
 	}
-	c.settle(r, b)
-	if b.passing != nil {
-		return offerTo(b.passing, d)
+	c.computeNUMA(r, b)
+	if b.trial != nil {
+		return offerTo(b.trial, d)
 	}
-	v, known := b.alike.verdicts[d.numaKey]
+	v, known := b.verdicts.byPod[d.numaKey]
 	if !known {
-		if len(b.alike.verdicts) == verdictsMax {
-			clear(b.alike.verdicts)
+		if len(b.verdicts.byPod) == verdictsMax {
+			clear(b.verdicts.byPod)
 		}
 		v = offerTo(b.state, d)
-		b.alike.verdicts[d.numaKey] = v
+		b.verdicts.byPod[d.numaKey] = v
 	}
 	return v
 }
@@ -254,9 +255,9 @@ func offerTo(s *numa.State, d *demand) numaVerdict {
 
 // detailNUMA returns the message of the rejection, with its numbers.
 func (c *state) detailNUMA(d *demand, r row) string {
-	s := c.settle(r, c.beliefs[r]).state
-	if c.beliefs[r].passing != nil {
-		s = c.beliefs[r].passing
+	s := c.computeNUMA(r, c.expected[r]).state
+	if c.expected[r].trial != nil {
+		s = c.expected[r].trial
 	}
 	if _, refusal := s.Offer(d.numaPod(""), nil); refusal != nil {
 		return refusal.Message()

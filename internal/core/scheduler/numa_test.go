@@ -68,41 +68,41 @@ func (h *history) randomReport(node string) *numa.State {
 	return s
 }
 
-// checkBeliefs compares the state of each node with its report and all late pods added anew, and the kept verdicts with
-// offers.
-func (h *history) checkBeliefs() {
+// checkExpected compares the state of each node with its report and all late pods added anew, and the kept verdicts
+// with offers.
+func (h *history) checkExpected() {
 	c := h.placer.cluster
-	refs := map[*alike]int{}
-	for r, b := range c.beliefs {
+	refs := map[*numaVerdicts]int{}
+	for r, b := range c.expected {
 		if b == nil {
 			continue
 		}
-		if b.passing != nil || len(b.lifted) > 0 {
-			h.t.Errorf("node %s: a question left %v behind", c.name[r], b.lifted)
+		if b.trial != nil || len(b.inTrial) > 0 {
+			h.t.Errorf("node %s: a question left %v behind", c.name[r], b.inTrial)
 		}
 		plain := b.report.Fork()
-		late := slices.Clone(c.held[r])
-		slices.SortFunc(late, func(a, b *held) int { return int(a.turn) - int(b.turn) })
+		late := slices.Clone(c.podsOn[r])
+		slices.SortFunc(late, func(a, b *placedPod) int { return int(a.order) - int(b.order) })
 		for _, p := range late {
 			if _, reported := b.report.Assignment(string(p.id)); p.class.numa == nil || reported || p.arrived {
 				continue
 			}
-			if p.lies != nil {
-				plain.Adopt(*p.lies)
+			if p.assigned != nil {
+				plain.Adopt(*p.assigned)
 			} else if offer, refusal := plain.Offer(p.class.numaPod(p.id), nil); refusal == nil && offer.Assignment.Owns() {
 				_ = plain.Commit(offer)
 			}
 		}
-		got, want := fmt.Sprint(c.settle(row(r), b).state.Assignments()), fmt.Sprint(plain.Assignments())
+		got, want := fmt.Sprint(c.computeNUMA(row(r), b).state.Assignments()), fmt.Sprint(plain.Assignments())
 		if got != want {
 			h.t.Errorf("node %s: believed is\n%s\nwant\n%s", c.name[r], got, want)
 		}
-		for _, v := range b.alike.verdicts {
+		for _, v := range b.verdicts.byPod {
 			h.verdicts[v.reason]++
 		}
-		refs[b.alike]++
+		refs[b.verdicts]++
 	}
-	for _, a := range c.alikes {
+	for _, a := range c.numaVerdicts {
 		if refs[a] != a.refs {
 			h.t.Errorf("a kind of state has %d refs, want %d", a.refs, refs[a])
 		}
@@ -111,7 +111,7 @@ func (h *history) checkBeliefs() {
 		if k.numa == nil {
 			continue
 		}
-		for r, b := range c.beliefs {
+		for r, b := range c.expected {
 			if b == nil {
 				continue
 			}

@@ -17,8 +17,8 @@ type entry struct {
 	class  *class
 	who    *census.Identity
 	demand *demand // of its last attempt; nil before the first
-	// opinion is what extenders answered since they were last asked about the pod; nil: nothing yet.
-	opinion *Opinion
+	// answer is what extenders answered since they were last asked about the pod; nil: nothing yet.
+	answer *ExtenderAnswer
 	// evictions is what extenders left of the preemptions about which they were last asked; nil: no answer yet.
 	evictions *[]Preemption
 	flushed   bool // the check for forgotten pods has moved it to the active pool; see Placer
@@ -53,10 +53,10 @@ func (q *pending) put(now unit.Instant, pod Pod) {
 	e := q.find(pod.ID)
 	if e == nil {
 		e = q.add(now, pod)
-		q.Seen(now, e, true)
+		q.Updated(now, e, true)
 		return
 	}
-	q.Seen(now, e, q.describe(e, pod))
+	q.Updated(now, e, q.describe(e, pod))
 }
 
 func (q *pending) add(now unit.Instant, pod Pod) *entry {
@@ -70,7 +70,7 @@ func (q *pending) add(now unit.Instant, pod Pod) *entry {
 func (q *pending) describe(e *entry, pod Pod) (changed bool) {
 	k, who := q.cluster.compile(&pod), q.cluster.identify(&pod)
 	changed = e.class != k || e.who != who
-	q.release(e)
+	q.dropRefs(e)
 	e.ID = string(pod.ID)
 	e.Priority = pod.Priority
 	e.Gated = len(pod.Gates) > 0
@@ -80,11 +80,11 @@ func (q *pending) describe(e *entry, pod Pod) (changed bool) {
 	return changed
 }
 
-// release drops the references of e.
-func (q *pending) release(e *entry) {
+// dropRefs drops the references of e.
+func (q *pending) dropRefs(e *entry) {
 	if e.class != nil {
-		q.cluster.releaseClass(e.class)
-		q.cluster.releaseIdentity(e.who)
+		q.cluster.dropClass(e.class)
+		q.cluster.dropIdentity(e.who)
 	}
 }
 
@@ -92,13 +92,13 @@ func (q *pending) release(e *entry) {
 func (q *pending) remove(id PodID) {
 	if e := q.find(id); e != nil {
 		q.Remove(e)
-		q.release(e)
+		q.dropRefs(e)
 	}
 }
 
-// miss makes a popped pod wait, because it fits nowhere.
-func (q *pending) miss(now unit.Instant, e *entry) {
-	q.Miss(now, e)
+// waitFailed makes a popped pod wait, because it fits nowhere.
+func (q *pending) waitFailed(now unit.Instant, e *entry) {
+	q.Failed(now, e)
 	q.wait(now, e)
 }
 
@@ -118,7 +118,7 @@ func (q *pending) renew(now unit.Instant, e *entry) bool {
 	}
 	q.Take(e)
 	e.demand = fresh
-	q.cluster.waits.concernAll(q.wait(now, e))
+	q.cluster.waits.markAll(q.wait(now, e))
 	return true
 }
 

@@ -13,16 +13,16 @@ import (
 // pass pods that have ended, and pending pods of other schedulers.
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
-		onItsWay := p.bindOnItsWay(pod.ID)
+		onItsWay := p.bindInFlight(pod.ID)
 		p.queue.remove(pod.ID)
 		p.cluster.setPod(&pod, pod.Node, true)
 		if pod.Deleting {
 			p.cluster.chargeEnds(now, pod.ID)
 		}
 		p.forgetVolumes(pod.ID)
-		p.cluster.dismiss(pod.ID) // only now, because its room is taken now, not free
+		p.cluster.clearNomination(pod.ID) // only now, because its room is taken now, not free
 		if onItsWay {
-			p.boundAllTheSame(now, pod.ID)
+			p.boundNevertheless(now, pod.ID)
 		}
 		return
 	}
@@ -32,20 +32,20 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	}
 	pool := p.queue.poolOf(pod.ID)
 	// an Unsettled pod may have become Gated
-	if p.cluster.isAssumed(pod.ID) && pool != queue.Unsettled && pool != queue.Gated {
+	if p.cluster.isAssumed(pod.ID) && pool != queue.BindUnknown && pool != queue.Gated {
 		return // the update is older than the bind; the outcome of the bind is still to come
 	}
-	p.heedNomination(&pod)
+	p.nominationSeen(&pod)
 	p.queue.put(now, pod)
 }
 
 // PodGone records that a pod was deleted or has ended.
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
-	p.cluster.dismiss(id)
+	p.cluster.clearNomination(id)
 	p.cluster.chargeEnds(now, id)
 	p.forget(id)
-	p.heardAt = now
+	p.factAt = now
 }
 
 // forget removes a pod from its row, and reverts what was assumed for its volumes.
@@ -58,10 +58,10 @@ func (p *Placer) forget(id PodID) {
 func (p *Placer) forgetVolumes(id PodID) {
 	reverted, claims := p.cluster.revertVolumes(id)
 	for _, v := range reverted {
-		p.cluster.volumeTurned(v)
+		p.cluster.volumeChanged(v)
 	}
 	for _, key := range claims {
-		p.cluster.waits.claimTurned(key)
+		p.cluster.waits.claimChanged(key)
 	}
 }
 
@@ -89,7 +89,7 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	switch o {
 	case BindDone:
 		p.queue.remove(pod.ID)
-		p.boundAllTheSame(now, pod.ID)
+		p.boundNevertheless(now, pod.ID)
 	case BindRefused, BindWithdrawn:
 		p.queue.bindFailed(now, pod, false)
 		p.forget(pod.ID)
@@ -98,14 +98,15 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	}
 }
 
-// bindOnItsWay reports whether a pod was placed and the outcome of its bind is not known.
-func (p *Placer) bindOnItsWay(id PodID) bool {
+// bindInFlight reports whether a pod was placed and the outcome of its bind is not known.
+func (p *Placer) bindInFlight(id PodID) bool {
 	pool := p.queue.poolOf(id)
-	return p.cluster.isAssumed(id) && (pool == queue.Binding || pool == queue.Unsettled)
+	return p.cluster.isAssumed(id) && (pool == queue.Binding || pool == queue.BindUnknown)
 }
 
-// boundAllTheSame lets the pods try again that have this pod as a victim whose bind was to be withdrawn: it was bound.
-func (p *Placer) boundAllTheSame(now unit.Instant, id PodID) {
+// boundNevertheless lets the pods try again that have this pod as a victim whose bind was to be withdrawn: it was
+// bound.
+func (p *Placer) boundNevertheless(now unit.Instant, id PodID) {
 	c := p.cluster
 	h := c.pods[id]
 	if h == nil {

@@ -27,11 +27,11 @@ type Victim struct {
 	Assumed bool
 }
 
-// bid is what preemption on one row costs. Bids are compared by the fields from violations on, in this order. Less is
-// better, except for earliest.
-type bid struct {
-	state      bidState
-	by         RuleSet // if state is bidNone: a rule that rejects whoever is evicted
+// preemptCost is what preemption on one row costs. Costs are compared by the fields from violations on, in this order.
+// Less is better, except for earliest.
+type preemptCost struct {
+	state      costState
+	by         RuleSet // if state is costNone: a rule that rejects whoever is evicted
 	violations int32   // victims whose disruption budgets do not allow it
 	highest    int32   // the highest priority of a victim
 	// count is the number of victims.
@@ -40,15 +40,15 @@ type bid struct {
 	earliest int64 // the earliest start of a victim with the highest priority
 }
 
-type bidState uint8
+type costState uint8
 
 const (
-	bidNone bidState = iota // eviction does not help on this row
-	bidGood
+	costNone costState = iota // eviction does not help on this row
+	costHelps
 )
 
-// priorityLift is added to priorities that are summed, so that they are above zero. Upstream's MaxInt32+1.
-const priorityLift = math.MaxInt32 + 1
+// priorityOffset is added to priorities that are summed, so that they are above zero. Upstream's MaxInt32+1.
+const priorityOffset = math.MaxInt32 + 1
 
 // preempt chooses the row where preemption costs least. The order is upstream's: fewest violated budgets, lowest
 // highest priority, smallest sum of priorities, fewest victims, latest start of the oldest victim with the highest
@@ -64,22 +64,22 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if c.awaitsVictims(d, self) {
 		return nil, "not eligible due to a terminating pod on the nominated node."
 	}
-	if d.conflict || d.whole() != "" {
-		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonUseless: c.seenCount}}
+	if d.conflict || d.claimsProblem() != "" {
+		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonNotHelpful: c.seenCount}}
 		return nil, f.String()
 	}
 	if !c.anyBelow(d.priority) {
-		return nil, c.hopeless(d, self)
+		return nil, c.whyNoPreemption(d, self)
 	}
 	best, cost := c.cheapest(d, self)
 	if best == noRow {
-		return nil, c.hopeless(d, self)
+		return nil, c.whyNoPreemption(d, self)
 	}
-	_, victims := c.bidFor(d, self, best)
+	_, victims := c.costOn(d, self, best)
 	return c.preemptionOf(best, &cost, victims), ""
 }
 
-func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
+func (c *cluster) preemptionOf(r row, b *preemptCost, victims []*placedPod) *Preemption {
 	p := &Preemption{Node: c.name[r], Violations: int(b.violations)}
 	for _, v := range victims {
 		p.Victims = append(p.Victims, Victim{ID: v.id, Namespace: v.Who.Namespace, Name: v.name})
@@ -90,14 +90,14 @@ func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
 // evictions returns a possible preemption for each node, in the order of names.
 func (c *cluster) evictions(d *demand, self PodID) (out []Preemption) {
 	for _, name := range c.names() {
-		if b, victims := c.bidFor(d, self, c.rows[name]); b.state == bidGood {
+		if b, victims := c.costOn(d, self, c.rows[name]); b.state == costHelps {
 			out = append(out, *c.preemptionOf(c.rows[name], &b, victims))
 		}
 	}
 	return out
 }
 
-func compareBids(a, b *bid) int {
+func compareCosts(a, b *preemptCost) int {
 	return cmp.Or(cmp.Compare(a.violations, b.violations), cmp.Compare(a.highest, b.highest), cmp.Compare(a.sum, b.sum),
 		cmp.Compare(a.count, b.count), cmp.Compare(b.earliest, a.earliest))
 }
@@ -105,33 +105,33 @@ func compareBids(a, b *bid) int {
 // awaitsVictims reports whether the pod must wait because its victims are terminating on its nominated row. If the
 // rejection there is final, it need not wait.
 func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
-	w := c.wishes[self]
+	w := c.nominations[self]
 	if w == nil || !c.Present(w.Row) {
 		return false
 	}
 	if c.verdict(d, self, w.Row).Final {
 		return false
 	}
-	return slices.ContainsFunc(c.held[w.Row], func(h *held) bool {
+	return slices.ContainsFunc(c.podsOn[w.Row], func(h *placedPod) bool {
 		return h.class.priority < d.priority && h.Deleting && h.preempted || slices.Contains(w.victims, h.id)
 	})
 }
 
 // mayEvict reports whether pods of the demand may preempt at all.
 func (c *cluster) mayEvict(d *demand) bool {
-	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
+	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.claimsProblem() == ""
 }
 
-// bidFor finds victims on row r for d. First all pods of lower priority are removed. Then each one is restored if d
+// costOn finds victims on row r for d. First all pods of lower priority are removed. Then each one is restored if d
 // still fits with it: pods whose eviction would violate a budget first, and among those the most important first.
-func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) {
+func (c *cluster) costOn(d *demand, self PodID, r row) (b preemptCost, victims []*placedPod) {
 	if !c.seen[r] {
 		return b, nil
 	}
 	if !c.anyBelowOn(r, d.priority) {
 		return b, nil
 	}
-	if c.staysOff(d, r) != "" {
+	if c.affinityRejects(d, r) != "" {
 		b.by = RulePodAffinity
 		return b, nil
 	}
@@ -141,12 +141,12 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 		return b, nil
 	}
 	defer c.tryWithout(d, r).end()
-	if by := c.keptOff(d, self, r); by != nil {
+	if by := c.rejectedBy(d, self, r); by != nil {
 		b.by = by.rule
 		return b, nil
 	}
-	lifted := append(c.lifted[:0], c.evicting.pods...)
-	c.lifted = lifted
+	lifted := append(c.removed[:0], c.evicting.pods...)
+	c.removed = lifted
 	slices.SortFunc(lifted, moreImportant)
 	spent := c.overBudget(lifted)
 	for _, violating := range [...]bool{true, false} {
@@ -179,8 +179,8 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 			return !x.final, x.by.rule // the reason of the rejection is known
 		}
 	}
-	c.asIfNominated(d, self, r, func() bool {
-		f := c.objection(d.profile.filters, d, r)
+	c.withNominated(d, self, r, func() bool {
+		f := c.firstRejecting(d.profile.filters, d, r)
 		if f != nil {
 			helps, by = !f.final(&c.state, d, r), f.rule
 		}
@@ -189,24 +189,24 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 	return helps, by
 }
 
-// staysOff returns why terms of inter-pod affinity reject d on row r whoever is evicted there: because of pods on other
-// rows of a domain, or of pods that d may not evict, or because no pod matches the affinity; empty: they do not.
-// Counters answer this without a trial.
-func (c *cluster) staysOff(d *demand, r row) (reason string) {
-	if len(d.together)+len(d.apart)+len(d.shunnedBy) == 0 || !d.profile.asksAbout(RulePodAffinity) {
+// affinityRejects returns why terms of inter-pod affinity reject d on row r whoever is evicted there: because of pods
+// on other rows of a domain, or of pods that d may not evict, or because no pod matches the affinity; empty: they do
+// not. Counters answer this without a trial.
+func (c *cluster) affinityRejects(d *demand, r row) (reason string) {
+	if len(d.affinityPods)+len(d.antiAffinityPods)+len(d.antiAffinityOfOthers) == 0 || !d.profile.hasRule(RulePodAffinity) {
 		return ""
 	}
-	if !d.joins(r) {
-		return reasonJoins // if all pods of its kind are on r, the affinity counts as satisfied
+	if !d.meetsAffinity(r) {
+		return reasonAffinity // if all pods of its kind are on r, the affinity counts as satisfied
 	}
-	for _, k := range d.apart {
+	for _, k := range d.antiAffinityPods {
 		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
-			return reasonAvoids
+			return reasonAntiAffinity
 		}
 	}
-	for _, k := range d.shunnedBy {
+	for _, k := range d.antiAffinityOfOthers {
 		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
-			return reasonAdmitted
+			return reasonOthersAntiAffinity
 		}
 	}
 	return ""
@@ -215,12 +215,12 @@ func (c *cluster) staysOff(d *demand, r row) (reason string) {
 // countBeyond returns the count of k in the domain of row r without the pods on r that d may evict.
 func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
 	n := k.On(r)
-	for _, h := range c.held[r] {
+	for _, h := range c.podsOn[r] {
 		if h.class.priority >= d.priority {
 			continue
 		}
 		if k.Of.What == census.CountPods {
-			if h.Who.MeantBy(k.Of.Aim) {
+			if h.Who.In(k.Of.Set) {
 				n--
 			}
 			continue
@@ -235,12 +235,12 @@ func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
 }
 
 // moreImportant orders by priority, then by start time, then by ID.
-func moreImportant(a, b *held) int {
+func moreImportant(a, b *placedPod) int {
 	return cmp.Or(cmp.Compare(b.class.priority, a.class.priority), cmp.Compare(startOf(a), startOf(b)), strings.Compare(string(a.id), string(b.id)))
 }
 
 // startOf returns when h started; if it has not, a time after all others.
-func startOf(h *held) int64 {
+func startOf(h *placedPod) int64 {
 	if h.started == 0 {
 		return math.MaxInt64
 	}
@@ -249,7 +249,7 @@ func startOf(h *held) int64 {
 
 // anyBelowOn reports whether a pod on row r has a priority below p.
 func (c *cluster) anyBelowOn(r row, p int32) bool {
-	return slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < p })
+	return slices.ContainsFunc(c.podsOn[r], func(h *placedPod) bool { return h.class.priority < p })
 }
 
 // anyBelow reports whether any pod on a row has a priority below p.
@@ -264,39 +264,39 @@ func (c *cluster) anyBelow(p int32) bool {
 
 // Upstream's messages for nodes on which eviction does not help.
 const (
-	reasonUseless   = "Preemption is not helpful for scheduling"
-	reasonNoVictims = "No preemption victims found for incoming pod"
+	reasonNotHelpful = "Preemption is not helpful for scheduling"
+	reasonNoVictims  = "No preemption victims found for incoming pod"
 )
 
-// hopeless returns, in upstream's words, why no eviction helps.
-func (c *cluster) hopeless(d *demand, self PodID) string {
-	if c.wishes[self] != nil {
-		return c.hopelessByRow(d, self)
+// whyNoPreemption returns, in upstream's words, why no eviction helps.
+func (c *cluster) whyNoPreemption(d *demand, self PodID) string {
+	if c.nominations[self] != nil {
+		return c.whyNoPreemptionByRow(d, self)
 	}
 	if d.tables != nil && !c.anyBelow(d.priority) {
-		return c.hopelessByGroup(d, c.tablesOf(d))
+		return c.whyNoPreemptionByGroup(d, c.tablesOf(d))
 	}
-	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.End() || b.hopelessFor != d.volumes || d.looksAround() {
-		var bounds *bidBounds
+	if b := &d.costs; b.why == "" || b.whyAt != c.changes.End() || b.whyFor != d.volumes || d.looksAround() {
+		var bounds *costBounds
 		if c.anyBelow(d.priority) {
 			bounds = c.boundsFor(d)
 		}
-		b.hopeless = c.hopelessIn(d, self, bounds)
-		b.hopelessAt = c.changes.End()
-		b.hopelessFor = d.volumes
+		b.why = c.whyNoPreemptionIn(d, self, bounds)
+		b.whyAt = c.changes.End()
+		b.whyFor = d.volumes
 	}
-	return d.bids.hopeless
+	return d.costs.why
 }
 
-// hopelessByGroup is for demands if no pod has a lower priority.
-func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
+// whyNoPreemptionByGroup is for demands if no pod has a lower priority.
+func (c *cluster) whyNoPreemptionByGroup(d *demand, t *tables) string {
 	reasons := map[string]int{}
 	add := func(final bool, rows int32) {
 		if rows == 0 {
 			return
 		}
 		if final {
-			reasons[reasonUseless] += int(rows)
+			reasons[reasonNotHelpful] += int(rows)
 		} else {
 			reasons[reasonNoVictims] += int(rows)
 		}
@@ -314,15 +314,17 @@ func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
 	return f.String()
 }
 
-func (c *cluster) hopelessByRow(d *demand, self PodID) string { return c.hopelessIn(d, self, nil) }
+func (c *cluster) whyNoPreemptionByRow(d *demand, self PodID) string {
+	return c.whyNoPreemptionIn(d, self, nil)
+}
 
-// hopelessIn is the general form. With bounds, most rows are not tried.
-func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
-	if d.asksForMore(RuleResources | RulePodAffinity) {
+// whyNoPreemptionIn is the general form. With bounds, most rows are not tried.
+func (c *cluster) whyNoPreemptionIn(d *demand, self PodID, bounds *costBounds) string {
+	if d.othersApply(RuleResources | RulePodAffinity) {
 		bounds = nil
 	}
 	reasons := map[string]int{}
-	exactly := c.asBoundsSee(d)
+	exactly := c.boundsDemand(d)
 	anybody := c.anyBelow(d.priority)
 	useless := 0
 	alone := 0
@@ -343,7 +345,7 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 		}
 	})
 	if useless > 0 {
-		reasons[reasonUseless] += useless
+		reasons[reasonNotHelpful] += useless
 	}
 	if alone > 0 {
 		reasons[reasonNoVictims] += alone
@@ -355,9 +357,9 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 // eachRejected calls see for every row, with the result of mayHelp. Rules are evaluated for sets of rows, except for
 // rows with nominated pods.
 func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool)) {
-	marks := c.look()
+	marks := c.updateMarks()
 	left := marks.seen.CopyOf(c.rejected[0])
-	left.Less(marks.wished)
+	left.Less(marks.nominated)
 	rejected := c.rejected[1]
 	for _, f := range d.profile.filters {
 		if left.None() {
@@ -370,7 +372,7 @@ func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool
 	}
 	left.Each(func(r row) { see(r, false) })
 	c.rejected = [2]rows.Mask{left, rejected}
-	marks.wished.Both(marks.seen, func(r row) {
+	marks.nominated.Both(marks.seen, func(r row) {
 		helps, _ := c.mayHelp(d, self, r)
 		see(r, helps)
 	})
@@ -378,27 +380,27 @@ func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool
 
 // knownRejection returns what stillRejected returns, without a trial, if bounds and counters are enough. That is so for
 // demands that only the node's facts, resources and inter-pod affinity can reject; for other demands, bounds is nil.
-// exactly is asBoundsSee(d). The list is working space.
-func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (reasons []string, known bool) {
+// exactly is boundsDemand(d). The list is working space.
+func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *costBounds) (reasons []string, known bool) {
 	if bounds == nil || len(c.nominated[r]) > 0 {
 		return nil, false
 	}
 	reasons = c.known[:0]
 	free := &bounds.free[r]
-	if free.state == bidGood && !slices.Equal(exactly.requests, bounds.of.requests) {
+	if free.state == costHelps && !slices.Equal(exactly.requests, bounds.of.requests) {
 		x := c.freeBoundOn(exactly, r)
 		free = &x
 	}
-	if free.state == bidGood {
-		reason := c.staysOff(d, r)
+	if free.state == costHelps {
+		reason := c.affinityRejects(d, r)
 		// pods on this row may match its affinity, and would be evicted, too
-		if reason == "" || reason != reasonJoins && len(d.together) > 0 {
+		if reason == "" || reason != reasonAffinity && len(d.affinityPods) > 0 {
 			return nil, false
 		}
 		reasons = append(reasons, reason)
 	} else {
 		all := c.belowOn(d, r)
-		if !FitsOneMore(c.podsHeld[r]-int64(len(all)), c.podsMax[r]) {
+		if !FitsOneMore(c.podCount[r]-int64(len(all)), c.podsMax[r]) {
 			reasons = append(reasons, reasonTooMany)
 		}
 		for _, q := range exactly.requests {
@@ -425,7 +427,7 @@ func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
 func (c *cluster) tryWithout(d *demand, r row) *trial {
 	t := &c.evicting
 	t.begin(&c.state, d)
-	for _, h := range c.held[r] {
+	for _, h := range c.podsOn[r] {
 		if h.class.priority < d.priority {
 			t.count(h, -1)
 		}

@@ -21,8 +21,8 @@ type Profile struct {
 	IgnoredResources []string // extended resources that an extender manages
 	IgnoredGroups    []string // the same, by the part of the name before the slash
 
-	HardAffinityWeight  int64 // score of a matching required affinity term of a pod on a node
-	IgnoreHeldPreferred bool  // preferred terms of other pods do not affect pods without preferred pod terms
+	HardAffinityWeight      int64 // score of a matching required affinity term of a pod on a node
+	IgnoreExistingPreferred bool  // preferred terms of other pods do not affect pods without preferred pod terms
 
 	DefaultSpread []SpreadConstraint // for pods without any; the selector is that of the pod's groups
 	// SystemDefaults says that DefaultSpread is upstream's own, which also scores nodes without the topology key.
@@ -77,8 +77,8 @@ func DefaultProfile() Profile {
 	}
 }
 
-// asksAbout reports whether the profile has a rule.
-func (p *profile) asksAbout(rule RuleSet) bool {
+// hasRule reports whether the profile has a rule.
+func (p *profile) hasRule(rule RuleSet) bool {
 	return slices.ContainsFunc(p.filters, func(f *filter) bool { return f.rule == rule })
 }
 

@@ -4,7 +4,7 @@ package scheduler
 
 // Pending returns the number of pods in each pool, by upstream's names.
 func (p *Placer) Pending() map[string]int {
-	p.hear(p.heardAt)
+	p.evaluateWaiters(p.factAt)
 	return p.queue.Counts()
 }
 
@@ -37,6 +37,6 @@ func (p *Placer) Evictions(pod Pod) (out []Preemption) {
 func (c *cluster) ask(pod *Pod, question func(*demand)) {
 	k, who := c.compile(pod), c.identify(pod)
 	question(c.demandOf(k, who, pod.Owner))
-	c.releaseClass(k)
-	c.releaseIdentity(who)
+	c.dropClass(k)
+	c.dropIdentity(who)
 }

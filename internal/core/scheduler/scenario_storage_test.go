@@ -63,7 +63,7 @@ func (w *world) storage(f []string) (lines []string, mine bool) {
 	case "written":
 		p.VolumesWritten(w.now, PodID(f[1]))
 	case "settled":
-		for _, s := range p.VolumesSettled(w.now) {
+		for _, s := range p.VolumeOutcomes(w.now) {
 			if s.Why == "" {
 				lines = append(lines, s.Decision.Pod.Name+": every volume is bound")
 				continue
@@ -107,7 +107,7 @@ func parseVolume(name, version string, args map[string]string) Volume {
 		v.CSI, v.Attached = true, Attached{Driver: driver, Handle: "handle-" + name}
 	}
 	if claim := args["for"]; claim != "" {
-		v.Claimed, v.ClaimSpace, v.ClaimName, v.ClaimUID, v.Available = true, "default", claim, "uid-"+claim, false
+		v.Claimed, v.ClaimNamespace, v.ClaimName, v.ClaimUID, v.Available = true, "default", claim, "uid-"+claim, false
 	}
 	return v
 }

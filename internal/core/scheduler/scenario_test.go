@@ -211,7 +211,7 @@ func parseNode(args []string) Node {
 }
 
 func parsePod(args []string) Pod {
-	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", Asked: Load{100, 200 * unit.MiB}}
+	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", IncomingLoad: Load{100, 200 * unit.MiB}}
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		if parseMount(&p, key, value) || parseAround(&p, key, value) {
@@ -251,13 +251,13 @@ func parsePod(args []string) Pod {
 			p.Requests = append(p.Requests, Amount{key, number(value)})
 			switch key {
 			case CPU:
-				p.Asked.CPU = unit.MilliCPU(number(value))
+				p.IncomingLoad.CPU = unit.MilliCPU(number(value))
 			case Memory:
-				p.Asked.Memory = unit.Bytes(number(value))
+				p.IncomingLoad.Memory = unit.Bytes(number(value))
 			}
 		}
 	}
-	p.Held = p.Asked
+	p.PlacedLoad = p.IncomingLoad
 	return p
 }
 

@@ -11,7 +11,7 @@
 //     topology domain. It is a part of cluster, which also has what follows from decisions.
 //   - The rules, one per file, evaluate one demand for one row of the state: filter_*.go decide whether a pod fits,
 //     score_*.go how well.
-//   - A survey evaluates the rules for all rows at once.
+//   - Masks evaluate the rules for all rows at once (masks.go).
 //
 // What can be understood without pods is in packages below this one: selector (label selectors, taints, node affinity
 // terms), rows (columns, sets of rows, logs of changes), census (counts of pods by topology domain), volumes (claims,
@@ -19,19 +19,19 @@
 // A filter implements filterRule, a score implements scorer, and a fact about nodes implements fact (nodes.go).
 // CONTRIBUTING.md has a checklist for each.
 //
-// Memory stays in proportion to the cluster. Classes, identities, aims, counters and columns have reference counts.
+// Memory stays in proportion to the cluster. Classes, identities, pod sets, counters and columns have reference counts.
 // Demands are deleted with the identities that used them (demands.go). Strings that are not in use are swept
-// (intern.go). Caches (atoms, fits, tables, topologies without references) are limited in number.
+// (intern.go). Caches (predicates, fits, tables, topologies without references) are limited in number.
 //
 // The Placer's methods for facts are in nodefacts.go, podfacts.go and volumefacts.go, those for questions other than
-// Next in questions.go. makeroom.go has what Next does with a pod that fits nowhere.
+// Next in questions.go. preemptor.go has what Next does with a pod that fits nowhere.
 //
 // The file of a rule has it twice: in plain form for one row, reading counters that are always up to date, and then for
-// many rows at once, as masks. choosePlain (choose.go) evaluates every rule for every row in plain form. survey.go gets
-// the same answers from what pods of all kinds have in common: masks for facts about nodes (atom.go), rows with about
-// equal free resources (tiles.go), and the few domains that have pods (census/counter.go). tables.go gets them for many
-// pods of one kind that come one after another: it keeps the results of the rules, and evaluates them again only where
-// something changed.
+// many rows at once, as masks. choosePlain (choose.go) evaluates every rule for every row in plain form. masks.go gets
+// the same answers from what pods of all kinds have in common: masks for facts about nodes (predicate.go), rows with
+// about equal free resources (tiles.go), and the few domains that have pods (census/counter.go). tables.go gets them
+// for many pods of one kind that come one after another: it keeps the results of the rules, and evaluates them again
+// only where something changed.
 //
 // A pod that Next places is assumed: it counts on its node at once, before the API has the bind. The shell binds the
 // pod and reports the outcome with Bound. When the watch shows the pod on a node, that confirms the assumption or
@@ -39,48 +39,46 @@
 //
 // # Volumes
 //
-// Claims, volumes, storage classes and CSI drivers are facts, as nodes are. A demand with claims has an ask
-// (volumes.Ask): what its claims need at present, or why no node can take the pod. It is recomputed when a fact changes
+// Claims, volumes, storage classes and CSI drivers are facts, as nodes are. A demand with claims has
+// volumes.Needs: what its claims need at present, or why no node can take the pod. It is recomputed when a fact changes
 // on which it depends, and the demand's tables are dropped then. Counts by row (attached volumes, disks in use) follow
 // pods and facts. A pod that is placed with unbound claims gets a VolumePlan. Rules see at once what the plan will
 // write, as they see assumed pods. The next fact about the same object replaces that. When a pod is forgotten, what was
-// assumed for its volumes and not yet seen is reverted. The shell writes the plan and reports that. VolumesSettled
+// assumed for its volumes and not yet seen is reverted. The shell writes the plan and reports that. VolumeOutcomes
 // returns when everything is bound, or why it will not be, and only then is the pod bound.
 //
 // # Vocabulary
 //
-//	place     choose a node for a pod
-//	assume    count a placed pod on its node before the API confirms it
-//	forget    remove an assumed pod from its node again
-//	confirm   the API shows the pod bound: it is no longer assumed
-//	nominate  reserve room on a row for a pending pod, while its victims terminate
-//	class     an equivalence class of pods, compiled: the pods of one Deployment share one
-//	demand    a class with the counters that its rules read
-//	row       the index of a node in the columns; rows are reused, so a row does not identify a node
-//	aim       a set of pods that constraints or terms select
-//	identity  what selectors see of a pod: namespace and labels, with the aims that have it
-//	topology  rows divided into domains by the value of a label
-//	counter   how many pods of an aim, or terms about it, each domain of a topology has
-//	scope     the rows on which pods count for a spread constraint
-//	ground    the domains of a topology that have rows in a scope
-//	mask      a set of rows, one bit each
-//	atom      a question about nodes that many kinds of pods have in common, with the mask of its answers
-//	fit       the result of the resource rules for every row, for pods with equal requests
-//	tile      rows with about equal free resources
-//	division  rows grouped by their domains in some coarse topologies
-//	group     rows for which every rule that depends on other rows gives the same answer
-//	waiter    a demand with waiting pods, and what they wait for
-//	audience  waiters with the same requirements about the pods near a row
-//	block     one reason why a demand fits on no row
-//	report    what a node's agent says is free on its NUMA nodes, and what is assigned to which pod
-//	belief    a report with the pods added that it does not have yet
-//	berth     the CPUs and NUMA nodes that a placed pod is expected to get (numa.Berth); the bind carries it
-//	bid       what preemption on a row would cost
-//	ask       what the volumes of a demand need at present
-//	stock     the volumes of one class that claims may get
-//	opinion   the answer of extenders about the nodes for one pod
-//	plan      what must be written, and be bound, before a pod with unbound claims is bound
-//	rule      one filter; its bit in RuleSet says which rules rejected a pod
+//	place       choose a node for a pod
+//	assume      count a placed pod on its node before the API confirms it
+//	forget      remove an assumed pod from its node again
+//	confirm     the API shows the pod bound: it is no longer assumed
+//	nominate    reserve room on a row for a pending pod, while its victims terminate
+//	class       an equivalence class of pods, compiled: the pods of one Deployment share one
+//	demand      a class with the counters that its rules read
+//	row         the index of a node in the columns; rows are reused, so a row does not identify a node
+//	pod set     the pods that constraints or terms select
+//	identity    what selectors see of a pod: namespace and labels, with the pod sets that have it
+//	topology    rows divided into domains by the value of a label
+//	counter     how many pods of a pod set, or terms about it, each domain of a topology has
+//	scope       the rows on which pods count for a spread constraint
+//	coverage    the part of a topology that is in a scope
+//	mask        a set of rows, one bit each
+//	predicate   a question about nodes that many kinds of pods have in common, with the mask of its answers
+//	fit         the result of the resource rules for every row, for pods with equal requests
+//	tile        rows with about equal free resources
+//	division    rows grouped by their domains in some coarse topologies
+//	group       rows for which every rule that depends on other rows gives the same answer
+//	waiter      a demand with waiting pods, and what they wait for
+//	audience    waiters with the same requirements about the pods near a row
+//	block       one reason why a demand fits on no row
+//	report      what a node's agent says is free on its NUMA nodes, and what is assigned to which pod
+//	berth       the CPUs and NUMA nodes that a placed pod is expected to get (numa.Berth); the bind carries it
+//	cost        what preemption on a row would cost; a bound is a lower limit of it
+//	needs       what the volumes of a demand need at present (volumes.Needs); also, what resource rules read of a pod
+//	stock       the volumes of one class that claims may get
+//	plan        what must be written, and be bound, before a pod with unbound claims is bound
+//	rule        one filter; its bit in RuleSet says which rules rejected a pod
 //
 // # Invariants
 //
@@ -91,9 +89,9 @@
 //   - A pod in the unschedulable pool fits on no node when Next examines it. Waiting demands are notified of changes
 //     that may end their rejections (wait.go), and evaluated again then. So a pod is made active only by an event that
 //     lets it fit, or when its preemption ends. The same holds for events that let preemption help. If many rows
-//     changed at once, they are examined in steps, for pods of high priority first (see seekHope).
-//   - Columns and counters equal a fresh count over nodes and pods. Surveys and tables give the same answers as the
-//     rules alone (cluster_test.go, survey_test.go and tables_test.go check that).
+//     changed at once, they are examined in steps, for pods of high priority first (see continueSearches).
+//   - Columns and counters equal a fresh count over nodes and pods. Masks and tables give the same answers as the
+//     rules alone (cluster_test.go, masks_test.go and tables_test.go check that).
 //
 // # What it does not do yet
 //
@@ -124,14 +122,15 @@ type Options struct {
 type Placer struct {
 	cluster *cluster
 	queue   *pending
-	// wishesChecked is the position in the change log at which nominated pods were last examined.
-	wishesChecked int
+	// nominationsChecked is the position in the change log at which nominated pods were last examined.
+	nominationsChecked int
 	// plansChecked is one more than the version of storage for which volume plans were last checked; zero: check them.
 	// plansDue is when the first of them times out; zero: none does.
 	plansChecked uint64
 	plansDue     unit.Instant
-	// heardAt is when a fact was last recorded or Next called. searchDue is when searches may continue; see seekHope.
-	heardAt, searchDue unit.Instant
+	// factAt is when a fact was last recorded or Next called. searchDue is when searches may continue; see
+	// continueSearches.
+	factAt, searchDue unit.Instant
 }
 
 // New returns a Placer without nodes and pods.
@@ -147,12 +146,12 @@ type Decision struct {
 	Attempt int          // how often the pod was tried, including this time
 	Came    unit.Instant // when it was first seen as pending
 
-	// Asked, if not empty, are the nodes about which extenders must be asked before the pod is placed. The shell
-	// reports the answer with Heard or HeardNothing. The decision has nothing else then.
-	Asked []string
-	// Offers, if not empty, are preemptions about which extenders must be asked before one is chosen. The shell reports
-	// the answer with HeardEvictions or HeardNothing. Failure says why the pod fits nowhere.
-	Offers []Preemption
+	// ExtenderNodes, if not empty, are the nodes about which extenders must be asked before the pod is placed. The
+	// shell reports the answer with Heard or ExtendersFailed. The decision has nothing else then.
+	ExtenderNodes []string
+	// ExtenderCandidates, if not empty, are preemptions about which extenders must be asked before one is chosen. The
+	// shell reports the answer with PreemptionAnswered or ExtendersFailed. Failure says why the pod fits nowhere.
+	ExtenderCandidates []Preemption
 
 	// Node is where the pod is placed; it is assumed there. Empty: it fits nowhere, and Failure says why.
 	Node  string
@@ -179,10 +178,10 @@ type Decision struct {
 // Next tries the next pod. ok is false if none is ready; call it again at Wake, or after a fact.
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	p.cluster.expireCharges(now)
-	p.hear(now)
-	p.seekHope(now)
+	p.evaluateWaiters(now)
+	p.continueSearches(now)
 	e, ok := p.queue.Pop(now)
-	for ok && e.opinion == nil && e.evictions == nil && p.misses(e) {
+	for ok && e.answer == nil && e.evictions == nil && p.cannotFit(e) {
 		p.queue.wait(now, e)
 		e, ok = p.queue.Pop(now)
 	}
@@ -190,19 +189,19 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		return Decision{}, false
 	}
 	p.forget(e.pod.ID) // if it is assumed, the bind whose answer was lost never appeared in the watch
-	opinion, left := e.opinion, e.evictions
-	e.opinion, e.evictions = nil, nil
-	if e.pod.Asks && opinion == nil {
-		if asked := p.ask(e); len(asked) > 0 {
+	answer, left := e.answer, e.evictions
+	e.answer, e.evictions = nil, nil
+	if e.pod.AsksExtenders && answer == nil {
+		if asked := p.extenderNodes(e); len(asked) > 0 {
 			p.queue.Placed(e)
-			return Decision{Pod: e.pod, Attempt: e.Attempts + 1, Came: e.Came, Asked: asked}, true
+			return Decision{Pod: e.pod, Attempt: e.Attempts + 1, Came: e.Came, ExtenderNodes: asked}, true
 		}
 	}
 	e.Attempts++
 	d = Decision{Pod: e.pod, Attempt: e.Attempts, Came: e.Came}
 	e.demand = p.cluster.demandOf(e.class, e.who, e.pod.Owner)
-	if opinion != nil {
-		chosen := p.cluster.chooseHeard(e.demand, e.pod.ID, opinion)
+	if answer != nil {
+		chosen := p.cluster.chooseAnswered(e.demand, e.pod.ID, answer)
 		if chosen.failure == nil {
 			return p.assume(now, e, d, chosen), true
 		}
@@ -213,23 +212,23 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	chosen := p.cluster.choose(e.demand, e.pod.ID)
 	if chosen.failure != nil {
 		if left == nil {
-			if d.Offers = p.offers(e, chosen.failure); len(d.Offers) > 0 {
+			if d.ExtenderCandidates = p.candidatesFor(e, chosen.failure); len(d.ExtenderCandidates) > 0 {
 				e.Attempts-- // this attempt continues when they have answered
-				p.queue.Hold(e)
+				p.queue.Await(e)
 				d.Failure = chosen.failure
 				return d, true
 			}
 		}
 		d.Failure = chosen.failure
-		d.Preemption = p.makeRoom(now, e, chosen.failure, left)
-		if left != nil && d.Preemption == nil && chosen.failure.Preemption == reasonNoOffer {
+		d.Preemption = p.preemptFor(now, e, chosen.failure, left)
+		if left != nil && d.Preemption == nil && chosen.failure.Preemption == reasonNoCandidate {
 			p.queue.BindFailed(now, e, false) // extenders do not notify us when their answer would change
 			return d, true
 		}
-		if w := p.cluster.wishes[e.pod.ID]; w != nil {
+		if w := p.cluster.nominations[e.pod.ID]; w != nil {
 			d.Nominated = p.cluster.name[w.Row]
 		}
-		p.await(now, e, chosen.failure)
+		p.waitAfter(now, e, chosen.failure)
 		return d, true
 	}
 	return p.assume(now, e, d, chosen), true
@@ -249,37 +248,37 @@ func (p *Placer) assume(now unit.Instant, e *entry, d Decision, chosen choice) D
 		p.cluster.assumeVolumes(d.Pod.ID, d.Volumes)
 	}
 	p.queue.Placed(e)
-	p.cluster.dismiss(e.pod.ID)
+	p.cluster.clearNomination(e.pod.ID)
 	return d
 }
 
-// await makes a pod that fits nowhere wait for changes that may end its rejections.
-func (p *Placer) await(now unit.Instant, e *entry, f *Failure) {
+// waitAfter makes a pod that fits nowhere wait for changes that may end its rejections.
+func (p *Placer) waitAfter(now unit.Instant, e *entry, f *Failure) {
 	c := p.cluster
-	p.queue.miss(now, e)
+	p.queue.waitFailed(now, e)
 	w := c.waits.of[e.demand]
-	if w.rules |= f.Rejected | e.demand.useless; e.pod.Asks {
+	if w.rules |= f.Rejected | e.demand.finalRules; e.pod.AsksExtenders {
 		w.rules = ^RuleSet(0) // extenders have rejected nodes that the rules allow, so any change may help
 	}
 	w.block = c.blockOf(e.demand)
 	c.register(w)
-	if c.wishes[e.pod.ID] == nil && !w.search.on {
+	if c.nominations[e.pod.ID] == nil && !w.search.on {
 		w.known = true
 	}
 }
 
-// misses reports whether trying the pod would fail, as is known from another pod: the event that made it active did so
-// for all pods of its demand, and one of them has found since that there is no room any more. Otherwise, if a thousand
-// pods wait for room, each free place would cause a thousand attempts.
-func (p *Placer) misses(e *entry) bool {
+// cannotFit reports whether trying the pod would fail, as is known from another pod: the event that made it active did
+// so for all pods of its demand, and one of them has found since that there is no room any more. Otherwise, if a
+// thousand pods wait for room, each free place would cause a thousand attempts.
+func (p *Placer) cannotFit(e *entry) bool {
 	c := p.cluster
 	w := c.waits.of[e.demand]
-	return e.Missed() && w != nil && w.known && !w.concerned && c.wishes[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
+	return e.HasFailed() && w != nil && w.known && !w.marked && c.nominations[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
 }
 
 // Wake returns when Next must be called again at the latest if no fact arrives. Zero: never.
 func (p *Placer) Wake() unit.Instant {
-	wake := p.queue.Wake()
+	wake := p.queue.NextDue()
 	sooner := func(due unit.Instant) {
 		if !due.IsZero() && (wake.IsZero() || due < wake) {
 			wake = due

@@ -68,7 +68,7 @@ func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// imageAt returns the image with a name, with one more reference. releaseImage drops the reference.
+// imageAt returns the image with a name, with one more reference. dropImage drops the reference.
 func (c *state) imageAt(name string) *image {
 	i := c.images[name]
 	if i == nil {
@@ -79,7 +79,7 @@ func (c *state) imageAt(name string) *image {
 	return i
 }
 
-func (c *state) releaseImage(i *image) {
+func (c *state) dropImage(i *image) {
 	if i.refs--; i.refs > 0 {
 		return
 	}
@@ -116,7 +116,7 @@ func (c *state) setImages(r row, list []Image) (changed bool) {
 			i.refs--
 			continue
 		}
-		c.releaseImage(i)
+		c.dropImage(i)
 	}
 	c.pictures[r] = nil
 	for name, size := range fresh {

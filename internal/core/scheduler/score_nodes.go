@@ -79,13 +79,13 @@ func (taintScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	})
 }
 
-// termsByAtoms is the largest number of preferred terms for which an atom each is used, which pods of other kinds may
-// share. Chosen: more than people write. Longer lists are evaluated as a whole, node by node.
-const termsByAtoms = 16
+// predicateTermsMax is the largest number of preferred terms for which a predicate each is used, which pods of other
+// kinds may share. Chosen: more than people write. Longer lists are evaluated as a whole, node by node.
+const predicateTermsMax = 16
 
 func (nodeAffinityScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
-		if list.terms.Len() > termsByAtoms {
+		if list.terms.Len() > predicateTermsMax {
 			step := g.step()
 			m.Each(func(r row) {
 				if sum := c.weightAt(list, r); sum != 0 {
@@ -96,9 +96,9 @@ func (nodeAffinityScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 		}
 		for i := range list.terms.Len() {
 			term := list.terms.At(i)
-			c.scratch = append(append(c.scratch[:0], asksTerm), term.Text...)
+			c.scratch = append(append(c.scratch[:0], keyTerm), term.Text...)
 			holds := func(r row) bool { return c.termMatches(term, r) }
-			if a := c.atomOf(&c.moves, m, c.scratch, holds); a != nil {
+			if a := c.predicateOf(&c.moves, m, c.scratch, holds); a != nil {
 				g.moveAll(m, a.rows)
 				continue
 			}

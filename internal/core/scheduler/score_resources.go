@@ -30,9 +30,9 @@ func (c *state) compileScored(k *class) {
 		asked := value(c.columns.of(w.Resource))
 		switch w.Resource {
 		case CPU:
-			asked = int64(k.asked.CPU)
+			asked = int64(k.incomingLoad.CPU)
 		case Memory:
-			asked = int64(k.asked.Memory)
+			asked = int64(k.incomingLoad.Memory)
 		}
 		k.fit = add(k.fit, w.Resource, w.Weight, asked)
 	}
@@ -45,7 +45,7 @@ func (c *state) compileScored(k *class) {
 type resourceScorer struct{}
 
 func (resourceScorer) about() scoring {
-	return scoring{plugin: "NodeResourcesFit", weight: 1, reads: podFields{"Requests", "Asked", "Held"}}
+	return scoring{plugin: "NodeResourcesFit", weight: 1, reads: podFields{"Requests", "IncomingLoad", "PlacedLoad"}}
 }
 
 func (resourceScorer) applies(*needs) bool { return true }

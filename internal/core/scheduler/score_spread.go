@@ -144,8 +144,8 @@ func (spreadScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 		if g.isCoarse(a.topo) && !a.isHost(c) {
 			continue
 		}
-		lacking := m.CopyOf(c.survey.before)
-		c.survey.before = lacking
+		lacking := m.CopyOf(c.masks.before)
+		c.masks.before = lacking
 		if lacking.Less(a.topo.Placed); m.Meets(a.topo.Placed) { // otherwise all rows lack it
 			g.moveAll(m, lacking)
 		}
@@ -169,7 +169,7 @@ func (c *state) measureSpread(d *demand, m rows.Mask) {
 	d.spans = d.spans[:0]
 	for i := range d.soft {
 		a := &d.soft[i]
-		if a.isHost(c) || c.survey.groups.isCoarse(a.topo) {
+		if a.isHost(c) || c.masks.groups.isCoarse(a.topo) {
 			d.spans = append(d.spans, unmeasured)
 			continue
 		}

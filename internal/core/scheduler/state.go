@@ -21,26 +21,26 @@ type state struct {
 	columns columns // what rows have of each resource, and what pods take
 
 	pictures rows.Column[[]*image] // the images of the node, by name
-	// podsHeld is how many pods are on the row.
-	podsHeld    rows.Column[int64]
-	ports       rows.Column[PortsTaken] // host ports in use, with the number of pods that use each; nil: none
-	scoreCPU    rows.Column[int64]      // what the pods count in scores; see Pod.Held
-	scoreMemory rows.Column[int64]
-	held        rows.Column[[]*held]      // the pods on the row
-	nominated   rows.Column[[]*nominated] // the pods nominated on the row
-	beliefs     rows.Column[*belief]      // the state of the NUMA nodes; nil: no report
-	alikes      map[alikeKey]*alike
+	// podCount is how many pods are on the row.
+	podCount     rows.Column[int64]
+	ports        rows.Column[PortsTaken] // host ports in use, with the number of pods that use each; nil: none
+	scoreCPU     rows.Column[int64]      // what the pods count in scores; see Pod.Held
+	scoreMemory  rows.Column[int64]
+	podsOn       rows.Column[[]*placedPod]  // the pods on the row
+	nominated    rows.Column[[]*nominated]  // the pods nominated on the row
+	expected     rows.Column[*expectedNUMA] // the state of the NUMA nodes; nil: no report
+	numaVerdicts map[numaStateKey]*numaVerdicts
 
-	evicting, beside trial // trials in progress if their field on is true: of evictions, and of nominated pods
+	evicting, nominating trial // trials in progress if their field on is true: of evictions, and of nominated pods
 
 	// Computed from rows, and updated when they change.
-	marks  marks
-	atoms  atoms
-	tiling tiling
-	spaces map[string]*space // by storage class
+	marks      marks
+	predicates predicates
+	tiling     tiling
+	spaces     map[string]*space // by storage class
 
 	// Working space without meaning between calls.
-	survey  survey
+	masks   maskSpace
 	scratch []byte
 	stamps  []uint64
 	stamp   uint64
@@ -48,13 +48,13 @@ type state struct {
 
 func newState(seed uint64) state {
 	s := state{
-		nodes:   nodes{seed: seed, rows: map[string]row{}, keys: map[int32]int{}},
-		intern:  selector.NewInterner(),
-		images:  map[string]*image{},
-		columns: newColumns(),
-		alikes:  map[alikeKey]*alike{},
-		atoms:   atoms{byKey: map[string]*atom{}},
-		spaces:  map[string]*space{},
+		nodes:        nodes{seed: seed, rows: map[string]row{}, keys: map[int32]int{}},
+		intern:       selector.NewInterner(),
+		images:       map[string]*image{},
+		columns:      newColumns(),
+		numaVerdicts: map[numaStateKey]*numaVerdicts{},
+		predicates:   predicates{byKey: map[string]*predicate{}},
+		spaces:       map[string]*space{},
 	}
 	s.hostKey = s.intern.ID("kubernetes.io/hostname")
 	return s
@@ -62,13 +62,13 @@ func newState(seed uint64) state {
 
 // countOnRow adds (sign 1) or subtracts (sign -1) what one pod of class k takes from row r.
 func (c *state) countOnRow(r row, k *class, sign int64) {
-	c.podsHeld[r] += sign
+	c.podCount[r] += sign
 	for _, q := range k.requests {
 		c.columns.take(q.column, r, sign*q.value)
 	}
-	c.scoreCPU[r] += sign * int64(k.held.CPU)
-	c.scoreMemory[r] += sign * int64(k.held.Memory)
-	c.storage.Mount(r, &k.wants, int32(sign))
+	c.scoreCPU[r] += sign * int64(k.placedLoad.CPU)
+	c.scoreMemory[r] += sign * int64(k.placedLoad.Memory)
+	c.storage.Mount(r, &k.mounts, int32(sign))
 	for _, port := range k.ports {
 		if c.ports[r] == nil {
 			c.ports[r] = PortsTaken{}

@@ -81,7 +81,7 @@ func (h *history) happenStorage() {
 	default:
 		h.landVolumes(c)
 	}
-	for _, s := range p.VolumesSettled(h.now) {
+	for _, s := range p.VolumeOutcomes(h.now) {
 		if s.Why == "" {
 			h.flight[s.Decision.Pod.ID] = s.Decision.Node
 		} else {
@@ -115,7 +115,7 @@ func (h *history) changeVolume() {
 		v.Labels = []Label{{Key: "topology.kubernetes.io/zone", Value: h.one("a", "b", "a__b")}}
 	}
 	if h.rng.IntN(4) == 0 {
-		v.Claimed, v.ClaimSpace, v.ClaimName, v.ClaimUID = true, h.one("x", "y"), h.one("c0", "c1", "c2"), ""
+		v.Claimed, v.ClaimNamespace, v.ClaimName, v.ClaimUID = true, h.one("x", "y"), h.one("c0", "c1", "c2"), ""
 	}
 	if h.rng.IntN(6) == 0 {
 		h.placer.VolumeGone(h.now, v.Name)
@@ -161,19 +161,19 @@ func (h *history) landVolumes(c *cluster) {
 		return
 	}
 	for _, b := range plan.Bind {
-		if v := c.storage.TrueVolume(b.Volume); v != nil && v.Version == b.Version {
+		if v := c.storage.APIVolume(b.Volume); v != nil && v.Version == b.Version {
 			after := v.Volume
-			after.Version, after.Claimed, after.ClaimSpace, after.ClaimName, after.ClaimUID = h.version(), true, b.ClaimSpace, b.ClaimName, b.ClaimUID
+			after.Version, after.Claimed, after.ClaimNamespace, after.ClaimName, after.ClaimUID = h.version(), true, b.ClaimNamespace, b.ClaimName, b.ClaimUID
 			h.placer.VolumeSeen(h.now, after)
 		}
-		if k := c.storage.TrueClaim(volumes.ClaimKey{Namespace: b.ClaimSpace, Name: b.ClaimName}); k != nil {
+		if k := c.storage.APIClaim(volumes.ClaimKey{Namespace: b.ClaimNamespace, Name: b.ClaimName}); k != nil {
 			after := *k
 			after.Version, after.Volume, after.Bound = h.version(), b.Volume, true
 			h.placer.ClaimSeen(h.now, after)
 		}
 	}
 	for _, q := range plan.Provision {
-		if k := c.storage.TrueClaim(volumes.ClaimKey{Namespace: q.Namespace, Name: q.Name}); k != nil {
+		if k := c.storage.APIClaim(volumes.ClaimKey{Namespace: q.Namespace, Name: q.Name}); k != nil {
 			after := *k
 			after.Version, after.Selected, after.Node = h.version(), h.rng.IntN(6) != 0, q.Node
 			if after.Selected && h.rng.IntN(2) == 0 {
@@ -202,7 +202,7 @@ func (h *history) randomMounts(p *Pod) {
 
 // copyStorage copies the facts about storage in c to a fresh cluster, with assumptions.
 func copyStorage(c, fresh *cluster) {
-	c.storage.TellAll(fresh.storage, func(r row) row { return fresh.rowOf(c.name[r]) })
+	c.storage.CopyTo(fresh.storage, func(r row) row { return fresh.rowOf(c.name[r]) })
 }
 
 // checkStorage compares the uses of claims with a count over all pods, stocks with the volumes, and assumptions with
@@ -211,7 +211,7 @@ func (h *history) checkStorage() {
 	c := h.placer.cluster
 	var pods []volumes.CountedPod
 	for _, p := range c.pods {
-		pods = append(pods, volumes.CountedPod{Wants: &p.class.wants, Row: p.Row})
+		pods = append(pods, volumes.CountedPod{Mounts: &p.class.mounts, Row: p.Row})
 	}
 	var plans []*volumes.Plan
 	for _, p := range c.plans {

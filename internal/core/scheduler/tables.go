@@ -12,30 +12,30 @@ import (
 const tablesMin = 64
 
 // tablesMax is how many demands have tables, at 24 bytes per row each. Chosen: tables are for kinds of pods that come
-// in long runs, a few kinds at a time. If more kinds alternate, surveys are faster.
+// in long runs, a few kinds at a time. If more kinds alternate, searches by masks are faster.
 const tablesMax = 16
 
-// The cost of a decision in nanoseconds. A survey takes surveyCost, plus one nanosecond for each surveyShare rows.
-// Tables take tableBuildCost per row when they are built, and tableRowCost per changed row when they are used again.
-// Measured on 2026-11-23 by BenchmarkRuns and BenchmarkTurns, for pods with the default spread constraints: a survey
-// takes 28 microseconds on 5,000 nodes and 50 on 50,000; tables take 2.3 and 35 milliseconds. If a constant is wrong by
-// a factor, some pods cost more by that factor.
+// The cost of a decision in nanoseconds. A search by masks takes masksCost, plus one nanosecond for each
+// masksRowsPerNano rows. Tables take tableBuildCost per row when they are built, and tableRowCost per changed row when
+// they are used again. Measured on 2026-11-23 by BenchmarkRuns and BenchmarkTurns, for pods with the default spread
+// constraints: a search by masks takes 28 microseconds on 5,000 nodes and 50 on 50,000; tables take 2.3 and 35
+// milliseconds. If a constant is wrong by a factor, some pods cost more by that factor.
 const (
-	surveyCost     = 25000
-	surveyShare    = 2
-	tableBuildCost = 600
-	tableRowCost   = 1000
+	masksCost        = 25000
+	masksRowsPerNano = 2
+	tableBuildCost   = 600
+	tableRowCost     = 1000
 )
 
-func surveyTime(rows int) int { return surveyCost + rows/surveyShare }
+func masksTime(rows int) int { return masksCost + rows/masksRowsPerNano }
 
-// tablesAfter returns after how many surveys tables are built: as many as cost the same as building them. This is the
-// ski-rental rule: however many pods of a kind come, they cost at most twice as much as with the better choice, which
-// is known only afterwards.
-func tablesAfter(rows int) int { return rows * tableBuildCost / surveyTime(rows) }
+// tablesAfter returns after how many searches by masks tables are built: as many as cost the same as building them.
+// This is the ski-rental rule: however many pods of a kind come, they cost at most twice as much as with the better
+// choice, which is known only afterwards.
+func tablesAfter(rows int) int { return rows * tableBuildCost / masksTime(rows) }
 
 // tablesPay reports whether tables should be used for d: there were so many decisions for it, with so few changes
-// between them, that updating tables costs less than surveys.
+// between them, that updating tables costs less than searches by masks.
 func (c *cluster) tablesPay(d *demand) bool {
 	rows := len(c.name)
 	since := c.changes.End() - d.asked
@@ -44,7 +44,7 @@ func (c *cluster) tablesPay(d *demand) bool {
 		c.dropTables(d)
 		d.often = -8 * tablesAfter(rows) // there are too many groups for tables to help
 	}
-	if since*tableRowCost > surveyTime(rows) {
+	if since*tableRowCost > masksTime(rows) {
 		c.dropTables(d)
 		d.often = min(d.often, 0)
 		return false
@@ -68,13 +68,13 @@ type tables struct {
 	epoch    uint64 // Census.Epoch when they were built
 
 	// by row: the number of its group; nowhere; or, below that, nowhere-1 minus the number of its rejection
-	of     []int32
-	local  []int32  // by row in a group: the weighted sum of the scores that depend on the row alone
-	ring   []uint64 // by row: nodes.ring when the row was added to its group
-	order  treap
-	groups []group
-	index  map[string]int32 // of groups, by encoded keys of the rules
-	empty  int              // how many groups have no rows
+	of      []int32
+	local   []int32  // by row in a group: the weighted sum of the scores that depend on the row alone
+	tieHash []uint64 // by row: nodes.tieHash when the row was added to its group
+	order   treap
+	groups  []group
+	index   map[string]int32 // of groups, by encoded keys of the rules
+	empty   int              // how many groups have no rows
 
 	// Rejections by rules that depend on the row alone.
 	rejections []rejection
@@ -110,8 +110,8 @@ type rejection struct {
 	rows    int32
 }
 
-// chooseFast returns what choosePlain returns.
-func (c *cluster) chooseFast(d *demand, self PodID) choice {
+// chooseByTables returns what choosePlain returns.
+func (c *cluster) chooseByTables(d *demand, self PodID) choice {
 	t := c.tablesOf(d)
 	feasible := c.feasibleGroups(d, t)
 	switch feasible {
@@ -135,7 +135,7 @@ func (c *cluster) chooseFast(d *demand, self PodID) choice {
 		}
 	}
 	best, score := row(noRow), int64(0)
-	mine := c.turnOf(self)
+	mine := c.tieOffset(self)
 	for i, g := range t.members {
 		root := t.groups[g].root
 		top := t.local[t.order.first(root)]
@@ -143,7 +143,7 @@ func (c *cluster) chooseFast(d *demand, self PodID) choice {
 		if best != noRow && total < score {
 			continue
 		}
-		candidate := t.order.from(root, top, mine, t.local, t.ring)
+		candidate := t.order.from(root, top, mine, t.local, t.tieHash)
 		if best == noRow || total > score || c.winsTie(candidate, best, mine) {
 			best, score = candidate, total
 		}
@@ -159,7 +159,7 @@ func (c *cluster) feasibleGroups(d *demand, t *tables) int {
 	n := 0
 	for i := range t.groups {
 		g := &t.groups[i]
-		if g.size == 0 || c.objectionTo(d, t, g) != nil {
+		if g.size == 0 || c.groupRejectedBy(d, t, g) != nil {
 			continue
 		}
 		t.rows = append(t.rows, row(g.root))
@@ -170,14 +170,14 @@ func (c *cluster) feasibleGroups(d *demand, t *tables) int {
 	return n
 }
 
-// objectionTo returns the first rule that rejects the rows of g; nil: none does.
-func (c *cluster) objectionTo(d *demand, t *tables, g *group) (by *filter) {
+// groupRejectedBy returns the first rule that rejects the rows of g; nil: none does.
+func (c *cluster) groupRejectedBy(d *demand, t *tables, g *group) (by *filter) {
 	around := d.profile.filters[d.profile.local:]
 	if !g.nominated {
-		return c.objection(around, d, row(g.root))
+		return c.firstRejecting(around, d, row(g.root))
 	}
-	c.asIfNominated(d, "", row(g.root), func() bool {
-		by = c.objection(around, d, row(g.root))
+	c.withNominated(d, "", row(g.root), func() bool {
+		by = c.firstRejecting(around, d, row(g.root))
 		return by == nil
 	})
 	return by
@@ -195,7 +195,7 @@ func (c *cluster) explainTables(d *demand, t *tables) *Failure {
 		if g.size == 0 {
 			continue
 		}
-		by := c.objectionTo(d, t, g)
+		by := c.groupRejectedBy(d, t, g)
 		f.add(by, c.reasonsOf(d, g, by, t.reasons[:0]), int(g.size))
 	}
 	return f
@@ -206,7 +206,7 @@ func (c *cluster) reasonsOf(d *demand, g *group, by *filter, reasons []string) [
 	if !g.nominated {
 		return by.explain(&c.state, d, row(g.root), reasons)
 	}
-	c.asIfNominated(d, "", row(g.root), func() bool {
+	c.withNominated(d, "", row(g.root), func() bool {
 		if by.judge(&c.state, d, row(g.root)) {
 			return true
 		}
@@ -223,7 +223,7 @@ func (c *cluster) tablesOf(d *demand) *tables {
 		for len(t.of) < len(c.name) {
 			t.of = append(t.of, nowhere)
 			t.local = append(t.local, 0)
-			t.ring = append(t.ring, 0)
+			t.tieHash = append(t.tieHash, 0)
 			t.order.addRow()
 		}
 		next, ok := c.changes.Since(t.position, func(r row) { c.enter(d, t, r) })
@@ -239,7 +239,7 @@ func (c *cluster) buildTables(d *demand) *tables {
 	c.dropTables(d)
 	n := len(c.name)
 	t := &tables{
-		position: c.changes.End(), epoch: c.Epoch, of: make([]int32, n), local: make([]int32, n), ring: make([]uint64, n), order: newTreap(n),
+		position: c.changes.End(), epoch: c.Epoch, of: make([]int32, n), local: make([]int32, n), tieHash: make([]uint64, n), order: newTreap(n),
 		index: map[string]int32{}, byReason: map[string]int32{},
 	}
 	for r := range t.of {
@@ -250,14 +250,14 @@ func (c *cluster) buildTables(d *demand) *tables {
 	}
 	d.tables = t
 	c.tables = append(c.tables, d)
-	c.makeRoom()
+	c.limitTables()
 	return t
 }
 
-// makeRoom drops the tables that were used longest ago, until there are at most tablesMax. Their demands must earn new
-// tables by surveys. Otherwise, if more kinds of pods alternate than may have tables, tables would be built for each
-// pod.
-func (c *cluster) makeRoom() {
+// limitTables drops the tables that were used longest ago, until there are at most tablesMax. Their demands must earn
+// new tables by searches by masks. Otherwise, if more kinds of pods alternate than may have tables, tables would be
+// built for each pod.
+func (c *cluster) limitTables() {
 	for len(c.tables) > tablesMax {
 		last := slices.MinFunc(c.tables, func(a, b *demand) int { return int(int64(a.used) - int64(b.used)) })
 		c.dropTables(last)
@@ -282,8 +282,8 @@ func (c *cluster) enter(d *demand, t *tables, r row) {
 	final := false
 	t.reasons = t.reasons[:0]
 	local := d.profile.filters[:d.profile.local]
-	c.asIfNominated(d, "", r, func() bool {
-		if by = c.objection(local, d, r); by != nil {
+	c.withNominated(d, "", r, func() bool {
+		if by = c.firstRejecting(local, d, r); by != nil {
 			t.reasons, final = by.explain(&c.state, d, r, t.reasons[:0]), by.final(&c.state, d, r)
 		}
 		return by == nil
@@ -301,20 +301,20 @@ func (c *cluster) enter(d *demand, t *tables, r row) {
 	}
 	g.size++
 	t.of[r] = i
-	t.local[r], t.ring[r] = 0, c.ring[r]
+	t.local[r], t.tieHash[r] = 0, c.tieHash[r]
 	for _, s := range d.profile.scorers {
 		if s.alone != nil && s.alone.applies(&d.needs) {
 			t.local[r] += int32(s.weight * s.alone.raw(&c.state, &d.needs, r))
 		}
 	}
-	g.root = t.order.insert(g.root, int32(r), t.local, t.ring)
+	g.root = t.order.insert(g.root, int32(r), t.local, t.tieHash)
 }
 
 func (t *tables) takeOut(r row) {
 	switch i := t.of[r]; {
 	case i >= 0:
 		g := &t.groups[i]
-		g.root = t.order.remove(g.root, int32(r), t.local, t.ring)
+		g.root = t.order.remove(g.root, int32(r), t.local, t.tieHash)
 		if g.size--; g.size == 0 {
 			t.empty++
 		}
@@ -347,7 +347,7 @@ func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 			key = s.around.key(&c.state, d, r, key)
 		}
 	}
-	nominated := d.looksAround() && c.yields(d, r)
+	nominated := d.looksAround() && c.hasNominated(d, r)
 	if nominated {
 		key = append(key, int32(r))
 	}
@@ -367,7 +367,7 @@ func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 	return i
 }
 
-// yields reports whether pods are nominated on row r that count for d.
-func (c *cluster) yields(d *demand, r row) bool {
+// hasNominated reports whether pods are nominated on row r that count for d.
+func (c *cluster) hasNominated(d *demand, r row) bool {
 	return slices.ContainsFunc(c.nominated[r], func(w *nominated) bool { return w.class.priority >= d.priority })
 }

@@ -14,31 +14,31 @@ func (h *history) checkTables() {
 	c := h.placer.cluster
 	for _, e := range h.placer.tryable() {
 		id := e.pod.ID
-		if c.wishes[id] != nil {
+		if c.nominations[id] != nil {
 			continue
 		}
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
-		plain, fast := c.choosePlain(d, id), c.chooseFast(d, id)
+		plain, fast := c.choosePlain(d, id), c.chooseByTables(d, id)
 		// With nominated pods a row may be rejected by one rule and without them by another: tables may report the
 		// other.
-		told := len(c.wishes) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
+		told := len(c.nominations) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
 		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || !told {
 			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
 		}
-		h.sameChoice(d, id, plain, c.chooseBySurvey(d, id))
+		h.sameChoice(d, id, plain, c.chooseByMasks(d, id))
 		if plain.failure == nil {
 			continue
 		}
-		h.checkBids(d, id)
+		h.checkCosts(d, id)
 	}
 }
 
-// checkBids compares the choice of victims with one among all rows, kept bids with fresh ones, and bounds with bids.
-func (h *history) checkBids(d *demand, id PodID) {
+// checkCosts compares the choice of victims with one among all rows, kept costs with fresh ones, and bounds with costs.
+func (h *history) checkCosts(d *demand, id PodID) {
 	c := h.placer.cluster
-	d.bids.worth = d.bids.worth || h.rng.IntN(2) == 0
+	d.costs.worth = d.costs.worth || h.rng.IntN(2) == 0
 	if h.rng.IntN(4) == 0 {
-		c.wasMisled(d, len(c.name)) // so that it gets exact bounds
+		c.countTooLow(d, len(c.name)) // so that it gets exact bounds
 	}
 	kept, whyKept := c.preempt(d, id)
 	if !c.mayEvict(d) {
@@ -47,32 +47,32 @@ func (h *history) checkBids(d *demand, id PodID) {
 	bounds := c.boundsFor(d)
 	for i := range c.name {
 		if h.rng.IntN(2) == 0 {
-			bounds.settle(c, row(i))
+			bounds.addBudgets(c, row(i))
 		}
 	}
 	least := bounds.rows
-	best, cheapest := row(noRow), bid{}
+	best, cheapest := row(noRow), preemptCost{}
 	for i := range c.name {
 		r := row(i)
-		b, _ := c.bidFor(d, id, r)
-		if kept := &d.bids; kept.known.Has(r) && kept.rows[i] != b {
-			h.t.Fatalf("pod %s: kept bid for %s %+v, fresh one %+v", id, c.name[r], kept.rows[i], b)
+		b, _ := c.costOn(d, id, r)
+		if kept := &d.costs; kept.known.Has(r) && kept.rows[i] != b {
+			h.t.Fatalf("pod %s: kept cost for %s %+v, fresh one %+v", id, c.name[r], kept.rows[i], b)
 		}
-		own := c.wishes[id] != nil && c.wishes[id].Row == r // bounds count it there
-		if b.state == bidGood && !own && (least[i].state != bidGood || compareBids(&least[i], &b) > 0) {
-			h.t.Fatalf("pod %s: bound of %s %+v, bid %+v", id, c.name[r], least[i], b)
+		own := c.nominations[id] != nil && c.nominations[id].Row == r // bounds count it there
+		if b.state == costHelps && !own && (least[i].state != costHelps || compareCosts(&least[i], &b) > 0) {
+			h.t.Fatalf("pod %s: bound of %s %+v, cost %+v", id, c.name[r], least[i], b)
 		}
-		if order := compareBids(&b, &cheapest); b.state == bidGood && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.turnOf(id))) {
+		if order := compareCosts(&b, &cheapest); b.state == costHelps && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.tieOffset(id))) {
 			best, cheapest = r, b
 		}
 	}
 	fresh, why := (*Preemption)(nil), whyKept
 	if best != noRow {
-		_, victims := c.bidFor(d, id, best)
+		_, victims := c.costOn(d, id, best)
 		fresh, why = c.preemptionOf(best, &cheapest, victims), ""
 	}
 	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != h.hopelessPlain(d, id) {
-		h.t.Fatalf("pod %s: by bounds and kept bids %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
+		h.t.Fatalf("pod %s: by bounds and kept costs %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
 	}
 }
 
@@ -88,7 +88,7 @@ func (h *history) hopelessPlain(d *demand, id PodID) string {
 		helps, _ := c.mayHelp(d, id, r)
 		switch {
 		case !helps:
-			reasons[reasonUseless]++
+			reasons[reasonNotHelpful]++
 		case !c.anyBelowOn(r, d.priority):
 			reasons[reasonNoVictims]++
 		default:
@@ -103,7 +103,7 @@ func (h *history) hopelessPlain(d *demand, id PodID) string {
 
 // TestTablesAgree runs random histories with tables for every pod.
 func TestTablesAgree(t *testing.T) {
-	seeds := []uint64{5556514} // a bid for a node outlived the last other domain, where a pod was nominated
+	seeds := []uint64{5556514} // a cost for a node outlived the last other domain, where a pod was nominated
 	seeds = append(seeds, seedsFrom(t, 1000, 30)...)
 	for _, seed := range seeds {
 		h := newHistory(t, seed)

@@ -20,7 +20,7 @@ type tiling struct {
 	in       []int32 // by row: its tile; looseRow; noTile: it has no node
 	at       []int32 // by row: its place in the tile or in loose
 	// By row.
-	vitals []vitals
+	summaries []rowSummary
 	// Working space, by tile: the bounds of the scores of its rows, and the tiles in order.
 	bounds []bounds
 	order  []int32
@@ -46,37 +46,37 @@ const (
 
 // A tile loses rows over time. Its bounds still hold for the remaining rows.
 type tile struct {
-	rows                []row
-	least, most         vitals // the lowest and highest values of its rows, field by field
-	ringFirst, ringLast uint64
-	uniform             bool // all rows have the same vitals
+	rows              []row
+	least, most       rowSummary // the lowest and highest values of its rows, field by field
+	tieFirst, tieLast uint64
+	uniform           bool // all rows have the same vitals
 }
 
-// vitals are the resources of a row as needed for bounds of scores.
+// rowSummary are the resources of a row as needed for bounds of scores.
 // free, by requests
-type vitals struct {
+type rowSummary struct {
 	pods, cpu, memory int64      // free CPU and memory in percent, as LeastAllocated counts
 	left              [2]float64 // one millicore and one byte in percent of the row's allocatable
 	unit              [2]float64 // the requested share of CPU and memory
 	taken             [2]float64 // evenness of taken
-	even              int64      // its scores cannot be bounded; see vitalsOf
-	odd               bool       // see vitalsOf
+	even              int64      // its scores cannot be bounded; see summaryOf
+	odd               bool       // see summaryOf
 }
 
-// tellable is the most that a row may have of a resource to be in a tile: up to it, percentages are exact enough.
-const tellable = 1 << 45
+// exactMax is the most that a row may have of a resource to be in a tile: up to it, percentages are exact enough.
+const exactMax = 1 << 45
 
-// vitalsOf returns the vitals of row r. They are odd if the row has no CPU or memory, or more than any real machine:
+// summaryOf returns the vitals of row r. They are odd if the row has no CPU or memory, or more than any real machine:
 // then scores cannot be computed from vitals.
-func (c *state) vitalsOf(r row) (v vitals) {
+func (c *state) summaryOf(r row) (v rowSummary) {
 	cpu, memory := c.columns.has(cpuColumn, r), c.columns.has(memoryColumn, r)
-	if cpu <= 0 || memory <= 0 || cpu > tellable || memory > tellable {
-		return vitals{odd: true}
+	if cpu <= 0 || memory <= 0 || cpu > exactMax || memory > exactMax {
+		return rowSummary{odd: true}
 	}
 	takenCPU, takenMemory := c.columns.takes(cpuColumn, r), c.columns.takes(memoryColumn, r)
 	a, b := float64(cpu), float64(memory)
-	v = vitals{
-		pods: c.podsMax[r] - c.podsHeld[r], cpu: cpu - takenCPU, memory: memory - takenMemory,
+	v = rowSummary{
+		pods: c.podsMax[r] - c.podCount[r], cpu: cpu - takenCPU, memory: memory - takenMemory,
 		left:  [2]float64{scoreMax * float64(cpu-c.scoreCPU[r]) / a, scoreMax * float64(memory-c.scoreMemory[r]) / b},
 		unit:  [2]float64{scoreMax / a, scoreMax / b},
 		taken: [2]float64{float64(takenCPU) / a, float64(takenMemory) / b},
@@ -86,7 +86,7 @@ func (c *state) vitalsOf(r row) (v vitals) {
 }
 
 // widen sets each field of v to the lower (sign 1) or the higher (sign -1) of v and o.
-func (v *vitals) widen(o *vitals, sign int64) {
+func (v *rowSummary) widen(o *rowSummary, sign int64) {
 	whole := func(a, b int64) int64 { return sign * min(sign*a, sign*b) }
 	part := func(a, b float64) float64 { return float64(sign) * min(float64(sign)*a, float64(sign)*b) }
 	v.pods = whole(v.pods, o.pods)
@@ -100,23 +100,23 @@ func (v *vitals) widen(o *vitals, sign int64) {
 	}
 }
 
-// lookTiles brings the tiles up to date.
-func (c *state) lookTiles() *tiling {
+// updateTiles brings the tiles up to date.
+func (c *state) updateTiles() *tiling {
 	x := &c.tiling
 	for len(x.in) < len(c.name) {
 		x.in = append(x.in, noTile)
 		x.at = append(x.at, 0)
-		x.vitals = append(x.vitals, vitals{})
+		x.summaries = append(x.summaries, rowSummary{})
 	}
 	next, ok := x.position, false
 	if x.tiles != nil && c.changes.End()-x.position <= len(c.name)/4 {
-		next, ok = c.changes.Since(x.position, func(r row) { x.loosen(c, r) })
+		next, ok = c.changes.Since(x.position, func(r row) { x.rowChanged(c, r) })
 	}
 	if x.position = next; !ok || len(x.tiles) > x.base+x.base/8+looseMax/fewRows {
 		x.begin(c)
 	}
 	if len(x.loose) > looseMax+x.odd {
-		x.lay(c, fewRows)
+		x.makeTiles(c, fewRows)
 	}
 	return x
 }
@@ -128,24 +128,24 @@ func (x *tiling) begin(c *state) {
 	for r := range x.in {
 		x.in[r] = noTile
 		if c.seen[r] {
-			x.letLie(c, row(r))
+			x.addLoose(c, row(r))
 		}
 	}
-	x.lay(c, tileRows)
+	x.makeTiles(c, tileRows)
 	x.base = len(x.tiles)
 }
 
-// letLie adds row r to the loose rows.
-func (x *tiling) letLie(c *state, r row) {
-	x.vitals[r] = c.vitalsOf(r)
+// addLoose adds row r to the loose rows.
+func (x *tiling) addLoose(c *state, r row) {
+	x.summaries[r] = c.summaryOf(r)
 	x.in[r], x.at[r] = looseRow, int32(len(x.loose))
 	x.loose = append(x.loose, r)
 }
 
-// loosen removes row r, which has changed, from its tile.
-func (x *tiling) loosen(c *state, r row) {
+// rowChanged removes row r, which has changed, from its tile.
+func (x *tiling) rowChanged(c *state, r row) {
 	if x.in[r] == looseRow && c.seen[r] {
-		x.vitals[r] = c.vitalsOf(r)
+		x.summaries[r] = c.summaryOf(r)
 		return
 	}
 	if t := x.in[r]; t != noTile {
@@ -160,7 +160,7 @@ func (x *tiling) loosen(c *state, r row) {
 		x.in[r] = noTile
 	}
 	if c.seen[r] {
-		x.letLie(c, r)
+		x.addLoose(c, r)
 	}
 }
 
@@ -173,7 +173,7 @@ type rowPlace struct {
 
 const (
 	placeKeys = 5
-	ringKey   = placeKeys - 1
+	tieKey    = placeKeys - 1
 )
 
 // The requests for which rows should be similar: half a CPU and one GiB. Chosen: common pods request about that. For
@@ -183,18 +183,18 @@ const (
 	commonMemory = 1 << 30
 )
 
-// lay makes tiles of the loose rows, with at most size rows each.
-func (x *tiling) lay(c *state, size int) {
+// makeTiles makes tiles of the loose rows, with at most size rows each.
+func (x *tiling) makeTiles(c *state, size int) {
 	places := make([]rowPlace, 0, len(x.loose))
 	odd := x.loose[:0]
 	for _, r := range x.loose {
-		v := &x.vitals[r]
+		v := &x.summaries[r]
 		if v.odd {
 			x.at[r] = int32(len(odd))
 			odd = append(odd, r)
 			continue
 		}
-		keys := [placeKeys]float64{v.left[0], v.left[1], v.unit[0] * commonCPU, v.unit[1] * commonMemory, float64(c.ring[r])}
+		keys := [placeKeys]float64{v.left[0], v.left[1], v.unit[0] * commonCPU, v.unit[1] * commonMemory, float64(c.tieHash[r])}
 		places = append(places, rowPlace{r, keys})
 	}
 	x.loose, x.odd = odd, len(odd)
@@ -205,10 +205,10 @@ func (x *tiling) lay(c *state, size int) {
 // memory for the rows of tiles.
 func (x *tiling) split(c *state, places []rowPlace, size int, rows []row) []row {
 	if len(places) <= size {
-		return x.layOne(c, places, rows)
+		return x.makeTile(c, places, rows)
 	}
-	widest, width := ringKey, 0.0
-	for k := range ringKey {
+	widest, width := tieKey, 0.0
+	for k := range tieKey {
 		least, most := places[0].keys[k], places[0].keys[k]
 		for i := range places {
 			least, most = min(least, places[i].keys[k]), max(most, places[i].keys[k])
@@ -250,31 +250,31 @@ func halve(places []rowPlace, n, key int) {
 	}
 }
 
-func (x *tiling) layOne(c *state, places []rowPlace, rows []row) []row {
+func (x *tiling) makeTile(c *state, places []rowPlace, rows []row) []row {
 	if len(places) == 0 {
 		return rows
 	}
 	from := len(rows)
-	first := x.vitals[places[0].row]
-	ring := c.ring[places[0].row]
-	t := tile{uniform: true, least: first, most: first, ringFirst: ring, ringLast: ring}
+	first := x.summaries[places[0].row]
+	ring := c.tieHash[places[0].row]
+	t := tile{uniform: true, least: first, most: first, tieFirst: ring, tieLast: ring}
 	for i := range places {
 		r := places[i].row
 		x.in[r], x.at[r] = int32(len(x.tiles)), int32(i)
 		rows = append(rows, r)
-		v := &x.vitals[r]
+		v := &x.summaries[r]
 		t.uniform = t.uniform && *v == first
 		t.least.widen(v, 1)
 		t.most.widen(v, -1)
-		t.ringFirst, t.ringLast = min(t.ringFirst, c.ring[r]), max(t.ringLast, c.ring[r])
+		t.tieFirst, t.tieLast = min(t.tieFirst, c.tieHash[r]), max(t.tieLast, c.tieHash[r])
 	}
 	t.rows = rows[from:len(rows):len(rows)]
 	x.tiles = append(x.tiles, t)
 	return rows
 }
 
-// An asking is what one demand needs of resources, as far as tiles bound the scores.
-type asking struct {
+// An resourceQuery is what one demand needs of resources, as far as tiles bound the scores.
+type resourceQuery struct {
 	scorers       []weightedScorer // those that depend on the row alone
 	fit, balance  int64            // weights of the two scorers that tiles bound; 0: not used
 	fitWeights    [2]int64
@@ -283,9 +283,10 @@ type asking struct {
 	most          int64 // the highest possible score
 }
 
-// askingOf returns the asking of d. ok is false if its profile scores resources in a way that tiles do not bound.
-func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
-	a = asking{scorers: c.survey.scorers[:0]}
+// resourceQueryOf returns the asking of d. ok is false if its profile scores resources in a way that tiles do not
+// bound.
+func (c *cluster) resourceQueryOf(d *demand) (a resourceQuery, ok bool) {
+	a = resourceQuery{scorers: c.masks.scorers[:0]}
 	for _, s := range d.profile.scorers {
 		if s.alone == nil || !s.alone.applies(&d.needs) {
 			continue
@@ -306,7 +307,7 @@ func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
 			return a, false
 		}
 	}
-	c.survey.scorers = a.scorers
+	c.masks.scorers = a.scorers
 	a.most = scoreMax * (a.fit + a.balance)
 	for i := range 2 {
 		if a.fit > 0 {
@@ -338,7 +339,7 @@ const inexact = 1e-6
 
 // bound returns the lowest and the highest weighted sum of the scores that depend on the row alone, for any row with
 // vitals between least and most.
-func (a *asking) bound(least, most *vitals) (low, high int64) {
+func (a *resourceQuery) bound(least, most *rowSummary) (low, high int64) {
 	if a.fit > 0 {
 		var few, many int64
 		for i, value := range a.fitValues {
@@ -381,7 +382,7 @@ func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 			m.Clear(r)
 		}
 	}
-	x := c.lookTiles()
+	x := c.updateTiles()
 	for i := range x.tiles {
 		t := &x.tiles[i]
 		switch {
@@ -411,21 +412,21 @@ func (c *state) narrowColumn(q request, m rows.Mask) {
 	})
 }
 
-// A contest is the search for the row with the highest score.
-type contest struct {
-	c     *cluster
-	mine  uint64 // the pod's offset in the tie-breaking order; see turnOf
-	best  row
-	total int64
-	after uint64 // the place of best in the tie-breaking order, counted from mine
+// A bestRow is the search for the row with the highest score.
+type bestRow struct {
+	c      *cluster
+	offset uint64 // the pod's offset in the tie-breaking order; see tieOffset
+	best   row
+	total  int64
+	after  uint64 // the place of best in the tie-breaking order, counted from mine
 }
 
 // offer replaces the best row by r if r is better.
-func (k *contest) offer(r row, total int64) {
+func (k *bestRow) offer(r row, total int64) {
 	if k.best != noRow && total < k.total {
 		return
 	}
-	after := k.c.ring[r] - k.mine
+	after := k.c.tieHash[r] - k.offset
 	if k.best == noRow || total > k.total || after < k.after || after == k.after && k.c.name[r] < k.c.name[k.best] {
 		k.best = r
 		k.total = total
@@ -435,8 +436,8 @@ func (k *contest) offer(r row, total int64) {
 
 // bestByTiles finds the best row in m. It examines the tiles with the highest bounds first, and skips tiles that cannot
 // have the best row.
-func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k *contest) {
-	x := c.lookTiles()
+func (c *cluster) bestByTiles(d *demand, a *resourceQuery, m rows.Mask, g *grouping, k *bestRow) {
+	x := c.updateTiles()
 	alone := func(r row) (sum int64) {
 		for i := range a.scorers {
 			sum += a.scorers[i].weight * a.scorers[i].alone.raw(&c.state, &d.needs, r)
@@ -444,7 +445,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 		return sum
 	}
 	look := func(r row, most int64) {
-		worth, v := g.worth[g.of[r]], &x.vitals[r]
+		worth, v := g.scores[g.of[r]], &x.summaries[r]
 		if k.best != noRow && worth+most < k.total {
 			return
 		}
@@ -462,7 +463,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 	common, top := g.common()
 	for _, i := range x.inOrder(a) {
 		t, b := &x.tiles[i], x.bounds[i]
-		if top == noWorth || k.best != noRow && (top+b.high < k.total || top+b.high == k.total && t.after(k.mine) > k.after) {
+		if top == noScore || k.best != noRow && (top+b.high < k.total || top+b.high == k.total && t.after(k.offset) > k.after) {
 			continue
 		}
 		if t.uniform {
@@ -473,7 +474,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 			switch {
 			case g.of[r] >= common || !m.Has(r):
 			case b.low == b.high:
-				k.offer(r, g.worth[g.of[r]]+b.low)
+				k.offer(r, g.scores[g.of[r]]+b.low)
 			default:
 				look(r, b.high)
 			}
@@ -491,17 +492,17 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 
 // after returns a lower bound of how far the rows of t are after place in the tie-breaking order.
 func (t *tile) after(place uint64) uint64 {
-	if t.ringFirst <= place && place <= t.ringLast {
+	if t.tieFirst <= place && place <= t.tieLast {
 		return 0
 	}
-	return t.ringFirst - place
+	return t.tieFirst - place
 }
 
 // tileLevels is how many different levels tiles are sorted by.
 const tileLevels = 256
 
 // inOrder computes the bounds of the tiles, and returns those that have rows, the highest bounds first.
-func (x *tiling) inOrder(a *asking) []int32 {
+func (x *tiling) inOrder(a *resourceQuery) []int32 {
 	x.bounds = slices.Grow(x.bounds[:0], len(x.tiles))[:len(x.tiles)]
 	level := func(i int) int64 {
 		return tileLevels - 1 - min(x.bounds[i].high*tileLevels/max(a.most, 1), tileLevels-1)

@@ -32,7 +32,7 @@ func tiledNode(rng *rand.Rand, i int) Node {
 	case 0:
 		n.Allocatable = n.Allocatable[1:]
 	case 1:
-		n.Allocatable[1].Value = tellable + 1
+		n.Allocatable[1].Value = exactMax + 1
 	case 2, 3, 4:
 		n.Allocatable = append(n.Allocatable, Amount{"example.com/gpu", 2})
 	}
@@ -58,8 +58,8 @@ func tiledPod(rng *rand.Rand, id string) Pod {
 	} else {
 		x.Requests, memory = []Amount{{CPU, cpu}}, 200<<20
 	}
-	x.Asked = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
-	x.Held = x.Asked
+	x.IncomingLoad = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
+	x.PlacedLoad = x.IncomingLoad
 	if rng.IntN(3) == 0 {
 		key := []string{"zone", hostKey}[rng.IntN(2)]
 		own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{x.Labels[0].Value}}}}
@@ -81,7 +81,7 @@ func TestTilesAgree(t *testing.T) {
 		for i := range 250 {
 			x := tiledPod(rng, "p"+strconv.Itoa(i))
 			c.ask(&x, func(d *demand) {
-				h.sameChoice(d, x.ID, c.choosePlain(d, x.ID), c.chooseBySurvey(d, x.ID))
+				h.sameChoice(d, x.ID, c.choosePlain(d, x.ID), c.chooseByMasks(d, x.ID))
 				h.checkTiles(d)
 				strays += h.checkGroups(d, x.ID)
 			})
@@ -141,7 +141,7 @@ func TestUniformTiles(t *testing.T) {
 		p.NodeSeen(1, n)
 	}
 	uniform := func() (n int) {
-		for i := range p.cluster.lookTiles().tiles {
+		for i := range p.cluster.updateTiles().tiles {
 			if p.cluster.tiling.tiles[i].uniform {
 				n++
 			}
@@ -163,8 +163,8 @@ func TestUniformTiles(t *testing.T) {
 func (h *history) checkTiles(d *demand) {
 	h.t.Helper()
 	c := h.placer.cluster
-	x := c.lookTiles()
-	a, ok := c.askingOf(d)
+	x := c.updateTiles()
+	a, ok := c.resourceQueryOf(d)
 	if !ok {
 		h.t.Fatal("the default profile is not bounded")
 	}
@@ -174,14 +174,14 @@ func (h *history) checkTiles(d *demand) {
 			h.t.Fatalf("row %d is in tile %d, place %d; noted: %d, %d", r, tile, at, x.in[r], x.at[r])
 		}
 		found[r] = true
-		if x.vitals[r] != c.vitalsOf(r) {
+		if x.summaries[r] != c.summaryOf(r) {
 			h.t.Fatalf("row %d has other vitals than are noted", r)
 		}
 	}
 	for i := range x.tiles {
 		low, high := a.bound(&x.tiles[i].least, &x.tiles[i].most)
 		for _, r := range x.tiles[i].rows {
-			if x.tiles[i].uniform && x.vitals[r] != x.vitals[x.tiles[i].rows[0]] {
+			if x.tiles[i].uniform && x.summaries[r] != x.summaries[x.tiles[i].rows[0]] {
 				h.t.Fatalf("row %d is not like the first of its tile", r)
 			}
 		}
@@ -212,8 +212,8 @@ func TestTilesPassOver(t *testing.T) {
 		x := tiledPod(rng, "p"+strconv.Itoa(i))
 		x.Spread = nil
 		c.ask(&x, func(d *demand) {
-			best := c.chooseBySurvey(d, x.ID)
-			a, _ := c.askingOf(d)
+			best := c.chooseByMasks(d, x.ID)
+			a, _ := c.resourceQueryOf(d)
 			for j := range c.tiling.tiles {
 				if _, high := a.bound(&c.tiling.tiles[j].least, &c.tiling.tiles[j].most); best.failure == nil && high >= best.score-taintless {
 					open++

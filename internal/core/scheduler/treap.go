@@ -2,8 +2,8 @@ package scheduler
 
 // treap has the rows of many groups, each group a tree, sorted by local score, the highest first, then by tie-breaking
 // order. A row is in at most one tree, so the links of all trees are two slices by row, and nothing is allocated. The
-// priorities of treap nodes, which keep trees balanced, are computed from the ring: a set of rows always gives the same
-// tree, whatever its history.
+// priorities of treap nodes, which keep trees balanced, are computed from the tie hash: a set of rows always gives the
+// same tree, whatever its history.
 type treap struct{ left, right []int32 }
 
 // nobody is the empty tree.

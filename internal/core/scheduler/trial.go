@@ -9,43 +9,43 @@ package scheduler
 type trial struct {
 	c  *state
 	on bool
-	// nobodyShuns is the result of demand.nobodyShuns when the trial began.
-	nobodyShuns bool
-	pods        []*held // pods whose count was changed in the trial; see held.tried
+	// noAntiAffinity is the result of demand.noAntiAffinity when the trial began.
+	noAntiAffinity bool
+	pods           []*placedPod // pods whose count was changed in the trial; see held.tried
 }
 
 // begin begins a trial for d.
 func (t *trial) begin(c *state, d *demand) {
-	t.nobodyShuns = d.nobodyShuns(c)
+	t.noAntiAffinity = d.noAntiAffinity(c)
 	t.c = c
 	t.on = true
 	t.pods = t.pods[:0]
 }
 
 // count counts h once more (sign 1) or once less (sign -1).
-func (t *trial) count(h *held, sign int8) {
+func (t *trial) count(h *placedPod, sign int8) {
 	if h.tried == 0 {
 		t.pods = append(t.pods, h)
 	}
 	h.tried += sign
-	t.c.lift(h, int64(sign))
+	t.c.countInTrial(h, int64(sign))
 }
 
 // end restores all counts.
 func (t *trial) end() {
 	for _, h := range t.pods {
 		if h.tried != 0 {
-			t.c.lift(h, -int64(h.tried))
+			t.c.countInTrial(h, -int64(h.tried))
 			h.tried = 0
 		}
 	}
 	t.on = false
 }
 
-// lift adds or subtracts h for a trial.
-func (c *state) lift(h *held, sign int64) {
+// countInTrial adds or subtracts h for a trial.
+func (c *state) countInTrial(h *placedPod, sign int64) {
 	c.countOnRow(h.Row, h.class, sign)
 	c.Census.Count(&h.Pod, int32(sign))
-	c.liftNUMA(h, sign)
-	c.storage.Use(&h.class.wants, int32(sign), true)
+	c.numaInTrial(h, sign)
+	c.storage.Use(&h.class.mounts, int32(sign), true)
 }

@@ -91,7 +91,7 @@ type Pod struct {
 	// What the pod counts in scores: its requests, with a default for each container without any, so that pods without
 	// requests do not all go to one node. Asked is for a node that is being considered, Held for the node that has the
 	// pod. Upstream's rules for both differ for pods with pod-level requests.
-	Asked, Held Load
+	IncomingLoad, PlacedLoad Load
 
 	Tolerations  []Toleration
 	NodeSelector []Label     // all must be on the node
@@ -116,9 +116,9 @@ type Pod struct {
 	Berth  numa.Berth
 	Mounts []Mount // its volumes, as far as rules read them
 
-	// Asks says that extenders must be asked about nodes for it; see Opinion. AsksEvictions says that they must be
-	// asked about preemptions for it; see Decision.Offers.
-	Asks, AsksEvictions bool
+	// AsksExtenders says that extenders must be asked about nodes for it; see ExtenderAnswer. AsksPreemption says that
+	// they must be asked about preemptions for it; see Decision.Offers.
+	AsksExtenders, AsksPreemption bool
 
 	// Unsupported has the names of requirements that no rule here supports. A pod with any is rejected.
 	Unsupported []string

@@ -11,7 +11,7 @@ import (
 // ClaimSeen records a PersistentVolumeClaim. It replaces an assumed change of it.
 func (p *Placer) ClaimSeen(_ unit.Instant, claim Claim) {
 	if p.cluster.storage.ClaimSeen(&claim) {
-		p.cluster.waits.claimTurned(volumes.ClaimKey{Namespace: claim.Namespace, Name: claim.Name})
+		p.cluster.waits.claimChanged(volumes.ClaimKey{Namespace: claim.Namespace, Name: claim.Name})
 	}
 }
 
@@ -24,8 +24,8 @@ func (p *Placer) ClaimGone(_ unit.Instant, namespace, name string) {
 func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
 	was := p.cluster.storage.Volume(of.Name)
 	if v := p.cluster.storage.VolumeSeen(of); v != nil {
-		p.cluster.volumeTurned(v)
-		p.cluster.keptNoMore(was)
+		p.cluster.volumeChanged(v)
+		p.cluster.reservationEnded(was)
 	}
 }
 
@@ -33,13 +33,13 @@ func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
 func (p *Placer) VolumeGone(_ unit.Instant, name string) {
 	was := p.cluster.storage.Volume(name)
 	p.cluster.storage.VolumeGone(name)
-	p.cluster.keptNoMore(was)
+	p.cluster.reservationEnded(was)
 }
 
 // StorageClassSeen records a StorageClass.
 func (p *Placer) StorageClassSeen(_ unit.Instant, k StorageClass) {
 	p.cluster.storage.SetClass(k.Name, &k)
-	p.cluster.waits.classTurned(k.Name)
+	p.cluster.waits.classChanged(k.Name)
 }
 
 // StorageClassGone records that a storage class was deleted.
@@ -55,7 +55,7 @@ func (p *Placer) DriverGone(_ unit.Instant, name string) { p.setDriver(name, fal
 
 func (p *Placer) setDriver(name string, there, capacities bool) {
 	if less := p.cluster.storage.SetDriver(name, there, capacities); less {
-		p.cluster.driverTurned(name)
+		p.cluster.driverRelaxed(name)
 	}
 }
 
@@ -66,7 +66,7 @@ func (p *Placer) CapacitySeen(_ unit.Instant, k Capacity) {
 		p.cluster.setCapacity(key, class, nil)
 	}
 	if p.cluster.setCapacity(key, k.Class, &k) {
-		p.cluster.waits.classTurned(k.Class)
+		p.cluster.waits.classChanged(k.Class)
 	}
 }
 
@@ -96,7 +96,7 @@ func (p *Placer) NodeStorageGone(_ unit.Instant, node string) { p.setNodeStorage
 func (p *Placer) setNodeStorage(node string, to *NodeStorage) {
 	r := p.cluster.rowOf(node)
 	p.cluster.storage.SetNodeStorage(r, to)
-	p.cluster.release(r)
+	p.cluster.dropRowIfEmpty(r)
 }
 
 // AttachmentSeen records a VolumeAttachment.
@@ -108,21 +108,21 @@ func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
 	if a.Node != "" {
 		r := p.cluster.rowOf(a.Node)
 		p.cluster.storage.Attach(a, r)
-		p.cluster.touch(r)
+		p.cluster.rowChanged(r)
 	}
 }
 
 // AttachmentGone records that a VolumeAttachment was deleted.
 func (p *Placer) AttachmentGone(_ unit.Instant, name string) {
 	if r := p.cluster.storage.Detach(name); r != noRow {
-		p.cluster.release(r)
+		p.cluster.dropRowIfEmpty(r)
 	}
 }
 
-// recount records that other volumes count on row r than before.
-func (c *cluster) recount(r row) {
-	c.touch(r)
-	c.waits.turned(r)
+// volumesChanged records that other volumes count on row r than before.
+func (c *cluster) volumesChanged(r row) {
+	c.rowChanged(r)
+	c.waits.nodeChanged(r)
 }
 
 // readVolumes updates d.volumes. If the result changes, the tables of d are dropped.
@@ -131,12 +131,12 @@ func (c *cluster) readVolumes(d *demand) {
 		return
 	}
 	d.volumesSeen = c.storage.Version() + 1
-	inputs := c.storage.Inputs(&d.wants, c.inputs[:0])
+	inputs := c.storage.Inputs(&d.mounts, c.inputs[:0])
 	c.inputs = inputs
-	if d.volumes.RestsOn(inputs) {
+	if d.volumes.BasedOn(inputs) {
 		return
 	}
 	c.dropTables(d)
-	d.volumes = c.storage.Ask(&d.wants, inputs)
+	d.volumes = c.storage.NeedsOf(&d.mounts, inputs)
 	clear(inputs)
 }

@@ -55,8 +55,8 @@ func (c *cluster) revertVolumes(id PodID) ([]*volumes.KnownVolume, []volumes.Cla
 	return c.storage.Revert(&p.Plan)
 }
 
-// VolumesSettled is the outcome of a VolumePlan: the volumes are bound, or Why they are not.
-type VolumesSettled struct {
+// VolumeOutcome is the outcome of a VolumePlan: the volumes are bound, or Why they are not.
+type VolumeOutcome struct {
 	Decision Decision
 	Since    unit.Instant // when the pod was placed
 	Why      string       // empty: all are bound, so the pod can be bound
@@ -71,9 +71,9 @@ func (p *Placer) VolumesWritten(now unit.Instant, id PodID) {
 	}
 }
 
-// VolumesSettled returns the plans that have ended since the last call, each once, sorted by pod ID. Call it after
+// VolumeOutcomes returns the plans that have ended since the last call, each once, sorted by pod ID. Call it after
 // every fact, and at Wake. If a plan failed, report its pod with BindRefused.
-func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
+func (p *Placer) VolumeOutcomes(now unit.Instant) (out []VolumeOutcome) {
 	c := p.cluster
 	version := c.storage.Version() + 1
 	if len(c.plans) == 0 || p.plansChecked == version && (p.plansDue.IsZero() || now < p.plansDue) {
@@ -92,7 +92,7 @@ func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 		switch {
 		case done || why != "":
 			plan.written = false // returned once only
-			out = append(out, VolumesSettled{plan.decision, plan.since, why})
+			out = append(out, VolumeOutcome{plan.decision, plan.since, why})
 		case p.plansDue.IsZero() || plan.deadline < p.plansDue:
 			p.plansDue = plan.deadline
 		}

@@ -26,13 +26,13 @@ type waiter struct {
 	block block
 	// known says that all rows were evaluated, with and without preemption, and every change since then was notified.
 	// heard is where the waiter is indexed.
-	known bool
-	heard registration
+	known      bool
+	registered registration
 	// audience notifies w of changes of counters; nil: no counter matters to it.
 	audience *audience
 
 	// What has changed since it was last evaluated: on rows, in domains (marks), or anywhere.
-	concerned  bool
+	marked     bool
 	rows       []row
 	marks      []mark
 	everywhere bool
@@ -46,10 +46,10 @@ type waiter struct {
 type block uint8
 
 const (
-	blockNone    block = iota
-	blockForGood       // no change ends it: the pod's terms contradict each other, or no rule supports a requirement
-	blockVolumes       // because of its claims; see demand.whole
-	blockPartner       // no pod matches its required affinity
+	blockNone     block = iota
+	blockForever        // no change ends it: the pod's terms contradict each other, or no rule supports a requirement
+	blockVolumes        // because of its claims; see demand.whole
+	blockAffinity       // no pod matches its required affinity
 )
 
 // mark is a set of rows: those of a domain, or those that a spread constraint no longer rejects.
@@ -79,7 +79,7 @@ func (m *mark) has(r row) bool {
 // floorOf returns what a domain's count is compared with: the count of the domain with the fewest, or zero if there are
 // too few domains.
 func (a *spreadAsk) floorOf() int32 {
-	if a.counter == nil || a.counter.Ground.Domains < int(a.minDomains) {
+	if a.counter == nil || a.counter.Coverage.Domains < int(a.minDomains) {
 		return 0
 	}
 	return a.counter.Fewest()
@@ -99,14 +99,14 @@ type waits struct {
 	byClaim map[volumes.ClaimKey][]*waiter
 	byClass map[string][]*waiter
 
-	// What has changed since findConcerned.
+	// What has changed since markByRows.
 	left, changed []row
-	redrawn       bool // rows have moved between domains and scopes
+	domainsMoved  bool // rows have moved between domains and scopes
 	// The waiters to be evaluated by Placer.hear.
-	concerned []*waiter
+	marked []*waiter
 
 	searching []*waiter
-	turn      uint64 // of the search that was last continued
+	round     uint64 // of the search that was last continued
 	// checking orders waiters by waiter.checks.
 	checking heap.Heap[*waiter]
 	// preemptors is how many waiters of each priority may preempt.
@@ -165,28 +165,28 @@ func (c *cluster) unpark(e *entry) {
 // maySearch reports whether the pods of w may ever preempt others.
 func (w *waiter) maySearch() bool { return !w.demand.neverPreempts && !w.demand.profile.NoPreemption }
 
-// concern marks w to be evaluated.
-func (s *waits) concern(w *waiter) {
-	if !w.concerned {
-		w.concerned = true
-		s.concerned = append(s.concerned, w)
+// mark marks w to be evaluated.
+func (s *waits) mark(w *waiter) {
+	if !w.marked {
+		w.marked = true
+		s.marked = append(s.marked, w)
 	}
 }
 
-// concernRow marks w to be evaluated for row r, concernAll for all rows, concernMark for the rows of m.
-func (s *waits) concernRow(w *waiter, r row) {
+// markRow marks w to be evaluated for row r, markAll for all rows, markSome for the rows of m.
+func (s *waits) markRow(w *waiter, r row) {
 	if n := len(w.rows); n == 0 || w.rows[n-1] != r {
 		w.rows = append(w.rows, r)
 	}
-	s.concern(w)
+	s.mark(w)
 }
 
-func (s *waits) concernAll(w *waiter) {
+func (s *waits) markAll(w *waiter) {
 	w.everywhere = true
-	s.concern(w)
+	s.mark(w)
 }
 
-func (s *waits) concernMark(w *waiter, m mark) {
+func (s *waits) markSome(w *waiter, m mark) {
 	switch {
 	case w.everywhere || slices.Contains(w.marks, m):
 	case len(w.marks) == marksMax:
@@ -194,28 +194,29 @@ func (s *waits) concernMark(w *waiter, m mark) {
 	default:
 		w.marks = append(w.marks, m)
 	}
-	s.concern(w)
+	s.mark(w)
 }
 
 // blockOf returns the reason why d fits on no row, if there is one for all rows.
 func (c *cluster) blockOf(d *demand) block {
 	switch {
 	case len(d.unsupported) > 0, d.conflict:
-		return blockForGood
-	case d.whole() != "":
+		return blockForever
+	case d.claimsProblem() != "":
 		return blockVolumes
-	case d.partner() != nil:
-		return blockPartner
+	case d.unmatchedAffinity() != nil:
+		return blockAffinity
 	}
 	return blockNone
 }
 
-// partner returns a counter of a required affinity term that is zero, so that d fits nowhere; nil: there is none.
-func (d *demand) partner() *census.Counter {
-	if d.togetherSelf || d.profile.Skip["InterPodAffinity"] {
+// unmatchedAffinity returns a counter of a required affinity term that is zero, so that d fits nowhere; nil: there is
+// none.
+func (d *demand) unmatchedAffinity() *census.Counter {
+	if d.affinitySelf || d.profile.Skip["InterPodAffinity"] {
 		return nil
 	}
-	for _, k := range d.together {
+	for _, k := range d.affinityPods {
 		if k.Total == 0 {
 			return k
 		}
@@ -226,55 +227,55 @@ func (d *demand) partner() *census.Counter {
 // registration is where a waiter is indexed.
 // Whether it is indexed at all.
 type registration struct {
-	any     bool
-	block   block
-	rules   RuleSet
-	volumes *volumes.Ask
-	shunned []*census.Counter
-	partner *census.Counter
-	claims  []volumes.ClaimKey
-	classes []string
-	room    spot
-	node    spot
+	any       bool
+	block     block
+	rules     RuleSet
+	volumes   *volumes.Needs
+	shunned   []*census.Counter
+	unmatched *census.Counter
+	claims    []volumes.ClaimKey
+	classes   []string
+	room      spot
+	node      spot
 }
 
 // register indexes w so that it is notified of what may end the rejections of its demand, and of nothing else.
 func (c *cluster) register(w *waiter) {
 	s := &c.waits
 	d := w.demand
-	was := &w.heard
-	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes && slices.Equal(was.shunned, d.shunnedBy) {
+	was := &w.registered
+	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes && slices.Equal(was.shunned, d.antiAffinityOfOthers) {
 		return
 	}
 	if w.rules&rulesOfRoom != 0 {
 		w.rules |= RuleResources // the index of resources decides whether it is notified
 	}
 	s.forget(w)
-	w.heard = registration{any: true, block: w.block, rules: w.rules, volumes: d.volumes, shunned: slices.Clone(d.shunnedBy)}
+	w.registered = registration{any: true, block: w.block, rules: w.rules, volumes: d.volumes, shunned: slices.Clone(d.antiAffinityOfOthers)}
 	s.registerClaims(w)
 	switch w.block {
-	case blockForGood, blockVolumes:
+	case blockForever, blockVolumes:
 		return
-	case blockPartner:
-		w.heard.partner = d.partner()
-		l := listenersOf(w.heard.partner)
-		l.partners = append(l.partners, w)
+	case blockAffinity:
+		w.registered.unmatched = d.unmatchedAffinity()
+		l := listenersOf(w.registered.unmatched)
+		l.unmatched = append(l.unmatched, w)
 		return
 	}
 	if w.rules&rulesAround != 0 {
 		s.join(w)
 	}
-	w.heard.node = s.node.add(c, w)
+	w.registered.node = s.node.add(c, w)
 	if w.rules&rulesOfRoom != 0 {
-		w.heard.room = s.room.add(c, w)
+		w.registered.room = s.room.add(c, w)
 	}
 }
 
 func (s *waits) registerClaims(w *waiter) {
 	d := w.demand
-	d.wants.EachClaim(func(key volumes.ClaimKey) {
-		if !slices.Contains(w.heard.claims, key) {
-			w.heard.claims = append(w.heard.claims, key)
+	d.mounts.EachClaim(func(key volumes.ClaimKey) {
+		if !slices.Contains(w.registered.claims, key) {
+			w.registered.claims = append(w.registered.claims, key)
 			s.byClaim[key] = append(s.byClaim[key], w)
 		}
 	})
@@ -282,8 +283,8 @@ func (s *waits) registerClaims(w *waiter) {
 		return
 	}
 	for _, claim := range d.volumes.Claims {
-		if class := claim.Seen.Class; !slices.Contains(w.heard.classes, class) {
-			w.heard.classes = append(w.heard.classes, class)
+		if class := claim.Seen.Class; !slices.Contains(w.registered.classes, class) {
+			w.registered.classes = append(w.registered.classes, class)
 			s.byClass[class] = append(s.byClass[class], w)
 		}
 	}
@@ -291,24 +292,24 @@ func (s *waits) registerClaims(w *waiter) {
 
 // forget undoes register.
 func (s *waits) forget(w *waiter) {
-	s.quit(w)
-	if k := w.heard.partner; k != nil {
+	s.leave(w)
+	if k := w.registered.unmatched; k != nil {
 		l := listenersOf(k)
-		l.partners = withoutOne(l.partners, w)
+		l.unmatched = withoutOne(l.unmatched, w)
 	}
-	for _, key := range w.heard.claims {
+	for _, key := range w.registered.claims {
 		if s.byClaim[key] = withoutOne(s.byClaim[key], w); len(s.byClaim[key]) == 0 {
 			delete(s.byClaim, key)
 		}
 	}
-	for _, class := range w.heard.classes {
+	for _, class := range w.registered.classes {
 		if s.byClass[class] = withoutOne(s.byClass[class], w); len(s.byClass[class]) == 0 {
 			delete(s.byClass, class)
 		}
 	}
-	s.room.remove(w, w.heard.room)
-	s.node.remove(w, w.heard.node)
-	w.heard = registration{}
+	s.room.remove(w, w.registered.room)
+	s.node.remove(w, w.registered.node)
+	w.registered = registration{}
 }
 
 // withoutOne removes x from list. It changes the order of the others.

@@ -16,16 +16,16 @@ type audience struct {
 	members  []*waiter
 	floor    []int32 // of each hard constraint: the value of floorOf at the last change that was notified
 
-	// For the row of event: the rules that reject all members there; see offBy.
-	off   RuleSet
-	event uint64
+	// For the row of event: the rules that reject all members there; see rejectedBy.
+	rejecting RuleSet
+	event     uint64
 }
 
 // listeners are notified of changes of a counter.
 type listeners struct {
-	partners  []*waiter // waiters whose affinity needs any pod that it counts
+	unmatched []*waiter // waiters whose affinity needs any pod that it counts
 	audiences []*audience
-	bidders   []*demand // demands that keep bids
+	withCosts []*demand // demands that keep costs
 }
 
 // listenersOf returns the listeners of k, so that some can be added.
@@ -71,8 +71,8 @@ func (s *waits) audienceOf(w *waiter, first *census.Counter) *audience {
 	return a
 }
 
-// quit undoes join. An audience without members is deleted.
-func (s *waits) quit(w *waiter) {
+// leave undoes join. An audience without members is deleted.
+func (s *waits) leave(w *waiter) {
 	a := w.audience
 	if a == nil {
 		return
@@ -112,11 +112,11 @@ func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 	if domain == census.NoDomain {
 		return
 	}
-	c.rebid(k, domain)
+	c.costsChanged(k, domain)
 	s := &c.waits
 	if k.Total > 0 {
-		for _, w := range l.partners {
-			s.concernAll(w)
+		for _, w := range l.unmatched {
+			s.markAll(w)
 		}
 	}
 	for _, a := range l.audiences {
@@ -131,18 +131,18 @@ func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 		case !here:
 		case k.Of.Topo.Rows[domain] == 1:
 			for _, w := range a.members {
-				s.concernRow(w, r)
+				s.markRow(w, r)
 			}
 		default:
-			s.concernMarks(a, mark{topo: k.Of.Topo, domain: domain})
+			s.markSomeOf(a, mark{topo: k.Of.Topo, domain: domain})
 		}
 	}
 }
 
-// concernMarks is concernMark for all waiters of an audience.
-func (s *waits) concernMarks(a *audience, m mark) {
+// markSomeOf is markSome for all waiters of an audience.
+func (s *waits) markSomeOf(a *audience, m mark) {
 	for _, w := range a.members {
-		s.concernMark(w, m)
+		s.markSome(w, m)
 	}
 }
 
@@ -150,7 +150,7 @@ func (s *waits) concernMarks(a *audience, m mark) {
 // spread constraint may have risen.
 func (c *cluster) notifyMore(a *audience, k *census.Counter, domain int32, evicts bool) (here bool) {
 	c.notifyFloor(a, k)
-	return slices.Contains(a.together, k) && (evicts || k.At(domain) == 1)
+	return slices.Contains(a.affinityPods, k) && (evicts || k.At(domain) == 1)
 }
 
 // notifyFloor notifies a if the fewest of one of its spread constraints have risen. k is the counter that changed; nil:
@@ -163,7 +163,7 @@ func (c *cluster) notifyFloor(a *audience, k *census.Counter) {
 		}
 		was := a.floor[i]
 		if a.floor[i] = x.floorOf(); a.floor[i] > was {
-			c.waits.concernMarks(a, mark{topo: x.topo, spread: x, floor: was})
+			c.waits.markSomeOf(a, mark{topo: x.topo, spread: x, floor: was})
 		}
 	}
 }
@@ -179,36 +179,36 @@ func (c *cluster) notifyFewer(a *audience, k *census.Counter, domain int32, evic
 		}
 	}
 	joined := func(x *census.Counter) bool { return x.Total > 0 }
-	if a.togetherSelf && slices.Contains(a.together, k) && (evicts || !slices.ContainsFunc(a.together, joined)) {
+	if a.affinitySelf && slices.Contains(a.affinityPods, k) && (evicts || !slices.ContainsFunc(a.affinityPods, joined)) {
 		for _, w := range a.members {
-			c.waits.concernAll(w)
+			c.waits.markAll(w)
 		}
 	}
-	shunned := slices.Contains(a.shunnedBy, k)
-	if shunned || slices.Contains(a.apart, k) {
+	shunned := slices.Contains(a.antiAffinityOfOthers, k)
+	if shunned || slices.Contains(a.antiAffinityPods, k) {
 		here = here || evicts || k.At(domain) == 0
 	}
 	if shunned && k.Total == 0 { // nominated pods count differently now; see podAffinityFilter.judge
-		for _, wish := range c.wishes {
+		for _, wish := range c.nominations {
 			for _, w := range a.members {
-				c.waits.concernRow(w, wish.Row)
+				c.waits.markRow(w, wish.Row)
 			}
 		}
 	}
 	return here
 }
 
-// offBy returns the rules that reject all waiters of a on row r because of pods on rows. It is computed once for each
-// event.
-func (a *audience) offBy(r row, event uint64) RuleSet {
+// rejectedBy returns the rules that reject all waiters of a on row r because of pods on rows. It is computed once for
+// each event.
+func (a *audience) rejectedBy(r row, event uint64) RuleSet {
 	if a.event == event {
-		return a.off
+		return a.rejecting
 	}
-	a.event, a.off = event, 0
+	a.event, a.rejecting = event, 0
 	for i := range filters {
 		if f := &filters[i]; f.surround != nil && !f.surround.meets(&a.surroundings, r) {
-			a.off |= f.rule
+			a.rejecting |= f.rule
 		}
 	}
-	return a.off
+	return a.rejecting
 }

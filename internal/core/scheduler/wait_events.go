@@ -7,15 +7,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// gained records that a pod has left row r, or that its allocatable has grown.
-func (s *waits) gained(r row) {
+// roomGained records that a pod has left row r, or that its allocatable has grown.
+func (s *waits) roomGained(r row) {
 	if len(s.of) > 0 {
 		s.left = append(s.left, r)
 	}
 }
 
-// turned records that facts about the node of row r have changed.
-func (s *waits) turned(r row) {
+// nodeChanged records that facts about the node of row r have changed.
+func (s *waits) nodeChanged(r row) {
 	if len(s.of) > 0 {
 		s.changed = append(s.changed, r)
 	}
@@ -23,20 +23,20 @@ func (s *waits) turned(r row) {
 
 // notify notifies the waiters and bidders for which the presence of h matters: by affinity, by spread constraints, or
 // by claims. h was put on its row (sign 1) or has left it (sign -1), and the counts are up to date.
-func (c *cluster) notify(h *held, sign int32) {
-	if len(c.waits.of)+len(c.bidding) == 0 {
+func (c *cluster) notify(h *placedPod, sign int32) {
+	if len(c.waits.of)+len(c.withCosts) == 0 {
 		return
 	}
 	// a volume that h attaches takes no additional room for other pods that use it
-	if sign < 0 || len(h.class.wants.Mounts) > 0 {
-		c.waits.gained(h.Row)
+	if sign < 0 || len(h.class.mounts.Mounts) > 0 {
+		c.waits.roomGained(h.Row)
 	}
 	c.notifyAround(h, sign)
-	h.class.wants.EachClaim(func(key volumes.ClaimKey) { c.waits.used(c, key, h.Row) })
+	h.class.mounts.EachClaim(func(key volumes.ClaimKey) { c.waits.used(c, key, h.Row) })
 }
 
 // notifyAround is notify for the counters in which h counts.
-func (c *cluster) notifyAround(h *held, sign int32) {
+func (c *cluster) notifyAround(h *placedPod, sign int32) {
 	h.EachCounter(func(k *census.Counter) { c.notifyCounter(k, h.Row, sign) })
 }
 
@@ -46,33 +46,33 @@ func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 		switch d := w.demand; {
 		case d.volumes == nil || !slices.ContainsFunc(d.volumes.Once, func(k *volumes.ClaimState) bool { return k.Key == key }):
 		case !d.claimsTaken():
-			s.concernAll(w)
+			s.markAll(w)
 		case w.maySearch():
-			s.concernRow(w, r)
+			s.markRow(w, r)
 		}
 	}
 }
 
-// claimTurned records that a claim has changed.
-func (s *waits) claimTurned(key volumes.ClaimKey) {
+// claimChanged records that a claim has changed.
+func (s *waits) claimChanged(key volumes.ClaimKey) {
 	for _, w := range s.byClaim[key] {
-		s.concernAll(w)
+		s.markAll(w)
 	}
 }
 
-// classTurned records that something about a storage class has changed.
-func (s *waits) classTurned(class string) {
+// classChanged records that something about a storage class has changed.
+func (s *waits) classChanged(class string) {
 	for _, w := range s.byClass[class] {
-		s.concernAll(w)
+		s.markAll(w)
 	}
 }
 
-// volumeTurned notifies the waiters whose claims name a changed volume, or could get it.
-func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
+// volumeChanged notifies the waiters whose claims name a changed volume, or could get it.
+func (c *cluster) volumeChanged(v *volumes.KnownVolume) {
 	s := &c.waits
-	c.storage.ClaimsOf(v.Name, func(claim *volumes.ClaimState) { s.claimTurned(claim.Key) })
+	c.storage.ClaimsOf(v.Name, func(claim *volumes.ClaimState) { s.claimChanged(claim.Key) })
 	if v.Claimed {
-		s.claimTurned(volumes.ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName})
+		s.claimChanged(volumes.ClaimKey{Namespace: v.ClaimNamespace, Name: v.ClaimName})
 		return
 	}
 	if !v.Available || v.Deleting {
@@ -80,38 +80,38 @@ func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	}
 	for _, w := range s.byClass[v.Class] {
 		if w.demand.volumes != nil && w.demand.volumes.MayGet(v) {
-			s.concernAll(w)
+			s.markAll(w)
 		}
 	}
 }
 
-// keptNoMore notifies the waiters that use a claim if the volume reserved for it is gone, or reserved for another
+// reservationEnded notifies the waiters that use a claim if the volume reserved for it is gone, or reserved for another
 // claim: now the claim may get another volume. was is the volume before the change; nil: there was none.
-func (c *cluster) keptNoMore(was *volumes.KnownVolume) {
+func (c *cluster) reservationEnded(was *volumes.KnownVolume) {
 	if was != nil && was.Claimed {
-		c.waits.claimTurned(volumes.ClaimKey{Namespace: was.ClaimSpace, Name: was.ClaimName})
+		c.waits.claimChanged(volumes.ClaimKey{Namespace: was.ClaimNamespace, Name: was.ClaimName})
 	}
 }
 
-// driverTurned records that fewer conditions apply to volumes that a driver provisions.
-func (c *cluster) driverTurned(driver string) {
+// driverRelaxed records that fewer conditions apply to volumes that a driver provisions.
+func (c *cluster) driverRelaxed(driver string) {
 	c.storage.Classes(func(k *volumes.KnownClass) {
 		if k.Provisioner == driver {
-			c.waits.classTurned(k.Name)
+			c.waits.classChanged(k.Name)
 		}
 	})
 }
 
-// findConcerned marks the waiters to which changes on rows may matter.
-func (s *waits) findConcerned(c *cluster) {
+// markByRows marks the waiters to which changes on rows may matter.
+func (s *waits) markByRows(c *cluster) {
 	if len(s.of) > 0 {
 		for _, r := range onceEach(s.changed) {
-			s.node.each(c, r, func(w *waiter) { s.concernRow(w, r) })
+			s.node.each(c, r, func(w *waiter) { s.markRow(w, r) })
 		}
 		for _, r := range onceEach(s.left) {
-			s.room.each(c, r, func(w *waiter) { s.concernRow(w, r) })
+			s.room.each(c, r, func(w *waiter) { s.markRow(w, r) })
 		}
-		if s.redrawn {
+		if s.domainsMoved {
 			for _, list := range s.audiences {
 				for _, a := range list {
 					c.notifyFloor(a, nil)
@@ -121,7 +121,7 @@ func (s *waits) findConcerned(c *cluster) {
 	}
 	s.left = s.left[:0]
 	s.changed = s.changed[:0]
-	s.redrawn = false
+	s.domainsMoved = false
 }
 
 func onceEach(rows []row) []row {

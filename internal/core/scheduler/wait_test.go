@@ -164,7 +164,7 @@ func TestAudiencesDiffer(t *testing.T) {
 	}
 }
 
-// TestUselessEvictionsAreHeardOf checks a rejection that no eviction changes, which is evaluated once per row if bids
+// TestUselessEvictionsAreHeardOf checks a rejection that no eviction changes, which is evaluated once per row if costs
 // are kept. A pod is notified of its end even if another pod of its demand was placed meanwhile, and although another
 // rule also rejects the pod on that row.
 func TestUselessEvictionsAreHeardOf(t *testing.T) {
@@ -192,7 +192,7 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	p.PodSeen(now, pod("foe", "b", 20))
 	p.PodSeen(now, preemptor("first"))
 	e := p.queue.find("first")
-	p.cluster.demandOf(e.class, e.who, e.pod.Owner).bids.worth = true
+	p.cluster.demandOf(e.class, e.who, e.pod.Owner).costs.worth = true
 	if d, _ := p.Next(now); d.Failure == nil || d.Preemption != nil {
 		t.Fatalf("the zone of a has a foe: %+v", d)
 	}

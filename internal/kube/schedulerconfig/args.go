@@ -45,7 +45,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Pr
 		case "InterPodAffinity":
 			var a schedulerv1.InterPodAffinityArgs
 			if decodeArgs(at, name, raw, &a, p) {
-				out.HardAffinityWeight, out.IgnoreHeldPreferred = int64(valueOr(a.HardPodAffinityWeight, 1)), a.IgnorePreferredTermsOfExistingPods
+				out.HardAffinityWeight, out.IgnoreExistingPreferred = int64(valueOr(a.HardPodAffinityWeight, 1)), a.IgnorePreferredTermsOfExistingPods
 				if out.HardAffinityWeight < 0 || out.HardAffinityWeight > 100 {
 					p.add(at+".hardPodAffinityWeight", "%d: want 0 to 100", out.HardAffinityWeight)
 				}

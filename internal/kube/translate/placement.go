@@ -56,7 +56,7 @@ func PlacementPod(pod *corev1.Pod) scheduler.Pod {
 	for _, g := range pod.Spec.SchedulingGates {
 		out.Gates = append(out.Gates, g.Name)
 	}
-	out.Requests, out.Asked, out.Held = placementRequests(pod)
+	out.Requests, out.IncomingLoad, out.PlacedLoad = placementRequests(pod)
 	for k, v := range pod.Spec.NodeSelector {
 		out.NodeSelector = append(out.NodeSelector, scheduler.Label{Key: k, Value: v})
 	}

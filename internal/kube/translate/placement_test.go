@@ -66,8 +66,8 @@ func TestPlacementRequests(t *testing.T) {
 					memory = a.Value
 				}
 			}
-			if cpu != c.cpu || memory != c.memory || p.Asked.CPU != c.scoreCPU || p.Asked.Memory != c.scoreMemory {
-				t.Errorf("got cpu %d memory %d score %d %d, want %+v", cpu, memory, p.Asked.CPU, p.Asked.Memory, c)
+			if cpu != c.cpu || memory != c.memory || p.IncomingLoad.CPU != c.scoreCPU || p.IncomingLoad.Memory != c.scoreMemory {
+				t.Errorf("got cpu %d memory %d score %d %d, want %+v", cpu, memory, p.IncomingLoad.CPU, p.IncomingLoad.Memory, c)
 			}
 		})
 	}
@@ -129,10 +129,10 @@ func TestPlacementNode(t *testing.T) {
 
 // notTranslated are the fields of scheduler.Pod that the pod below does not set, and what sets them.
 var notTranslated = map[string]string{
-	"Asks":          "the scheduler, which knows the extenders",
-	"AsksEvictions": "likewise",
-	"Berth":         "an annotation with a node's CPUs in it: numa_test.go",
-	"Features":      "upstream's inference, which few fields of pods have",
+	"AsksExtenders":  "the scheduler, which knows the extenders",
+	"AsksPreemption": "likewise",
+	"Berth":          "an annotation with a node's CPUs in it: numa_test.go",
+	"Features":       "upstream's inference, which few fields of pods have",
 }
 
 // TestPlacementFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule

@@ -196,7 +196,7 @@ func PlacementVolume(v *corev1.PersistentVolume) scheduler.Volume {
 	}
 	if ref := v.Spec.ClaimRef; ref != nil {
 		out.Claimed = true
-		out.ClaimSpace = ref.Namespace
+		out.ClaimNamespace = ref.Namespace
 		out.ClaimName = ref.Name
 		out.ClaimUID = string(ref.UID)
 	}

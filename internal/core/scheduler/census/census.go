@@ -3,12 +3,12 @@
 //
 // # Model
 //
-// An Aim is a set of pods, given by selectors. An Identity is what selectors can see of a pod: its namespace and
-// labels. Each Aim and each Identity has a list of the matching ones of the other; the lists follow as aims and
+// A PodSet is a set of pods, given by selectors. An Identity is what selectors can see of a pod: its namespace and
+// labels. Each PodSet and each Identity has a list of the matching ones of the other; the lists follow as pod sets and
 // identities come and go. A Topology divides rows into domains by the value of a label. A Scope is the set of rows on
-// which pods count for a spread constraint. A Ground is the part of a topology that is in a scope. A Counter counts, by
-// domain, the pods in an aim, or the terms about an aim of the pods there (HeldTerm). All of these are shared by users
-// with equal values, count their references, and are deleted with the last reference.
+// which pods count for a spread constraint. A Coverage is the part of a topology that is in a scope. A Counter counts,
+// by domain, the pods in a pod set, or the terms about a pod set of the pods there (ExistingTerm). All of these are
+// shared by users with equal values, count their references, and are deleted with the last reference.
 //
 // # Invariants
 //
@@ -35,7 +35,7 @@ import (
 type Census struct {
 	on      Nodes
 	in      *selector.Interner
-	changed func(rows.Row) // called when the aims that have the pods on a row change
+	changed func(rows.Row) // called when the pod sets that have the pods on a row change
 	// recounted is called when k counts more on row r than before (sign 1) or less (sign -1).
 	recounted func(k *Counter, r rows.Row, sign int32)
 	// scratch is the memory for keys, reused by each call.
@@ -46,20 +46,20 @@ type Census struct {
 	peers      map[string]*peers // by namespace
 	namespaces map[string][]selector.Label
 
-	aims map[string]*Aim
-	// by the namespace of the pods in the aim; everyNamespace for aims with several namespaces
-	aimsIn map[string]*aimList
-	// aimsMade is the ID of the newest aim.
-	aimsMade int32
+	sets map[string]*PodSet
+	// by the namespace of the pods in the pod set; everyNamespace for pod sets with several namespaces
+	setsIn map[string]*setList
+	// setsMade is the ID of the newest pod set.
+	setsMade int32
 
 	topologies map[int32]*Topology // by label key
 	counters   map[CounterKey]*Counter
 	scopes     map[string]*Scope
-	grounds    map[groundKey]*Ground
+	coverages  map[coverageKey]*Coverage
 	// TermsVersion grows when a counter of terms comes or goes. Epoch grows when a topology gets its first domain of
 	// several rows, or loses its last.
 	TermsVersion, Epoch uint64
-	gone                struct{ identities, aims, counters int } // deleted entries, for shrink.Map
+	gone                struct{ identities, sets, counters int } // deleted entries, for shrink.Map
 }
 
 // Nodes is what a census reads of nodes.
@@ -74,7 +74,7 @@ type Nodes interface {
 	HasKey(key int32) bool
 }
 
-// New returns a census without pods. It calls changed for rows with a pod that other aims than before have, and
+// New returns a census without pods. It calls changed for rows with a pod that other pod sets than before have, and
 // recounted for counters that count more on a row than before (sign 1) or less (sign -1).
 func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func(*Counter, rows.Row, int32)) *Census {
 	return &Census{
@@ -85,12 +85,12 @@ func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func
 		identities: map[string]*Identity{},
 		peers:      map[string]*peers{},
 		namespaces: map[string][]selector.Label{},
-		aims:       map[string]*Aim{},
-		aimsIn:     map[string]*aimList{},
+		sets:       map[string]*PodSet{},
+		setsIn:     map[string]*setList{},
 		topologies: map[int32]*Topology{},
 		counters:   map[CounterKey]*Counter{},
 		scopes:     map[string]*Scope{},
-		grounds:    map[groundKey]*Ground{},
+		coverages:  map[coverageKey]*Coverage{},
 	}
 }
 
@@ -99,25 +99,25 @@ type Pod struct {
 	Row      rows.Row
 	Deleting bool // its deletion was asked for
 	Who      *Identity
-	Terms    []HeldTerm
+	Terms    []ExistingTerm
 	inWho    int // place in Who.Pods
 }
 
-// HeldTerm is a term of inter-pod affinity of a pod that is on a row, with the counter in which it counts.
-type HeldTerm struct {
+// ExistingTerm is a term of inter-pod affinity of a pod that is on a row, with the counter in which it counts.
+type ExistingTerm struct {
 	Counter *Counter
 	Weight  int32
 }
 
-// Come adds p to the census and counts it. Leave is the opposite.
-func (c *Census) Come(p *Pod) {
+// Add adds p to the census and counts it. Leave is the opposite.
+func (c *Census) Add(p *Pod) {
 	p.inWho = len(p.Who.Pods)
 	p.Who.Pods = append(p.Who.Pods, p)
 	c.Count(p, 1)
 }
 
-// Leave removes p from the census.
-func (c *Census) Leave(p *Pod) {
+// Remove removes p from the census.
+func (c *Census) Remove(p *Pod) {
 	c.Count(p, -1)
 	list := p.Who.Pods
 	last := list[len(list)-1]
@@ -126,10 +126,10 @@ func (c *Census) Leave(p *Pod) {
 	p.Who.Pods = list[:len(list)-1]
 }
 
-// Count adds p (sign 1) or subtracts it (sign -1): in the counters of the aims that have it, and its own terms in the
-// counters of terms.
+// Count adds p (sign 1) or subtracts it (sign -1): in the counters of the pod sets that have it, and its own terms in
+// the counters of terms.
 func (c *Census) Count(p *Pod, sign int32) {
-	for _, a := range p.Who.Aims {
+	for _, a := range p.Who.Sets {
 		for _, k := range a.counters {
 			k.countPod(p, sign)
 		}
@@ -141,7 +141,7 @@ func (c *Census) Count(p *Pod, sign int32) {
 
 // EachCounter calls see for the counters in which p or a term of p counts.
 func (p *Pod) EachCounter(see func(*Counter)) {
-	for _, a := range p.Who.Aims {
+	for _, a := range p.Who.Sets {
 		for _, k := range a.counters {
 			see(k)
 		}
@@ -154,7 +154,7 @@ func (p *Pod) EachCounter(see func(*Counter)) {
 // MoveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
 // pods are those on the row.
 func (c *Census) MoveRow(r rows.Row, pods iter.Seq[*Pod], change func()) {
-	c.standIn(r, pods, -1)
+	c.countRow(r, pods, -1)
 	change()
 	for key, t := range c.topologies {
 		value, ok := c.TopologyValue(r, key)
@@ -164,23 +164,23 @@ func (c *Census) MoveRow(r rows.Row, pods iter.Seq[*Pod], change func()) {
 		}
 	}
 	for _, s := range c.scopes {
-		s.judge(c.on, r)
+		s.update(c.on, r)
 	}
-	c.standIn(r, pods, 1)
+	c.countRow(r, pods, 1)
 }
 
-// standIn adds row r and its pods to the counters (sign 1), or subtracts them (sign -1).
-func (c *Census) standIn(r rows.Row, pods iter.Seq[*Pod], sign int32) {
+// countRow adds row r and its pods to the counters (sign 1), or subtracts them (sign -1).
+func (c *Census) countRow(r rows.Row, pods iter.Seq[*Pod], sign int32) {
 	for p := range pods {
 		c.Count(p, sign)
 		p.EachCounter(func(k *Counter) { c.recounted(k, r, sign) })
 	}
-	for _, g := range c.grounds {
+	for _, g := range c.coverages {
 		g.addRow(r, sign)
 	}
 }
 
-// SetNamespace sets the labels of a namespace. Aims that select namespaces by labels may gain or lose its pods.
+// SetNamespace sets the labels of a namespace. Pod sets that select namespaces by labels may gain or lose its pods.
 func (c *Census) SetNamespace(name string, labels []selector.Label) (changed bool) {
 	if slices.Equal(c.namespaces[name], labels) {
 		return false
@@ -194,18 +194,18 @@ func (c *Census) SetNamespace(name string, labels []selector.Label) (changed boo
 		return false
 	}
 	for who := range c.peers[name].all {
-		c.eachAimFor(everyNamespace, who, func(a *Aim) {
-			if means := a.Means(c, who); means != who.MeantBy(a) {
+		c.eachSetFor(everyNamespace, who, func(a *PodSet) {
+			if means := a.Has(c, who); means != who.In(a) {
 				changed = true
-				c.turn(who, a, means)
+				c.setMember(who, a, means)
 			}
 		})
 	}
 	return changed
 }
 
-// turn adds the pods of who to aim a, or removes them.
-func (c *Census) turn(who *Identity, a *Aim, means bool) {
+// setMember adds the pods of who to set a, or removes them.
+func (c *Census) setMember(who *Identity, a *PodSet, means bool) {
 	sign := int32(1)
 	if !means {
 		sign = -1
@@ -243,7 +243,7 @@ func (c *Census) EachString(see func(...int32)) {
 
 // Sizes returns how many of everything there are. It is for tests.
 func (c *Census) Sizes() string {
-	return fmt.Sprint(len(c.identities), len(c.aims), len(c.aimsIn), len(c.counters), len(c.scopes), len(c.grounds), len(c.topologies), len(c.peers))
+	return fmt.Sprint(len(c.identities), len(c.sets), len(c.setsIn), len(c.counters), len(c.scopes), len(c.coverages), len(c.topologies), len(c.peers))
 }
 
 // Counters returns all counters. It is for tests.
@@ -252,11 +252,11 @@ func (c *Census) Counters() iter.Seq[*Counter] { return maps.Values(c.counters) 
 // Identities returns all identities. It is for tests.
 func (c *Census) Identities() iter.Seq[*Identity] { return maps.Values(c.identities) }
 
-// Listed reports whether k is at its place in the list of its aim. It is for tests.
+// Listed reports whether k is at its place in the list of its pod set. It is for tests.
 func (k *Counter) Listed() bool {
-	list := k.Of.Aim.counters
+	list := k.Of.Set.counters
 	if k.Of.What > CountLivePods {
-		list = k.Of.Aim.Held
+		list = k.Of.Set.Terms
 	}
 	return list[k.place] == k
 }

@@ -42,8 +42,8 @@ func TestCensus(t *testing.T) {
 	c := New(x, x.in, func(rows.Row) {}, func(*Counter, rows.Row, int32) { told++ })
 	empty := c.Sizes()
 	zone := x.in.ID("zone")
-	web := func() *Aim {
-		return c.AimAt(AimPart{
+	web := func() *PodSet {
+		return c.PodSetOf(PodSelector{
 			Namespaces: []string{"x"},
 			ByLabels:   selector.Selector{Nothing: true},
 			Pods:       selector.Selector{Requirements: []selector.Requirement{{Key: "app", Op: selector.In, Values: []string{"web"}}}},
@@ -54,18 +54,18 @@ func TestCensus(t *testing.T) {
 		t.Error("somebody was there before")
 	}
 	first := &Pod{Row: 0, Who: who}
-	c.Come(first)
+	c.Add(first)
 	aim := web()
-	if web() != aim || !who.MeantBy(aim) {
+	if web() != aim || !who.In(aim) {
 		t.Error("one aim is two, or does not mean its pods")
 	}
-	c.ReleaseAim(aim)
+	c.DropPodSet(aim)
 	scope := c.ScopeAt(nil, everywhere{}, []int32{zone})
-	k := c.CounterAt(CounterKey{Aim: aim, Topo: c.TopologyOf(zone), Scope: scope, What: CountLivePods})
-	c.ReleaseScope(scope)
+	k := c.CounterAt(CounterKey{Set: aim, Topo: c.TopologyOf(zone), Scope: scope, What: CountLivePods})
+	c.DropScope(scope)
 	second, ending := &Pod{Row: 2, Who: who}, &Pod{Row: 2, Who: who, Deleting: true}
-	c.Come(second)
-	c.Come(ending)
+	c.Add(second)
+	c.Add(ending)
 	check := func(when string, a, b, fewest int32) {
 		t.Helper()
 		if k.On(0) != a || k.On(2) != b || k.Fewest() != fewest || k.Total != int64(a+b) {
@@ -73,7 +73,7 @@ func TestCensus(t *testing.T) {
 		}
 	}
 	check("one in each zone", 1, 1, 1)
-	c.Leave(second)
+	c.Remove(second)
 	check("one left", 1, 0, 0)
 	c.MoveRow(0, slices.Values([]*Pod{first}), func() { x.labels[0] = x.with("b") })
 	if told == 0 || k.On(0) != 1 || k.On(1) != 0 || k.Total != 1 {
@@ -82,15 +82,15 @@ func TestCensus(t *testing.T) {
 	if c.SetNamespace("x", []selector.Label{{Key: "team", Value: "red"}}) {
 		t.Error("an aim that does not look at namespaces means others now")
 	}
-	c.Leave(first)
-	c.Leave(ending)
-	c.ReleaseCounter(k)
-	c.ReleaseAim(aim)
-	if !c.ReleaseIdentity(who) {
+	c.Remove(first)
+	c.Remove(ending)
+	c.DropCounter(k)
+	c.DropPodSet(aim)
+	if !c.DropIdentity(who) {
 		t.Error("somebody still holds it")
 	}
 	for range topologiesIdle + 1 { // topologies without references are kept for a while
-		c.ReleaseTopology(c.HoldTopology(c.TopologyOf(zone)))
+		c.DropTopology(c.RefTopology(c.TopologyOf(zone)))
 	}
 	delete(c.topologies, zone)
 	if left := c.Sizes(); left != empty {

@@ -5,28 +5,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// A Counter counts, by domain, the pods in an aim, or the weights of terms about that aim. It stores only the domains
-// where the count is not zero, so its size is proportional to the number of pods, not of nodes.
+// A Counter counts, by domain, the pods in a pod set, or the weights of terms about that pod set. It stores only the
+// domains where the count is not zero, so its size is proportional to the number of pods, not of nodes.
 type Counter struct {
 	Of CounterKey
 	// refs is how many constraints, terms and demands use the counter.
 	refs      int
-	place     int    // in the aim's list
+	place     int    // in the pod set's list
 	Count     Sparse // by domain
 	Total     int64
 	Listeners any // to be notified of changes; owned by the user of the package
 
-	// Only for counters with a scope: Ground is the part of the topology in the scope; having is how many domains have
-	// a given count, for counts above zero; least is a lower bound of the smallest such count. Domains without rows in
-	// the scope have no count.
-	Ground *Ground
-	having Sparse
-	least  int32
+	// Only for counters with a scope: Coverage is the part of the topology in the scope; having is how many domains
+	// have a given count, for counts above zero; least is a lower bound of the smallest such count. Domains without
+	// rows in the scope have no count.
+	Coverage    *Coverage
+	domainsWith Sparse
+	least       int32
 }
 
 // CounterKey says what is counted.
 type CounterKey struct {
-	Aim   *Aim
+	Set   *PodSet
 	Topo  *Topology
 	Scope *Scope // pods on rows outside do not count; nil: all rows
 	What  Counted
@@ -36,9 +36,9 @@ type CounterKey struct {
 type Counted uint8
 
 const (
-	CountPods        Counted = iota // pods in the aim
-	CountLivePods                   // pods in the aim whose deletion was not requested
-	CountAntiTerms                  // required anti-affinity terms about the aim, on the rows of the pods that have them
+	CountPods        Counted = iota // pods in the pod set
+	CountLivePods                   // pods in the pod set whose deletion was not requested
+	CountAntiTerms                  // required anti-affinity terms about the pod set, on the rows of the pods that have them
 	CountTerms                      // the same for required affinity terms
 	CountTermWeights                // the same for weights of preferred terms; anti-affinity is negative
 )
@@ -62,13 +62,13 @@ func (k *Counter) add(r rows.Row, n int32) {
 	}
 	was := k.Count.add(d, n)
 	k.Total += int64(n)
-	if k.Ground != nil {
+	if k.Coverage != nil {
 		k.tally(was, -1)
 		k.tally(was+n, 1)
 	}
 }
 
-// countPod adds or subtracts a pod that is in the aim.
+// countPod adds or subtracts a pod that is in the pod set.
 func (k *Counter) countPod(h *Pod, sign int32) {
 	if k.Of.What == CountLivePods && h.Deleting {
 		return
@@ -81,16 +81,16 @@ func (k *Counter) tally(count, n int32) {
 	if count <= 0 {
 		return
 	}
-	k.having.add(count, n)
+	k.domainsWith.add(count, n)
 	k.least = min(k.least, count)
 }
 
 // Fewest returns the smallest count of all domains that have rows in the scope; 0 if there are no such domains.
 func (k *Counter) Fewest() int32 {
-	if k.Count.Len() < k.Ground.Domains || k.Count.Len() == 0 {
+	if k.Count.Len() < k.Coverage.Domains || k.Count.Len() == 0 {
 		return 0
 	}
-	for k.having.at(k.least) == 0 {
+	for k.domainsWith.at(k.least) == 0 {
 		k.least++
 	}
 	return k.least
@@ -99,15 +99,15 @@ func (k *Counter) Fewest() int32 {
 // NextFewest returns the same with one of the domains with the smallest count left out, but at most Fewest() + most.
 func (k *Counter) NextFewest(most int32) int32 {
 	fewest := k.Fewest()
-	having := int(k.having.at(fewest))
+	having := int(k.domainsWith.at(fewest))
 	if fewest == 0 {
-		having = k.Ground.Domains - k.Count.Len()
+		having = k.Coverage.Domains - k.Count.Len()
 	}
 	if having >= 2 {
 		return fewest
 	}
 	for n := fewest + 1; n < fewest+most; n++ {
-		if k.having.at(n) > 0 {
+		if k.domainsWith.at(n) > 0 {
 			return n
 		}
 	}
@@ -115,7 +115,7 @@ func (k *Counter) NextFewest(most int32) int32 {
 }
 
 // CounterAt returns the counter of key, with one more reference; the counter has references to the parts of the key.
-// ReleaseCounter drops the reference.
+// DropCounter drops the reference.
 func (c *Census) CounterAt(key CounterKey) *Counter {
 	if known := c.counters[key]; known != nil {
 		known.refs++
@@ -123,24 +123,24 @@ func (c *Census) CounterAt(key CounterKey) *Counter {
 	}
 	k := &Counter{Of: key, refs: 1}
 	c.counters[key] = k
-	key.Aim.refs++
-	c.HoldTopology(key.Topo)
+	key.Set.refs++
+	c.RefTopology(key.Topo)
 	if key.Scope != nil {
 		key.Scope.refs++
-		k.Ground = c.groundAt(key.Scope, key.Topo)
+		k.Coverage = c.coverageAt(key.Scope, key.Topo)
 	}
 	if key.What > CountLivePods {
-		k.place = len(key.Aim.Held)
-		key.Aim.Held = append(key.Aim.Held, k)
+		k.place = len(key.Set.Terms)
+		key.Set.Terms = append(key.Set.Terms, k)
 		c.TermsVersion++
 		return k // the pods with such terms are added by the caller
 	}
-	k.place = len(key.Aim.counters)
-	key.Aim.counters = append(key.Aim.counters, k)
+	k.place = len(key.Set.counters)
+	key.Set.counters = append(key.Set.counters, k)
 	if key.Topo.Domains() == 0 {
 		return k // no domain, so nothing to count
 	}
-	for _, who := range c.meantBy(key.Aim) {
+	for _, who := range c.members(key.Set) {
 		for _, h := range who.Pods {
 			k.countPod(h, 1)
 		}
@@ -148,29 +148,29 @@ func (c *Census) CounterAt(key CounterKey) *Counter {
 	return k
 }
 
-// ReleaseCounter drops a reference to a counter. The counter is deleted with its last reference.
-func (c *Census) ReleaseCounter(k *Counter) {
+// DropCounter drops a reference to a counter. The counter is deleted with its last reference.
+func (c *Census) DropCounter(k *Counter) {
 	if k.refs--; k.refs > 0 {
 		return
 	}
 	delete(c.counters, k.Of)
 	c.counters = shrink.Map(c.counters, &c.gone.counters)
 	if k.Of.What > CountLivePods {
-		k.Of.Aim.Held = k.leave(k.Of.Aim.Held)
+		k.Of.Set.Terms = k.removeFrom(k.Of.Set.Terms)
 		c.TermsVersion++
 	} else {
-		k.Of.Aim.counters = k.leave(k.Of.Aim.counters)
+		k.Of.Set.counters = k.removeFrom(k.Of.Set.counters)
 	}
 	if k.Of.Scope != nil {
-		c.releaseGround(k.Ground)
-		c.ReleaseScope(k.Of.Scope)
+		c.dropCoverage(k.Coverage)
+		c.DropScope(k.Of.Scope)
 	}
-	c.ReleaseTopology(k.Of.Topo)
-	c.ReleaseAim(k.Of.Aim)
+	c.DropTopology(k.Of.Topo)
+	c.DropPodSet(k.Of.Set)
 }
 
-// leave removes k from list. The last counter of the list takes its place.
-func (k *Counter) leave(list []*Counter) []*Counter {
+// removeFrom removes k from list. The last counter of the list takes its place.
+func (k *Counter) removeFrom(list []*Counter) []*Counter {
 	last := len(list) - 1
 	list[k.place] = list[last]
 	list[k.place].place = k.place

@@ -16,44 +16,44 @@ type Identity struct {
 	places    []int // by label: the place in the list of that label in Census.peers
 	Refs      int   // how many pods and users have it
 
-	Aims  []*Aim // that have its pods, sorted by ID
-	Reach string // the IDs of Aims, encoded: equal for identities that are in the same aims
-	Pods  []*Pod // those on rows, in no order
-	Keeps any    // owned by the user of the package
+	Sets    []*PodSet // that have its pods, sorted by ID
+	SetsKey string    // the IDs of Pod sets, encoded: equal for identities that are in the same pod sets
+	Pods    []*Pod    // those on rows, in no order
+	Data    any       // owned by the user of the package
 
 }
 
-func (who *Identity) add(a *Aim) {
-	i, found := slices.BinarySearchFunc(who.Aims, a.ID, func(x *Aim, id int32) int { return int(x.ID) - int(id) })
+func (who *Identity) add(a *PodSet) {
+	i, found := slices.BinarySearchFunc(who.Sets, a.ID, func(x *PodSet, id int32) int { return int(x.ID) - int(id) })
 	if !found {
-		who.Aims = slices.Insert(who.Aims, i, a)
-		who.name()
+		who.Sets = slices.Insert(who.Sets, i, a)
+		who.setKey()
 	}
 }
 
-func (who *Identity) drop(a *Aim) {
-	if who.MeantBy(a) {
-		who.Aims = shrink.Without(who.Aims, a)
-		who.name()
+func (who *Identity) drop(a *PodSet) {
+	if who.In(a) {
+		who.Sets = shrink.Without(who.Sets, a)
+		who.setKey()
 	}
 }
 
-// MeantBy reports whether a means the pods of who.
-func (who *Identity) MeantBy(a *Aim) bool {
-	_, found := slices.BinarySearchFunc(who.Aims, a.ID, func(x *Aim, id int32) int { return int(x.ID) - int(id) })
+// In reports whether a means the pods of who.
+func (who *Identity) In(a *PodSet) bool {
+	_, found := slices.BinarySearchFunc(who.Sets, a.ID, func(x *PodSet, id int32) int { return int(x.ID) - int(id) })
 	return found
 }
 
-func (who *Identity) name() {
+func (who *Identity) setKey() {
 	var b []byte
-	for _, a := range who.Aims {
+	for _, a := range who.Sets {
 		b = encode.Number(b, int64(a.ID))
 	}
-	who.Reach = string(b)
+	who.SetsKey = string(b)
 }
 
 // Identify returns the identity of pods with these labels, sorted by key, with one more reference. fresh is true if it
-// was created by this call. ReleaseIdentity drops the reference.
+// was created by this call. DropIdentity drops the reference.
 func (c *Census) Identify(namespace string, labels []selector.Label) (who *Identity, fresh bool) {
 	b := encode.String(c.scratch[:0], namespace)
 	b = selector.AppendLabels(b, labels)
@@ -66,8 +66,8 @@ func (c *Census) Identify(namespace string, labels []selector.Label) (who *Ident
 	c.identities[who.key] = who
 	c.listIdentity(who)
 	for _, home := range [...]string{who.Namespace, everyNamespace} {
-		c.eachAimFor(home, who, func(a *Aim) {
-			if a.Means(c, who) {
+		c.eachSetFor(home, who, func(a *PodSet) {
+			if a.Has(c, who) {
 				who.add(a)
 			}
 		})
@@ -75,9 +75,9 @@ func (c *Census) Identify(namespace string, labels []selector.Label) (who *Ident
 	return who, true
 }
 
-// ReleaseIdentity drops a reference to an identity, and reports whether it was the last. With the last reference the
+// DropIdentity drops a reference to an identity, and reports whether it was the last. With the last reference the
 // identity is deleted.
-func (c *Census) ReleaseIdentity(who *Identity) (last bool) {
+func (c *Census) DropIdentity(who *Identity) (last bool) {
 	if who.Refs--; who.Refs > 0 {
 		return false
 	}

@@ -23,7 +23,7 @@ type Admission interface {
 }
 
 // ScopeAt returns the scope of the rows whose nodes have all keys and that of admits, with one more reference.
-// Admissions with equal keys must admit the same nodes. ReleaseScope drops the reference.
+// Admissions with equal keys must admit the same nodes. DropScope drops the reference.
 func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
 	for _, k := range keys {
 		key = encode.Number(key, int64(k))
@@ -35,20 +35,20 @@ func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
 	s := &Scope{key: string(key), refs: 1, of: of, keys: keys}
 	c.scopes[s.key] = s
 	for r := range c.on.End() {
-		s.judge(c.on, r)
+		s.update(c.on, r)
 	}
 	return s
 }
 
-// ReleaseScope drops a reference to a scope.
-func (c *Census) ReleaseScope(s *Scope) {
+// DropScope drops a reference to a scope.
+func (c *Census) DropScope(s *Scope) {
 	if s.refs--; s.refs == 0 {
 		delete(c.scopes, s.key)
 	}
 }
 
-// judge updates whether row r is in the scope.
-func (s *Scope) judge(on Nodes, r rows.Row) {
+// update updates whether row r is in the scope.
+func (s *Scope) update(on Nodes, r rows.Row) {
 	if s.Admits(on, r) {
 		s.in = s.in.With(r)
 	} else {
@@ -69,25 +69,25 @@ func (s *Scope) Admits(on Nodes, r rows.Row) bool {
 	return s.of.Admits(r)
 }
 
-// A Ground is the part of a topology that is in a scope. All counters with this topology and scope share it.
-type Ground struct {
-	of      groundKey
+// A Coverage is the part of a topology that is in a scope. All counters with this topology and scope share it.
+type Coverage struct {
+	of      coverageKey
 	refs    int     // how many counters use it
 	Rows    []int32 // by domain: how many of its rows are in the scope
 	Domains int     // how many domains have rows in the scope
 }
 
-type groundKey struct {
+type coverageKey struct {
 	scope *Scope
 	topo  *Topology
 }
 
-func (c *Census) groundAt(s *Scope, t *Topology) *Ground {
-	key := groundKey{s, t}
-	g := c.grounds[key]
+func (c *Census) coverageAt(s *Scope, t *Topology) *Coverage {
+	key := coverageKey{s, t}
+	g := c.coverages[key]
 	if g == nil {
-		g = &Ground{of: key}
-		c.grounds[key] = g
+		g = &Coverage{of: key}
+		c.coverages[key] = g
 		if t.Domains() > 0 {
 			for r := range c.on.End() {
 				g.addRow(r, 1)
@@ -98,14 +98,14 @@ func (c *Census) groundAt(s *Scope, t *Topology) *Ground {
 	return g
 }
 
-func (c *Census) releaseGround(g *Ground) {
+func (c *Census) dropCoverage(g *Coverage) {
 	if g.refs--; g.refs == 0 {
-		delete(c.grounds, g.of)
+		delete(c.coverages, g.of)
 	}
 }
 
 // addRow adds row r to its domain (sign 1) or subtracts it (sign -1), if it is in the scope.
-func (g *Ground) addRow(r rows.Row, sign int32) {
+func (g *Coverage) addRow(r rows.Row, sign int32) {
 	d := g.of.topo.At(r)
 	if d == NoDomain || !g.of.scope.in.Has(r) {
 		return

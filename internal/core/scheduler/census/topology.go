@@ -125,7 +125,7 @@ func (t *Topology) domainOf(value int32) int32 {
 }
 
 // TopologyOf returns the topology of a label key, without adding a reference. Topologies without references are kept
-// for a while; see ReleaseTopology.
+// for a while; see DropTopology.
 func (c *Census) TopologyOf(key int32) *Topology {
 	if t := c.topologies[key]; t != nil {
 		return t
@@ -147,14 +147,14 @@ func (c *Census) TopologyOf(key int32) *Topology {
 // 25 bytes per node.
 const topologiesIdle = 8
 
-// HoldTopology adds a reference to t, and returns t.
-func (c *Census) HoldTopology(t *Topology) *Topology {
+// RefTopology adds a reference to t, and returns t.
+func (c *Census) RefTopology(t *Topology) *Topology {
 	t.refs++
 	return t
 }
 
-// ReleaseTopology drops a reference to t. A topology without domains (its label key is on no node) is deleted at once.
-func (c *Census) ReleaseTopology(t *Topology) {
+// DropTopology drops a reference to t. A topology without domains (its label key is on no node) is deleted at once.
+func (c *Census) DropTopology(t *Topology) {
 	if t.refs--; t.refs > 0 {
 		return
 	}

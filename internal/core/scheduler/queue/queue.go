@@ -54,8 +54,8 @@ const (
 	// FailedBind is for entries whose bind failed. They become ready when their back-off ends, never earlier: the API
 	// server needs the pause.
 	FailedBind
-	// Unsettled is like FailedBind, but the bind may have succeeded: its outcome is not known.
-	Unsettled
+	// BindUnknown is like FailedBind, but the bind may have succeeded: its outcome is not known.
+	BindUnknown
 	// Unschedulable entries fit on no node until something changes.
 	Unschedulable
 	// Binding is for entries that were placed, until the outcome of the bind is known, and for entries about which
@@ -77,18 +77,18 @@ type Entry struct {
 	// Attempts counts how often a placement was tried. The caller increments it.
 	Attempts int
 
-	misses int32        // failed placements in a row
-	errors int32        // failed binds in a row
-	since  unit.Instant // when it was added or last failed; of two entries with one priority, the earlier goes first
-	until  unit.Instant // the end of its back-off
-	place  int          // in the heap of its pool
+	failures     int32        // failed placements in a row
+	bindFailures int32        // failed binds in a row
+	since        unit.Instant // when it was added or last failed; of two entries with one priority, the earlier goes first
+	until        unit.Instant // the end of its back-off
+	place        int          // in the heap of its pool
 }
 
 // Pool returns the pool in which the entry is.
 func (e *Entry) Pool() Pool { return e.pool }
 
-// Missed reports whether the last placement failed.
-func (e *Entry) Missed() bool { return e.misses > 0 }
+// HasFailed reports whether the last placement failed.
+func (e *Entry) HasFailed() bool { return e.failures > 0 }
 
 func (e *Entry) entry() *Entry { return e }
 
@@ -112,7 +112,7 @@ type Queue[T Item] struct {
 // is called with each item that leaves the pool Unschedulable, before the item is in another pool.
 func New[T Item](first, longest time.Duration, woken func(T)) *Queue[T] {
 	place := func(x T) *int { return &x.entry().place }
-	inTurn := func(a, b T) int { return inTurn(a.entry(), b.entry()) }
+	inTurn := func(a, b T) int { return inOrder(a.entry(), b.entry()) }
 	dueFirst := func(a, b T) int { return dueFirst(a.entry(), b.entry()) }
 	return &Queue[T]{
 		first:   cmp.Or(first, BackoffFirst),
@@ -125,12 +125,12 @@ func New[T Item](first, longest time.Duration, woken func(T)) *Queue[T] {
 	}
 }
 
-// inTurn orders by priority, highest first, then by time, then by ID, so that the order is total.
-func inTurn(a, b *Entry) int {
+// inOrder orders by priority, highest first, then by time, then by ID, so that the order is total.
+func inOrder(a, b *Entry) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.since, b.since), strings.Compare(a.ID, b.ID))
 }
 
-func dueFirst(a, b *Entry) int { return cmp.Or(cmp.Compare(a.until, b.until), inTurn(a, b)) }
+func dueFirst(a, b *Entry) int { return cmp.Or(cmp.Compare(a.until, b.until), inOrder(a, b)) }
 
 // Find returns the item with an ID, or the zero value if there is none.
 func (q *Queue[T]) Find(id string) T { return q.items[id] }
@@ -156,13 +156,13 @@ func (q *Queue[T]) Add(now unit.Instant, x T) {
 	q.items[e.ID] = x
 }
 
-// Seen moves x to the right pool after an update about it: Gated and Priority may have changed. changed says that what
-// keeps it from being placed may have changed, too, so that it should be tried.
-func (q *Queue[T]) Seen(now unit.Instant, x T, changed bool) {
+// Updated moves x to the right pool after an update about it: Gated and Priority may have changed. changed says that
+// what keeps it from being placed may have changed, too, so that it should be tried.
+func (q *Queue[T]) Updated(now unit.Instant, x T, changed bool) {
 	switch e := x.entry(); e.pool {
-	case Active, Backoff, FailedBind, Unsettled:
+	case Active, Backoff, FailedBind, BindUnknown:
 		q.heapOf(e.pool).Set(x)
-		if e.Gated && e.pool != Unsettled {
+		if e.Gated && e.pool != BindUnknown {
 			q.move(x, Gated)
 		}
 	case Unschedulable:
@@ -189,7 +189,7 @@ func (q *Queue[T]) Seen(now unit.Instant, x T, changed bool) {
 func (q *Queue[T]) Pop(now unit.Instant) (x T, ok bool) {
 	for q.failed.Len() > 0 && q.failed.First().entry().until <= now {
 		due := q.failed.First()
-		if e := due.entry(); e.pool == Unsettled && e.Gated {
+		if e := due.entry(); e.pool == BindUnknown && e.Gated {
 			q.move(due, Gated)
 		} else {
 			q.move(due, Active)
@@ -227,18 +227,18 @@ func (q *Queue[T]) Resume(x T) { q.move(x, Active) }
 
 // Placed moves x to Binding until the outcome of its bind is known, or until extenders have answered.
 func (q *Queue[T]) Placed(x T) {
-	x.entry().misses = 0
+	x.entry().failures = 0
 	q.move(x, Binding)
 }
 
-// Hold moves x, which fit nowhere, to Binding until extenders have answered.
-func (q *Queue[T]) Hold(x T) { q.move(x, Binding) }
+// Await moves x, which fit nowhere, to Binding until extenders have answered.
+func (q *Queue[T]) Await(x T) { q.move(x, Binding) }
 
-// Miss records that x was tried and fit nowhere. x stays in no pool; the caller calls Wait or Hold.
-func (q *Queue[T]) Miss(now unit.Instant, x T) {
+// Failed records that x was tried and fit nowhere. x stays in no pool; the caller calls Wait or Hold.
+func (q *Queue[T]) Failed(now unit.Instant, x T) {
 	e := x.entry()
-	e.misses++
-	e.since, e.until = now, now.Add(q.backoffAfter(e.misses))
+	e.failures++
+	e.since, e.until = now, now.Add(q.backoffAfter(e.failures))
 }
 
 // Wait moves x to the pool Unschedulable.
@@ -247,10 +247,10 @@ func (q *Queue[T]) Wait(x T) { q.move(x, Unschedulable) }
 // BindFailed records a failed bind: x becomes ready after its back-off. lost says that the bind may have succeeded.
 func (q *Queue[T]) BindFailed(now unit.Instant, x T, lost bool) {
 	e := x.entry()
-	e.errors++
-	e.since, e.until = now, now.Add(q.backoffAfter(e.errors))
+	e.bindFailures++
+	e.since, e.until = now, now.Add(q.backoffAfter(e.bindFailures))
 	if lost {
-		q.move(x, Unsettled)
+		q.move(x, BindUnknown)
 	} else {
 		q.move(x, FailedBind)
 	}
@@ -270,8 +270,8 @@ func (q *Queue[T]) Remove(x T) {
 	delete(q.items, x.entry().ID)
 }
 
-// Wake returns when the first failed bind becomes ready; zero if there is none.
-func (q *Queue[T]) Wake() unit.Instant {
+// NextDue returns when the first failed bind becomes ready; zero if there is none.
+func (q *Queue[T]) NextDue() unit.Instant {
 	if q.failed.Len() == 0 {
 		return 0
 	}
@@ -317,7 +317,7 @@ func (q *Queue[T]) heapOf(p Pool) *heap.Heap[T] {
 		return &q.active
 	case Backoff:
 		return &q.backoff
-	case FailedBind, Unsettled:
+	case FailedBind, BindUnknown:
 		return &q.failed
 	}
 	return nil

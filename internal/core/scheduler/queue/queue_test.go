@@ -25,7 +25,7 @@ func newQueue() *Queue[*job] {
 func added(q *Queue[*job], now unit.Instant, id string, priority int32) *job {
 	x := &job{Entry: Entry{ID: id, Priority: priority}}
 	q.Add(now, x)
-	q.Seen(now, x, true)
+	q.Updated(now, x, true)
 	return x
 }
 
@@ -60,7 +60,7 @@ func TestPriorityMayChange(t *testing.T) {
 	added(q, 1, "a", 0)
 	x := added(q, 2, "b", 0)
 	x.Priority = 1
-	q.Seen(2, x, false)
+	q.Updated(2, x, false)
 	if got := popped(q, 2); got != "b a" {
 		t.Errorf("popped %s", got)
 	}
@@ -74,7 +74,7 @@ func TestBackoffDoubles(t *testing.T) {
 	for _, want := range []unit.Instant{1, 2, 4, 8, 10, 10} {
 		q.Take(x)
 		q.BindFailed(now, x, false)
-		if due := q.Wake(); due != now+want*second {
+		if due := q.NextDue(); due != now+want*second {
 			t.Errorf("due after %v, want %v", due-now, want*second)
 		}
 		if _, ok := q.Pop(now + want*second - 1); ok {
@@ -85,7 +85,7 @@ func TestBackoffDoubles(t *testing.T) {
 			t.Error("it did not come in time")
 		}
 	}
-	q.Miss(now, x)
+	q.Failed(now, x)
 	q.Wait(x)
 	q.Ready(now, x)
 	other := added(q, now-1, "b", 0)
@@ -105,17 +105,17 @@ func TestMissesEndWithAPlace(t *testing.T) {
 	x := added(q, 0, "a", 0)
 	miss := func() unit.Instant {
 		q.Take(x)
-		q.Miss(0, x)
+		q.Failed(0, x)
 		q.Wait(x)
 		return x.until
 	}
 	miss()
-	if until := miss(); until != 2*second || !x.Missed() {
+	if until := miss(); until != 2*second || !x.HasFailed() {
 		t.Errorf("after two misses until %v", until)
 	}
 	q.Take(x)
 	q.Placed(x)
-	if x.Missed() {
+	if x.HasFailed() {
 		t.Error("it was placed, and still counts as missed")
 	}
 	if until := miss(); until != second {
@@ -138,7 +138,7 @@ func TestWhereSeenPutsIt(t *testing.T) {
 		{from: Backoff, changed: true, want: Backoff},
 		{from: FailedBind, changed: true, want: FailedBind},
 		{from: FailedBind, gated: true, want: Gated},
-		{from: Unsettled, gated: true, want: Unsettled},
+		{from: BindUnknown, gated: true, want: BindUnknown},
 		{from: Unschedulable, want: Unschedulable},
 		{from: Unschedulable, changed: true, want: Active},
 		{from: Unschedulable, gated: true, want: Gated},
@@ -150,7 +150,7 @@ func TestWhereSeenPutsIt(t *testing.T) {
 		q.Add(0, x)
 		q.move(x, c.from)
 		x.Gated = c.gated
-		q.Seen(0, x, c.changed)
+		q.Updated(0, x, c.changed)
 		if x.Pool() != c.want {
 			t.Errorf("%+v: it is in %d", c, x.Pool())
 		}
@@ -167,8 +167,8 @@ func TestGatesOfUnsettled(t *testing.T) {
 	q.Take(x)
 	q.BindFailed(0, x, true)
 	x.Gated = true
-	q.Seen(0, x, true)
-	if x.Pool() != Unsettled {
+	q.Updated(0, x, true)
+	if x.Pool() != BindUnknown {
 		t.Errorf("gated while its bind may happen: it is in %d", x.Pool())
 	}
 	if _, ok := q.Pop(second); ok || x.Pool() != Gated {
@@ -232,7 +232,7 @@ func settle(rng *rand.Rand, q *Queue[*job], now unit.Instant, x *job) {
 	case 0:
 		q.Remove(x)
 	case 1, 2:
-		q.Miss(now, x)
+		q.Failed(now, x)
 		q.Wait(x)
 	case 3:
 		q.Placed(x)
@@ -240,7 +240,7 @@ func settle(rng *rand.Rand, q *Queue[*job], now unit.Instant, x *job) {
 		q.BindFailed(now, x, rng.IntN(2) == 0)
 	case 5:
 		x.Gated = true
-		q.Seen(now, x, false)
+		q.Updated(now, x, false)
 	}
 }
 
@@ -257,10 +257,10 @@ func wakeSome(rng *rand.Rand, q *Queue[*job], now unit.Instant) {
 			q.Resume(x)
 		case Gated:
 			x.Gated = false
-			q.Seen(now, x, false)
+			q.Updated(now, x, false)
 		case Active, Backoff:
 			x.Priority = int32(rng.IntN(3))
-			q.Seen(now, x, false)
+			q.Updated(now, x, false)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func plainNext(q *Queue[*job], now unit.Instant) string {
 	var ready, soon *job
 	for x := range q.All() {
 		due := x.until <= now
-		if x.pool == Active || due && (x.pool == Backoff || x.pool == FailedBind || x.pool == Unsettled && !x.Gated) {
+		if x.pool == Active || due && (x.pool == Backoff || x.pool == FailedBind || x.pool == BindUnknown && !x.Gated) {
 			if ready == nil || plainBefore(x, ready) {
 				ready = x
 			}
@@ -301,7 +301,7 @@ func plainBefore(a, b *job) bool {
 
 func checkCounts(t *testing.T, q *Queue[*job]) {
 	t.Helper()
-	names := map[Pool]string{Gated: "gated", Active: "active", Backoff: "backoff", FailedBind: "backoff", Unsettled: "backoff", Unschedulable: "unschedulable"}
+	names := map[Pool]string{Gated: "gated", Active: "active", Backoff: "backoff", FailedBind: "backoff", BindUnknown: "backoff", Unschedulable: "unschedulable"}
 	want := map[string]int{}
 	for x := range q.All() {
 		want[names[x.Pool()]]++

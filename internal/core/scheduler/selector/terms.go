@@ -72,7 +72,7 @@ func (s *Terms) enlist(i int) {
 		q := &t.Labels[j]
 		switch q.Op {
 		case In:
-			offer(mostIn(q.Values, func(v int32) int { return len(s.byLabel[LabelID{Key: q.Key, Value: v}]) }), func() {
+			offer(largest(q.Values, func(v int32) int { return len(s.byLabel[LabelID{Key: q.Key, Value: v}]) }), func() {
 				eachOnce(q.Values, func(v int32) { put(s.byLabel, LabelID{Key: q.Key, Value: v}, i) })
 			})
 		case Exists, Gt, Lt:
@@ -81,7 +81,7 @@ func (s *Terms) enlist(i int) {
 	}
 	for j := range t.Names {
 		if q := &t.Names[j]; q.Op == In {
-			offer(mostIn(q.Values, func(n string) int { return len(s.byName[n]) }), func() {
+			offer(largest(q.Values, func(n string) int { return len(s.byName[n]) }), func() {
 				eachOnce(q.Values, func(n string) { put(s.byName, n, i) })
 			})
 		}
@@ -93,7 +93,7 @@ func (s *Terms) enlist(i int) {
 	best()
 }
 
-func mostIn[T any](values []T, size func(T) int) (most int) {
+func largest[T any](values []T, size func(T) int) (most int) {
 	for _, v := range values {
 		most = max(most, size(v))
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Wants is what a pod mounts, as far as filters use it.
-type Wants struct {
+// PodMounts is what a pod mounts, as far as filters use it.
+type PodMounts struct {
 	Mounts []Mount
 	Disks  []*Disk // those in Mounts
 	// Namespace is the pod's if one of Mounts is a claim, else empty. Pod and PodName are the pod's UID and name if one
@@ -17,8 +17,8 @@ type Wants struct {
 	Namespace, Pod, PodName string
 }
 
-// WantsOf returns the Wants of a pod with these mounts.
-func WantsOf(mounts []Mount, namespace, pod, name string) (w Wants) {
+// PodMountsOf returns the Wants of a pod with these mounts.
+func PodMountsOf(mounts []Mount, namespace, pod, name string) (w PodMounts) {
 	w.Mounts = mounts
 	for i := range mounts {
 		m := &mounts[i]
@@ -35,10 +35,10 @@ func WantsOf(mounts []Mount, namespace, pod, name string) (w Wants) {
 	return w
 }
 
-func (w *Wants) key(m *Mount) ClaimKey { return ClaimKey{Namespace: w.Namespace, Name: m.Claim} }
+func (w *PodMounts) key(m *Mount) ClaimKey { return ClaimKey{Namespace: w.Namespace, Name: m.Claim} }
 
 // EachClaim calls see for the claim of each mount that has one.
-func (w *Wants) EachClaim(see func(ClaimKey)) {
+func (w *PodMounts) EachClaim(see func(ClaimKey)) {
 	for i := range w.Mounts {
 		if m := &w.Mounts[i]; m.Claim != "" {
 			see(w.key(m))
@@ -46,18 +46,19 @@ func (w *Wants) EachClaim(see func(ClaimKey)) {
 	}
 }
 
-// An Ask is what the mounts of a pod need, given the claims and volumes as they are now. Filters about volumes read it.
-type Ask struct {
+// An Needs is what the mounts of a pod need, given the claims and volumes as they are now. Filters about volumes read
+// it.
+type Needs struct {
 	inputs []any // the facts from which it was computed, as pointers and versions
 
 	Claims []*ClaimState
 	class  []*KnownClass // of each claim; nil if it is not known
 
 	// These say why no node can take the pod, in upstream's words, one per filter; empty: no objection.
-	Unknown string // VolumeRestrictions: a claim that it looks up does not exist
-	Useless string // VolumeBinding: a claim cannot be used in its present state
+	MissingClaim  string // VolumeRestrictions: a claim that it looks up does not exist
+	UnusableClaim string // VolumeBinding: a claim cannot be used in its present state
 	// VolumeZone: a claim has no volume whose zone could be read, and the scheduler will not choose one
-	Astray string
+	UnknownZone string
 
 	Once     []*ClaimState // claims that one pod at a time may use (ReadWriteOncePod)
 	Attached []Attached    // what the pod attaches to a node, without duplicates
@@ -86,7 +87,7 @@ type Provision struct {
 }
 
 // Inputs appends every fact on which an Ask for w depends.
-func (s *Store) Inputs(w *Wants, inputs []any) []any {
+func (s *Store) Inputs(w *PodMounts, inputs []any) []any {
 	for i := range w.Mounts {
 		if w.Mounts[i].Claim == "" {
 			continue
@@ -106,12 +107,12 @@ func (s *Store) Inputs(w *Wants, inputs []any) []any {
 	return inputs
 }
 
-// RestsOn reports whether a was computed from these facts.
-func (a *Ask) RestsOn(inputs []any) bool { return a != nil && slices.Equal(inputs, a.inputs) }
+// BasedOn reports whether a was computed from these facts.
+func (a *Needs) BasedOn(inputs []any) bool { return a != nil && slices.Equal(inputs, a.inputs) }
 
-// Ask computes the Ask of w. inputs are the facts from Inputs; Ask keeps a copy.
-func (s *Store) Ask(w *Wants, inputs []any) *Ask {
-	a := &Ask{inputs: slices.Clone(inputs)}
+// NeedsOf computes the Ask of w. inputs are the facts from Inputs; Ask keeps a copy.
+func (s *Store) NeedsOf(w *PodMounts, inputs []any) *Needs {
+	a := &Needs{inputs: slices.Clone(inputs)}
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
 		if m.Claim == "" {
@@ -120,7 +121,7 @@ func (s *Store) Ask(w *Wants, inputs []any) *Ask {
 		}
 		claim := s.claims[w.key(m)]
 		if claim == nil || claim.Seen == nil {
-			a.isMissing(m)
+			a.setMissing(m)
 			continue
 		}
 		if slices.Contains(a.Claims, claim) {
@@ -136,59 +137,60 @@ func (s *Store) Ask(w *Wants, inputs []any) *Ask {
 		if seen.OncePod && !m.Own && !slices.Contains(a.Once, claim) {
 			a.Once = append(a.Once, claim)
 		}
-		a.sort(s, w, m, seen, class)
+		a.classify(s, w, m, seen, class)
 		if !m.Own {
-			a.locate(s, seen, class)
+			a.addZones(s, seen, class)
 		}
 	}
 	if a.immediate {
-		a.findUseless("pod has unbound immediate PersistentVolumeClaims")
+		a.setUnusable("pod has unbound immediate PersistentVolumeClaims")
 	}
 	slices.SortStableFunc(a.Open, func(x, y Provision) int { return cmp.Compare(x.Claim.Size, y.Claim.Size) })
 	return a
 }
 
-func (a *Ask) attach(x Attached) {
+func (a *Needs) attach(x Attached) {
 	if x.Driver != "" && x.Handle != "" && !slices.Contains(a.Attached, x) {
 		a.Attached = append(a.Attached, x)
 	}
 }
 
-func (a *Ask) isMissing(m *Mount) {
+func (a *Needs) setMissing(m *Mount) {
 	absent := `persistentvolumeclaim "` + m.Claim + `" not found`
 	if m.Own {
-		a.findUseless(`waiting for ephemeral volume controller to create the persistentvolumeclaim "` + m.Claim + `"`)
+		a.setUnusable(`waiting for ephemeral volume controller to create the persistentvolumeclaim "` + m.Claim + `"`)
 		return
 	}
-	if a.Unknown == "" {
-		a.Unknown = absent
+	if a.MissingClaim == "" {
+		a.MissingClaim = absent
 	}
-	a.findUseless(absent)
-	a.findAstray(absent)
+	a.setUnusable(absent)
+	a.setUnknownZone(absent)
 }
 
-// findUseless and findAstray keep only the first reason.
-func (a *Ask) findUseless(why string) {
-	if a.Useless == "" {
-		a.Useless = why
-	}
-}
-
-func (a *Ask) findAstray(why string) {
-	if a.Astray == "" {
-		a.Astray = why
+// setUnusable and setUnknownZone keep only the first reason.
+func (a *Needs) setUnusable(why string) {
+	if a.UnusableClaim == "" {
+		a.UnusableClaim = why
 	}
 }
 
-// sort classifies a claim for VolumeBinding: bound, to be bound when the pod is placed, or a reason why the pod waits.
-func (a *Ask) sort(s *Store, w *Wants, m *Mount, seen *Claim, class *KnownClass) {
+func (a *Needs) setUnknownZone(why string) {
+	if a.UnknownZone == "" {
+		a.UnknownZone = why
+	}
+}
+
+// classify classifies a claim for VolumeBinding: bound, to be bound when the pod is placed, or a reason why the pod
+// waits.
+func (a *Needs) classify(s *Store, w *PodMounts, m *Mount, seen *Claim, class *KnownClass) {
 	switch {
 	case seen.Lost:
-		a.findUseless(`persistentvolumeclaim "` + seen.Name + `" bound to non-existent persistentvolume "` + seen.Volume + `"`)
+		a.setUnusable(`persistentvolumeclaim "` + seen.Name + `" bound to non-existent persistentvolume "` + seen.Volume + `"`)
 	case seen.Deleting:
-		a.findUseless(`persistentvolumeclaim "` + seen.Name + `" is being deleted`)
+		a.setUnusable(`persistentvolumeclaim "` + seen.Name + `" is being deleted`)
 	case m.Own && seen.Controller != w.Pod:
-		a.findUseless("PVC " + seen.Namespace + "/" + seen.Name + " was not created for pod " + seen.Namespace + "/" + w.PodName + " (pod is not owner)")
+		a.setUnusable("PVC " + seen.Namespace + "/" + seen.Name + " was not created for pod " + seen.Namespace + "/" + w.PodName + " (pod is not owner)")
 	case seen.Volume != "" && seen.Bound:
 		v := s.volumes[seen.Volume]
 		a.Bound = append(a.Bound, BoundVolume{Name: seen.Volume, Volume: v})
@@ -212,25 +214,25 @@ func (s *Store) provisionOf(claim *Claim, class *KnownClass) Provision {
 	return p
 }
 
-// locate finds what VolumeZone compares: the zones in the labels of the volume.
-func (a *Ask) locate(s *Store, seen *Claim, class *KnownClass) {
+// addZones finds what VolumeZone compares: the zones in the labels of the volume.
+func (a *Needs) addZones(s *Store, seen *Claim, class *KnownClass) {
 	if seen.Volume != "" {
 		if v := s.volumes[seen.Volume]; v != nil {
 			a.Zones = append(a.Zones, v.zones...)
 		} else {
-			a.findAstray(`persistentvolume "` + seen.Volume + `" not found`)
+			a.setUnknownZone(`persistentvolume "` + seen.Volume + `" not found`)
 		}
 		return
 	}
 	switch {
 	case seen.Class == "":
-		a.findAstray("PersistentVolumeClaim had no pv name and storageClass name")
+		a.setUnknownZone("PersistentVolumeClaim had no pv name and storageClass name")
 	case class == nil:
-		a.findAstray(`storageclass.storage.k8s.io "` + seen.Class + `" not found`)
+		a.setUnknownZone(`storageclass.storage.k8s.io "` + seen.Class + `" not found`)
 	case class.Unset:
-		a.findAstray(`VolumeBindingMode not set for StorageClass "` + seen.Class + `"`)
+		a.setUnknownZone(`VolumeBindingMode not set for StorageClass "` + seen.Class + `"`)
 	case !class.Waits:
-		a.findAstray("PersistentVolume had no name")
+		a.setUnknownZone("PersistentVolume had no name")
 	}
 }
 
@@ -238,20 +240,20 @@ func (a *Ask) locate(s *Store, seen *Claim, class *KnownClass) {
 // names disks itself. As upstream: a claim that several pods use counts as used by one, so that the eviction of any of
 // them frees it; and pods that are added or removed for a trial are counted only if the claim has other users, or if
 // disks is true.
-func (a *Ask) Taken(disks bool) bool {
+func (a *Needs) Taken(disks bool) bool {
 	if a == nil || len(a.Once) == 0 {
 		return false
 	}
 	used, lifted := int32(0), int32(0)
 	for _, claim := range a.Once {
 		used += min(claim.Users, 1)
-		lifted += claim.Lifted
+		lifted += claim.InTrial
 	}
 	return used+lifted > 0 && (used > 0 || disks)
 }
 
 // MayGet reports whether an unbound claim of the pod could be bound to v.
-func (a *Ask) MayGet(v *KnownVolume) bool {
+func (a *Needs) MayGet(v *KnownVolume) bool {
 	for i, claim := range a.Claims {
 		k := claim.Seen
 		if k != nil && k.Volume == "" && a.class[i] != nil && a.class[i].Name == v.Class && v.suits(k) && v.offers(k) {
@@ -262,7 +264,7 @@ func (a *Ask) MayGet(v *KnownVolume) bool {
 }
 
 // EachString calls see for the number of every string that a uses; see selector.Interner.
-func (a *Ask) EachString(see func(...int32)) {
+func (a *Needs) EachString(see func(...int32)) {
 	eachZoneString(a.Zones, see)
 	for _, b := range a.Bound {
 		b.Volume.eachString(see)
@@ -312,7 +314,7 @@ func (s *Store) compileZones(labels []selector.Label) (out []ZoneLabel) {
 
 // InZones reports whether a node with these labels is in a zone and a region of each bound volume, by the volume's
 // labels. A node without any of these labels satisfies all.
-func (s *Store) InZones(a *Ask, labels []selector.LabelID) bool {
+func (s *Store) InZones(a *Needs, labels []selector.LabelID) bool {
 	placed := false
 	for _, key := range s.zoneKeys {
 		_, has := selector.NumberOf(labels, key)

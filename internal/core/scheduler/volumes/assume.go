@@ -12,11 +12,11 @@ func (s *Store) Assume(p *Plan) {
 		}
 		after := *v
 		after.Claimed = true
-		after.ClaimSpace = b.ClaimSpace
+		after.ClaimNamespace = b.ClaimNamespace
 		after.ClaimName = b.ClaimName
 		after.ClaimUID = b.ClaimUID
 		s.setVolume(b.Volume, &after)
-		s.trueVolumes[b.Volume] = v
+		s.apiVolumes[b.Volume] = v
 	}
 	for i := range p.Provision {
 		q := &p.Provision[i]
@@ -27,23 +27,23 @@ func (s *Store) Assume(p *Plan) {
 		before, after := k.Seen, *k.Seen
 		after.Selected, after.Node = true, q.Node
 		s.setClaim(k.Key, &after)
-		s.trueClaims[k.Key] = before
+		s.apiClaims[k.Key] = before
 	}
 }
 
 // Revert undoes what is still assumed of a plan: the facts are those of the API again. It returns what it reverted.
 func (s *Store) Revert(p *Plan) (volumes []*KnownVolume, claims []ClaimKey) {
 	for i := range p.Bind {
-		if v := s.trueVolumes[p.Bind[i].Volume]; v != nil && v.Version == p.Bind[i].Version {
-			delete(s.trueVolumes, v.Name)
+		if v := s.apiVolumes[p.Bind[i].Volume]; v != nil && v.Version == p.Bind[i].Version {
+			delete(s.apiVolumes, v.Name)
 			s.setVolume(v.Name, v)
 			volumes = append(volumes, v)
 		}
 	}
 	for i := range p.Provision {
 		key := p.Provision[i].key()
-		if k := s.trueClaims[key]; k != nil && k.Version == p.Provision[i].Version {
-			delete(s.trueClaims, key)
+		if k := s.apiClaims[key]; k != nil && k.Version == p.Provision[i].Version {
+			delete(s.apiClaims, key)
 			s.setClaim(key, k)
 			claims = append(claims, key)
 		}
@@ -51,21 +51,21 @@ func (s *Store) Revert(p *Plan) (volumes []*KnownVolume, claims []ClaimKey) {
 	return volumes, claims
 }
 
-func (b *Bind) key() ClaimKey { return ClaimKey{Namespace: b.ClaimSpace, Name: b.ClaimName} }
+func (b *Bind) key() ClaimKey { return ClaimKey{Namespace: b.ClaimNamespace, Name: b.ClaimName} }
 
 func (q *ProvisionFor) key() ClaimKey { return ClaimKey{Namespace: q.Namespace, Name: q.Name} }
 
-// TrueVolume returns a volume as the API has it, without assumptions; nil: there is none.
-func (s *Store) TrueVolume(name string) *KnownVolume {
-	if v := s.trueVolumes[name]; v != nil {
+// APIVolume returns a volume as the API has it, without assumptions; nil: there is none.
+func (s *Store) APIVolume(name string) *KnownVolume {
+	if v := s.apiVolumes[name]; v != nil {
 		return v
 	}
 	return s.volumes[name]
 }
 
-// TrueClaim returns a claim as the API has it, without assumptions; nil: there is none.
-func (s *Store) TrueClaim(key ClaimKey) *Claim {
-	if k := s.trueClaims[key]; k != nil {
+// APIClaim returns a claim as the API has it, without assumptions; nil: there is none.
+func (s *Store) APIClaim(key ClaimKey) *Claim {
+	if k := s.apiClaims[key]; k != nil {
 		return k
 	}
 	if k := s.claims[key]; k != nil {
@@ -91,16 +91,16 @@ func (s *Store) Check(p *Plan, at Place) (done bool, why string) {
 }
 
 func (s *Store) checkBind(b *Bind, at Place) (done bool, why string) {
-	v, claim := s.TrueVolume(b.Volume), s.TrueClaim(b.key())
+	v, claim := s.APIVolume(b.Volume), s.APIClaim(b.key())
 	switch {
 	case v == nil:
 		return false, fmt.Sprintf("failed to check binding: persistentvolume %q not found", b.Volume)
 	case claim == nil:
-		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found", b.ClaimSpace+"/"+b.ClaimName)
+		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found", b.ClaimNamespace+"/"+b.ClaimName)
 	case !b.Done && v.Version == b.Version:
 		return false, "" // the watch has not brought our write yet
 	case !s.Reaches(v, at):
-		return false, notFrom(v, at)
+		return false, noAccess(v, at)
 	case v.ClaimUID == "":
 		return false, fmt.Sprintf("ClaimRef got reset for pv %q", v.Name)
 	}
@@ -108,7 +108,7 @@ func (s *Store) checkBind(b *Bind, at Place) (done bool, why string) {
 }
 
 func (s *Store) checkProvision(q *ProvisionFor, at Place) (done bool, why string) {
-	claim := s.TrueClaim(q.key())
+	claim := s.APIClaim(q.key())
 	switch {
 	case claim == nil:
 		return false, fmt.Sprintf("failed to check provisioning pvc: persistentvolumeclaim %q not found", q.Namespace+"/"+q.Name)
@@ -119,16 +119,16 @@ func (s *Store) checkProvision(q *ProvisionFor, at Place) (done bool, why string
 	case claim.Volume == "":
 		return false, ""
 	}
-	v := s.TrueVolume(claim.Volume)
+	v := s.APIVolume(claim.Volume)
 	switch {
 	case v == nil:
 		return false, "" // the event of the volume comes later
 	case !s.Reaches(v, at):
-		return false, notFrom(v, at)
+		return false, noAccess(v, at)
 	}
 	return claim.Bound, ""
 }
 
-func notFrom(v *KnownVolume, at Place) string {
+func noAccess(v *KnownVolume, at Place) string {
 	return fmt.Sprintf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, at.Name)
 }

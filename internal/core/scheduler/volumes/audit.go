@@ -8,8 +8,8 @@ import (
 
 // CountedPod is a pod on a row.
 type CountedPod struct {
-	Wants *Wants
-	Row   rows.Row
+	Mounts *PodMounts
+	Row    rows.Row
 }
 
 // Audit compares the counts with a fresh count over the given pods and all volumes, and the assumed facts with the
@@ -18,21 +18,21 @@ func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
 	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	users, on := map[ClaimKey]int32{}, map[ClaimKey]map[rows.Row]int32{}
 	for _, p := range pods {
-		p.Wants.EachClaim(func(key ClaimKey) {
+		p.Mounts.EachClaim(func(key ClaimKey) {
 			if on[key] == nil {
 				on[key] = map[rows.Row]int32{}
 			}
 			on[key][p.Row]++
 		})
-		for i := range p.Wants.Mounts {
-			if m := &p.Wants.Mounts[i]; m.Claim != "" && !m.Own {
-				users[p.Wants.key(m)]++
+		for i := range p.Mounts.Mounts {
+			if m := &p.Mounts.Mounts[i]; m.Claim != "" && !m.Own {
+				users[p.Mounts.key(m)]++
 			}
 		}
 	}
 	for key, k := range s.claims {
-		if k.Users != users[key] || k.Lifted != 0 {
-			differs("claim %v has %d users and %d lifted ones, want %d", key, k.Users, k.Lifted, users[key])
+		if k.Users != users[key] || k.InTrial != 0 {
+			differs("claim %v has %d users and %d lifted ones, want %d", key, k.Users, k.InTrial, users[key])
 		}
 		for r, n := range k.on {
 			if n != on[key][r] {
@@ -64,12 +64,12 @@ func (s *Store) auditAssumed(plans []*Plan) (wrong []string) {
 			asked[p.Provision[i].key()] = true
 		}
 	}
-	for name := range s.trueVolumes {
+	for name := range s.apiVolumes {
 		if !asked[name] {
 			wrong = append(wrong, fmt.Sprintf("volume %s is assumed for nobody", name))
 		}
 	}
-	for key := range s.trueClaims {
+	for key := range s.apiClaims {
 		if !asked[key] {
 			wrong = append(wrong, fmt.Sprintf("claim %v is assumed for nobody", key))
 		}
@@ -80,7 +80,7 @@ func (s *Store) auditAssumed(plans []*Plan) (wrong []string) {
 // size returns how many volumes a stock has.
 func (p *Stock) size() int {
 	different := map[*KnownVolume]bool{}
-	for _, list := range p.kept {
+	for _, list := range p.reserved {
 		for _, v := range list {
 			different[v] = true
 		}
@@ -106,9 +106,9 @@ func (s *Store) free(class string) (n int) {
 	return n
 }
 
-// TellAll writes all facts to another store, assumed ones as if they were true. rowOf returns the row of a node in the
+// CopyTo writes all facts to another store, assumed ones as if they were true. rowOf returns the row of a node in the
 // other store. It is for tests.
-func (s *Store) TellAll(to *Store, rowOf func(rows.Row) rows.Row) {
+func (s *Store) CopyTo(to *Store, rowOf func(rows.Row) rows.Row) {
 	for name, k := range s.classes {
 		to.SetClass(name, &k.StorageClass)
 	}
@@ -152,5 +152,5 @@ func (s *Store) Sizes() string {
 		}
 	}
 	return fmt.Sprint(len(s.claims), len(s.volumes), len(s.stocks), len(s.classes), len(s.drivers), len(s.opted), len(s.capacities), len(s.capacityVersion),
-		len(s.boundTo), len(s.attachments), len(s.attaching), len(s.trueClaims), len(s.trueVolumes), onRows)
+		len(s.boundTo), len(s.attachments), len(s.attaching), len(s.apiClaims), len(s.apiVolumes), onRows)
 }

@@ -27,11 +27,11 @@ func (p *Place) LacksAny(needs []string) bool {
 type Conflict int32
 
 const (
-	outOfReach Conflict = 1 << iota // a bound volume is not accessible from the node
-	noMatch                         // no volume for an unbound claim
+	notAccessible Conflict = 1 << iota // a bound volume is not accessible from the node
+	noMatch                            // no volume for an unbound claim
 	// no published capacity is large enough
 	noSpace
-	notThere   // a bound volume does not exist
+	missing    // a bound volume does not exist
 	notMounted // the node's agent cannot mount what would be provisioned
 )
 
@@ -62,8 +62,8 @@ type Plan struct {
 // Bind reserves a volume for a claim. Version is the volume's version for which this was decided: the write must fail
 // on any other version.
 type Bind struct {
-	Volume, Version                 string
-	ClaimSpace, ClaimName, ClaimUID string
+	Volume, Version                     string
+	ClaimNamespace, ClaimName, ClaimUID string
 	// the scheduler made the binding, and must mark it (pv.kubernetes.io/bound-by-controller)
 	ByController bool
 	Done         bool // the volume names the claim already: nothing must be written
@@ -81,15 +81,15 @@ func (p *Plan) bind(v *KnownVolume, claim *Claim) {
 	if p == nil {
 		return
 	}
-	ours := v.Claimed && v.ClaimSpace == claim.Namespace && v.ClaimName == claim.Name
+	ours := v.Claimed && v.ClaimNamespace == claim.Namespace && v.ClaimName == claim.Name
 	p.Bind = append(p.Bind, Bind{
-		Volume:       v.Name,
-		Version:      v.Version,
-		ClaimSpace:   claim.Namespace,
-		ClaimName:    claim.Name,
-		ClaimUID:     claim.UID,
-		ByController: !ours,
-		Done:         ours && v.ClaimUID == claim.UID,
+		Volume:         v.Name,
+		Version:        v.Version,
+		ClaimNamespace: claim.Namespace,
+		ClaimName:      claim.Name,
+		ClaimUID:       claim.UID,
+		ByController:   !ours,
+		Done:           ours && v.ClaimUID == claim.UID,
 	})
 }
 
@@ -115,14 +115,14 @@ func (p *Plan) provision(claim *Claim, node string) {
 //     node and, if the driver publishes capacities, one for the node must be large enough.
 //   - A claim for which a node was selected already is provisioned for that node only.
 //   - A volume that the node's agent cannot mount is not chosen.
-func (s *Store) Bind(a *Ask, at Place, plan *Plan) (conflict Conflict) {
+func (s *Store) Bind(a *Needs, at Place, plan *Plan) (conflict Conflict) {
 	for _, b := range a.Bound {
 		if b.Volume == nil {
-			conflict |= notThere
+			conflict |= missing
 			break
 		}
 		if !s.Reaches(b.Volume, at) {
-			conflict |= outOfReach
+			conflict |= notAccessible
 			break
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Store) allows(t *Reach, from Place) bool {
 // one. It skips the volumes that other claims of the pod have chosen.
 func (s *Store) match(p *Provision, at Place, chosen []*KnownVolume) *KnownVolume {
 	claim := p.Claim
-	for _, v := range p.Stock.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}] {
+	for _, v := range p.Stock.reserved[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}] {
 		if (v.ClaimUID == "" || v.ClaimUID == claim.UID) && !v.Deleting && v.suits(claim) && !slices.Contains(chosen, v) {
 			if !s.allows(&v.From, at) || at.LacksAny(v.NeedsOfAgent) {
 				return nil

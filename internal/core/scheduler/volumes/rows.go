@@ -44,9 +44,9 @@ func (s *Store) at(r rows.Row) *OnRow {
 	return s.rows[r]
 }
 
-// Tidy drops the record of row r if it is empty. It is called when a pod has left, not when a pod is removed for a
-// trial only.
-func (s *Store) Tidy(r rows.Row) {
+// DropIfEmpty drops the record of row r if it is empty. It is called when a pod has left, not when a pod is removed for
+// a trial only.
+func (s *Store) DropIfEmpty(r rows.Row) {
 	if x := s.rows[r]; x != nil && x.node == nil && len(x.Disks)+len(x.attached)+len(x.drivers)+len(x.attachments) == 0 {
 		s.rows[r] = nil
 	}
@@ -71,7 +71,7 @@ func (x *OnRow) attach(a Attached, sign int32) {
 }
 
 // Mount adds (sign 1) or subtracts (sign -1) what the volumes of one pod use on row r.
-func (s *Store) Mount(r rows.Row, w *Wants, sign int32) {
+func (s *Store) Mount(r rows.Row, w *PodMounts, sign int32) {
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
 		x := s.at(r)
@@ -84,7 +84,7 @@ func (s *Store) Mount(r rows.Row, w *Wants, sign int32) {
 			if was == 0 || claim.on[r] == 0 {
 				x.attach(claim.attached, sign)
 			}
-			s.drop(claim)
+			s.dropIfUnused(claim)
 		}
 		if m.Disk != nil && sign > 0 {
 			x.Disks = append(x.Disks, m.Disk)
@@ -108,7 +108,7 @@ func removeOne(disks []*Disk, d *Disk) []*Disk {
 
 // Use adds (sign 1) or subtracts (sign -1) a pod as a user of its claims. lifted says that the pod is removed or added
 // for a trial only.
-func (s *Store) Use(w *Wants, sign int32, lifted bool) {
+func (s *Store) Use(w *PodMounts, sign int32, lifted bool) {
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
 		if m.Claim == "" || m.Own {
@@ -116,11 +116,11 @@ func (s *Store) Use(w *Wants, sign int32, lifted bool) {
 		}
 		claim := s.claimAt(w.key(m))
 		if lifted {
-			claim.Lifted += sign
+			claim.InTrial += sign
 		} else {
 			claim.Users += sign
 		}
-		s.drop(claim)
+		s.dropIfUnused(claim)
 	}
 }
 
@@ -134,7 +134,7 @@ func (s *Store) reattach(k *ClaimState) {
 		x := s.at(r)
 		x.attach(k.attached, -1)
 		x.attach(now, 1)
-		s.turned(r)
+		s.changed(r)
 	}
 	k.attached = now
 }
@@ -159,8 +159,8 @@ func (s *Store) attachedBy(k *ClaimState) Attached {
 func (s *Store) SetNodeStorage(r rows.Row, to *NodeStorage) {
 	s.version++
 	s.at(r).node = to
-	s.Tidy(r)
-	s.turned(r)
+	s.DropIfEmpty(r)
+	s.changed(r)
 }
 
 // Attachment returns the last state of the attachment with this name.
@@ -189,8 +189,8 @@ func (s *Store) Detach(name string) rows.Row {
 	if delete(s.attaching[old.Volume], name); len(s.attaching[old.Volume]) == 0 {
 		delete(s.attaching, old.Volume)
 	}
-	s.Tidy(old.row)
-	s.turned(old.row)
+	s.DropIfEmpty(old.row)
+	s.changed(old.row)
 	return old.row
 }
 

@@ -11,7 +11,7 @@ import (
 // hosts only, and all others. Each list is sorted, the smallest first.
 type Stock struct {
 	version  uint64                      // the store's version at the last change; 0: it never had a volume
-	kept     map[ClaimKey][]*KnownVolume // reserved for a claim
+	reserved map[ClaimKey][]*KnownVolume // reserved for a claim
 	byHost   map[int32][]*KnownVolume    // by the number of the value of kubernetes.io/hostname
 	anywhere []*KnownVolume
 }
@@ -29,7 +29,7 @@ func (s *Store) stockOf(class string) *Stock {
 func (s *Store) stockFor(class string) *Stock {
 	p := s.stocks[class]
 	if p == nil {
-		p = &Stock{kept: map[ClaimKey][]*KnownVolume{}, byHost: map[int32][]*KnownVolume{}}
+		p = &Stock{reserved: map[ClaimKey][]*KnownVolume{}, byHost: map[int32][]*KnownVolume{}}
 		s.stocks[class] = p
 	}
 	return p
@@ -37,7 +37,7 @@ func (s *Store) stockFor(class string) *Stock {
 
 // AnywhereFor reports whether a claim may get a volume that is not limited to some hosts.
 func (p *Stock) AnywhereFor(claim *Claim) bool {
-	return len(p.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}])+len(p.anywhere) > 0
+	return len(p.reserved[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}])+len(p.anywhere) > 0
 }
 
 // EachHost calls see for each value of kubernetes.io/hostname to which some volume is limited.
@@ -51,7 +51,7 @@ func smallestFirst(a, b *KnownVolume) int {
 	return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Name, b.Name))
 }
 
-func (p *Stock) empty() bool { return len(p.kept)+len(p.byHost)+len(p.anywhere) == 0 }
+func (p *Stock) empty() bool { return len(p.reserved)+len(p.byHost)+len(p.anywhere) == 0 }
 
 // add adds v if a claim may get it, and reports whether the stock is empty.
 func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
@@ -62,8 +62,8 @@ func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
 	}
 	switch {
 	case v.Claimed:
-		key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}
-		p.kept[key] = insert(p.kept[key])
+		key := ClaimKey{Namespace: v.ClaimNamespace, Name: v.ClaimName}
+		p.reserved[key] = insert(p.reserved[key])
 	case !v.Available || v.Deleting:
 	case v.From.Hosts != nil:
 		for _, h := range v.From.Hosts {
@@ -78,8 +78,8 @@ func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
 // remove removes v, and reports whether the stock is empty.
 func (p *Stock) remove(v *KnownVolume, version uint64) (empty bool) {
 	p.version = version
-	key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}
-	takeOut(p.kept, key, v)
+	key := ClaimKey{Namespace: v.ClaimNamespace, Name: v.ClaimName}
+	takeOut(p.reserved, key, v)
 	for _, h := range v.From.Hosts {
 		takeOut(p.byHost, h, v)
 	}

@@ -31,7 +31,7 @@ import (
 type Store struct {
 	version uint64 // grows with each change of a fact
 	in      *selector.Interner
-	turned  func(rows.Row) // called when other volumes count on a row; see NewStore
+	changed func(rows.Row) // called when other volumes count on a row; see NewStore
 	hostKey int32          // the label kubernetes.io/hostname
 	// zoneKeys are the label keys that VolumeZone reads.
 	zoneKeys []int32
@@ -49,8 +49,8 @@ type Store struct {
 	attachments     map[string]attachment                  // by name
 	attaching       map[string]map[string]bool             // by volume: names of attachments
 	// The facts as the API has them, where something else is assumed.
-	trueClaims  map[ClaimKey]*Claim
-	trueVolumes map[string]*KnownVolume
+	apiClaims  map[ClaimKey]*Claim
+	apiVolumes map[string]*KnownVolume
 
 	rows rows.Column[*OnRow]
 }
@@ -64,9 +64,9 @@ type ClaimState struct {
 	Seen *Claim // nil: the claim does not exist
 	// Users counts the uses by pods on rows, except those by generic ephemeral volumes. Lifted counts the changes by
 	// pods that are removed or added for a trial.
-	Users, Lifted int32
-	on            map[rows.Row]int32 // uses of all kinds, by row
-	attached      Attached           // what counts toward limits where the claim is used
+	Users, InTrial int32
+	on             map[rows.Row]int32 // uses of all kinds, by row
+	attached       Attached           // what counts toward limits where the claim is used
 }
 
 // KnownVolume is a compiled Volume.
@@ -110,7 +110,7 @@ func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
 	s := &Store{
 		in:              in,
 		hostKey:         in.ID("kubernetes.io/hostname"),
-		turned:          turned,
+		changed:         turned,
 		claims:          map[ClaimKey]*ClaimState{},
 		volumes:         map[string]*KnownVolume{},
 		stocks:          map[string]*Stock{},
@@ -122,8 +122,8 @@ func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
 		boundTo:         map[string]map[*ClaimState]bool{},
 		attachments:     map[string]attachment{},
 		attaching:       map[string]map[string]bool{},
-		trueClaims:      map[ClaimKey]*Claim{},
-		trueVolumes:     map[string]*KnownVolume{},
+		apiClaims:       map[ClaimKey]*Claim{},
+		apiVolumes:      map[string]*KnownVolume{},
 	}
 	for _, key := range zoneKeys {
 		s.zoneKeys = append(s.zoneKeys, in.ID(key[0]))
@@ -154,8 +154,8 @@ func (s *Store) ClaimsOf(volume string, see func(*ClaimState)) {
 // Capacities returns the capacities of a class.
 func (s *Store) Capacities(class string) map[ClaimKey]*KnownCapacity { return s.capacities[class] }
 
-// Measures reports whether a driver publishes capacities that must be checked.
-func (s *Store) Measures(driver string) bool { return s.opted[driver] }
+// PublishesCapacity reports whether a driver publishes capacities that must be checked.
+func (s *Store) PublishesCapacity(driver string) bool { return s.opted[driver] }
 
 // claimAt returns the state of a claim, and creates it if necessary.
 func (s *Store) claimAt(key ClaimKey) *ClaimState {
@@ -167,9 +167,9 @@ func (s *Store) claimAt(key ClaimKey) *ClaimState {
 	return k
 }
 
-// drop drops a claim that neither exists nor is used.
-func (s *Store) drop(k *ClaimState) {
-	if k.Seen == nil && k.Users == 0 && k.Lifted == 0 && len(k.on) == 0 {
+// dropIfUnused drops a claim that neither exists nor is used.
+func (s *Store) dropIfUnused(k *ClaimState) {
+	if k.Seen == nil && k.Users == 0 && k.InTrial == 0 && len(k.on) == 0 {
 		delete(s.claims, k.Key)
 	}
 }
@@ -178,11 +178,11 @@ func (s *Store) drop(k *ClaimState) {
 // version was recorded before.
 func (s *Store) ClaimSeen(claim *Claim) (changed bool) {
 	key := ClaimKey{Namespace: claim.Namespace, Name: claim.Name}
-	if t := s.trueClaims[key]; t != nil {
+	if t := s.apiClaims[key]; t != nil {
 		if t.Version == claim.Version {
 			return false
 		}
-		delete(s.trueClaims, key)
+		delete(s.apiClaims, key)
 	}
 	s.setClaim(key, claim)
 	return true
@@ -190,7 +190,7 @@ func (s *Store) ClaimSeen(claim *Claim) (changed bool) {
 
 // ClaimGone records that a claim was deleted.
 func (s *Store) ClaimGone(key ClaimKey) {
-	delete(s.trueClaims, key)
+	delete(s.apiClaims, key)
 	s.setClaim(key, nil)
 }
 
@@ -212,17 +212,17 @@ func (s *Store) setClaim(key ClaimKey, to *Claim) {
 		s.boundTo[to.Volume][k] = true
 	}
 	s.reattach(k)
-	s.drop(k)
+	s.dropIfUnused(k)
 }
 
 // VolumeSeen records a volume as the API has it. This ends an assumed change of the volume. It returns nil if this
 // version was recorded before.
 func (s *Store) VolumeSeen(of Volume) *KnownVolume {
-	if t := s.trueVolumes[of.Name]; t != nil {
+	if t := s.apiVolumes[of.Name]; t != nil {
 		if t.Version == of.Version {
 			return nil
 		}
-		delete(s.trueVolumes, of.Name)
+		delete(s.apiVolumes, of.Name)
 	}
 	v := &KnownVolume{
 		Volume:    of,
@@ -236,7 +236,7 @@ func (s *Store) VolumeSeen(of Volume) *KnownVolume {
 
 // VolumeGone records that a volume was deleted.
 func (s *Store) VolumeGone(name string) {
-	delete(s.trueVolumes, name)
+	delete(s.apiVolumes, name)
 	s.setVolume(name, nil)
 }
 
@@ -259,7 +259,7 @@ func (s *Store) setVolume(name string, to *KnownVolume) {
 		s.reattach(k)
 	}
 	for name := range s.attaching[name] {
-		s.turned(s.attachments[name].row)
+		s.changed(s.attachments[name].row)
 	}
 }
 
@@ -370,7 +370,7 @@ func (s *Store) CapacityClass(key ClaimKey) (class string, known bool) {
 func (s *Store) EachString(see func(...int32)) {
 	see(s.hostKey)
 	see(s.zoneKeys...)
-	for _, list := range [...]map[string]*KnownVolume{s.volumes, s.trueVolumes} {
+	for _, list := range [...]map[string]*KnownVolume{s.volumes, s.apiVolumes} {
 		for _, v := range list {
 			v.eachString(see)
 		}

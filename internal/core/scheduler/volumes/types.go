@@ -61,12 +61,12 @@ type Volume struct {
 	Block         bool
 	Attributes    string
 
-	// it is bound to, or reserved for, the claim of ClaimSpace, ClaimName and, unless empty, ClaimUID
-	Claimed      bool
-	ClaimSpace   string
-	ClaimName    string
-	ClaimUID     string
-	ByController bool // a controller or scheduler made the binding, not a person
+	// it is bound to, or reserved for, the claim of ClaimNamespace, ClaimName and, unless empty, ClaimUID
+	Claimed        bool
+	ClaimNamespace string
+	ClaimName      string
+	ClaimUID       string
+	ByController   bool // a controller or scheduler made the binding, not a person
 
 	Affinity *[]selector.NodeTerm // from where it is accessible; nil: from anywhere
 	Attached Attached

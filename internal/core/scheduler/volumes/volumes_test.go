@@ -33,14 +33,14 @@ func onHost(name string) *[]selector.NodeTerm {
 	return &[]selector.NodeTerm{{Labels: []selector.Requirement{{Key: "kubernetes.io/hostname", Op: selector.In, Values: []string{name}}}}}
 }
 
-func (x *shelf) ask(w *Wants) *Ask { return x.Ask(w, x.Inputs(w, nil)) }
+func (x *shelf) ask(w *PodMounts) *Needs { return x.NeedsOf(w, x.Inputs(w, nil)) }
 
-func wants(claims ...string) *Wants {
+func wants(claims ...string) *PodMounts {
 	var mounts []Mount
 	for _, name := range claims {
 		mounts = append(mounts, Mount{Claim: name})
 	}
-	w := WantsOf(mounts, "x", "uid", "pod")
+	w := PodMountsOf(mounts, "x", "uid", "pod")
 	return &w
 }
 
@@ -105,7 +105,7 @@ func TestAssume(t *testing.T) {
 	if x.Bind(x.ask(wants("other")), x.nodes[0], nil) == 0 {
 		t.Error("another claim gets the volume, too")
 	}
-	if x.TrueVolume("v").Claimed {
+	if x.APIVolume("v").Claimed {
 		t.Error("what is assumed is taken for the truth")
 	}
 	volumes, _ := x.Revert(plan)
@@ -116,7 +116,7 @@ func TestAssume(t *testing.T) {
 	if done, why := x.Check(plan, x.nodes[0]); done || why != "" {
 		t.Errorf("nothing was written: %v, %q", done, why)
 	}
-	x.VolumeSeen(Volume{Name: "v", Class: "local", Version: "2", Claimed: true, ClaimSpace: "x", ClaimName: "a", ClaimUID: "u"})
+	x.VolumeSeen(Volume{Name: "v", Class: "local", Version: "2", Claimed: true, ClaimNamespace: "x", ClaimName: "a", ClaimUID: "u"})
 	claim.Version, claim.Volume, claim.Bound = "2", "v", true
 	x.ClaimSeen(&claim)
 	if done, why := x.Check(plan, x.nodes[0]); !done {
@@ -173,12 +173,12 @@ func TestAuditCanFail(t *testing.T) {
 		t.Errorf("a mention by nobody: %v", wrong)
 	}
 	x.Use(w, 1, false)
-	if wrong := x.Audit([]CountedPod{{Wants: w, Row: 0}}, nil); wrong != nil {
+	if wrong := x.Audit([]CountedPod{{Mounts: w, Row: 0}}, nil); wrong != nil {
 		t.Error(wrong)
 	}
-	x.trueVolumes["v"] = &KnownVolume{}
+	x.apiVolumes["v"] = &KnownVolume{}
 	x.stockFor("local").anywhere = []*KnownVolume{{}}
-	if wrong := x.Audit([]CountedPod{{Wants: w, Row: 0}}, nil); len(wrong) != 2 {
+	if wrong := x.Audit([]CountedPod{{Mounts: w, Row: 0}}, nil); len(wrong) != 2 {
 		t.Errorf("a volume in stock that there is not, one assumed for nobody: %v", wrong)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func TestLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newLatest[string, int]()
+		l := newWorkQueue[string, int]()
 		var mu sync.Mutex
 		var did []int
 		busy, most := map[int]int{}, 0
@@ -74,7 +74,7 @@ func TestLatestInAnyOrder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			rng := rand.New(rand.NewPCG(seed, 0))
-			l := newLatest[int, int]()
+			l := newWorkQueue[int, int]()
 			var mu sync.Mutex
 			busy, did, last := map[int]bool{}, map[int]int{}, map[int]int{}
 			go l.run(ctx, 2, func(_ context.Context, v int) bool {
@@ -129,7 +129,7 @@ func TestLatestInAnyOrder(t *testing.T) {
 func TestLatestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newLatest[string, int]()
+		l := newWorkQueue[string, int]()
 		var mu sync.Mutex
 		tries := map[int]int{}
 		go l.run(ctx, 2, func(_ context.Context, v int) bool {
@@ -141,11 +141,11 @@ func TestLatestTriesAgain(t *testing.T) {
 		l.put("a", 1)
 		l.put("b", 3)
 		l.put("c", 4)
-		elapse(againFirst / 2)
+		elapse(retryFirst / 2)
 		if l.waiting() != 3 {
 			t.Errorf("%d wait, want all that were tried in vain", l.waiting())
 		}
-		elapse(againFirst)
+		elapse(retryFirst)
 		mu.Lock()
 		if tries[4] != 2 {
 			t.Errorf("tried %d times at first, want a second time after the first pause", tries[4])
@@ -172,7 +172,7 @@ func TestLatestTriesAgain(t *testing.T) {
 			t.Errorf("%d wait", l.waiting())
 		}
 		slow := make(chan struct{})
-		m := newLatest[string, int]()
+		m := newWorkQueue[string, int]()
 		go m.run(ctx, 1, func(context.Context, int) bool {
 			<-slow
 			return false

@@ -20,7 +20,7 @@ type aboveKey struct {
 // pod there.
 func (e *rowEvent) mayHelp(w *waiter) bool {
 	rules := w.rules
-	if a := w.audience; a != nil && rules&rulesAround != 0 && a.offBy(e.row, e.number)&rules != 0 {
+	if a := w.audience; a != nil && rules&rulesAround != 0 && a.rejectedBy(e.row, e.number)&rules != 0 {
 		return w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
 	}
 	return e.hasRoom(w, false) || w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
@@ -29,7 +29,7 @@ func (e *rowEvent) mayHelp(w *waiter) bool {
 // hasRoom reports whether the row has room for w, with evicting without the pods that w may evict. It returns true for
 // waiters that were not rejected because of resources, because another of their rejections may have ended.
 func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
-	asks := w.heard.node.asks
+	asks := w.registered.node.asks
 	if w.rules&RuleResources == 0 || asks[0].value == anyRoom {
 		return true
 	}
@@ -77,7 +77,7 @@ func (e *rowEvent) anyBelow(p int32) bool {
 // freeIn returns how much of a column is free on row r, and how much could be if pods were evicted.
 func (c *cluster) freeIn(r row, column int) (free, most int64) {
 	if column == podsColumn {
-		return c.podsMax[r] - c.podsHeld[r], c.podsMax[r]
+		return c.podsMax[r] - c.podCount[r], c.podsMax[r]
 	}
 	most = c.columns.has(column, r)
 	return most - c.columns.takes(column, r), most
@@ -86,7 +86,7 @@ func (c *cluster) freeIn(r row, column int) (free, most int64) {
 // freeAbove returns how much would be free without the pods below a priority.
 func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
 	free, _ = c.freeIn(r, column)
-	for _, h := range c.held[r] {
+	for _, h := range c.podsOn[r] {
 		if h.class.priority >= priority {
 			continue
 		}

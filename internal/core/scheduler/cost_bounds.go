@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// bidBounds say for every row what preemption there costs at least, for pods with one priority and the same requests. A
-// bound counts the evictions that are necessary because of resources, with the pods nominated on the row, and because
+// costBounds say for every row what preemption there costs at least, for pods with one priority and the same requests.
+// A bound counts the evictions that are necessary because of resources, with the pods nominated on the row, and because
 // of budgets that allow no disruption. All other filters can only raise the cost. So only the rows with the lowest
 // bounds are evaluated in full, and pods that differ in everything else share the bounds. Bounds are kept, and
 // recomputed where pods came or left. Budgets change often, and mostly on rows that are not cheap; so what budgets add
@@ -22,17 +22,17 @@ import (
 //
 // Pods with similar requests share bounds, too: those of their requests rounded down, which can only be lower. A row
 // whose rounded bound is low is then checked with the exact requests, before it is evaluated in full.
-type bidBounds struct {
+type costBounds struct {
 	of       *demand
-	position int       // in cluster.changes
-	budgeted int       // in cluster.allowances
-	used     uint64    // when they were used last, in cluster.decisions
-	rows     []bid     // by row; bidNone: no eviction makes room there
-	free     []bid     // by row: the bound if budgets allowed everything
-	stale    rows.Mask // rows whose bound is that in free; the one with budgets may be higher
+	position int           // in cluster.changes
+	budgeted int           // in cluster.allowances
+	used     uint64        // when they were used last, in cluster.decisions
+	rows     []preemptCost // by row; costNone: no eviction makes room there
+	free     []preemptCost // by row: the bound if budgets allowed everything
+	stale    rows.Mask     // rows whose bound is that in free; the one with budgets may be higher
 	// least is, for each 64 rows (a word of a mask), a row with the lowest bound; noRow: not known.
-	least   []row
-	useless RuleSet // the rules because of which no eviction makes room on some row
+	least     []row
+	rejecting RuleSet // the rules because of which no eviction makes room on some row
 }
 
 // boundsRowsMax limits the rows of all bounds together, at 80 bytes each. boundsMin is the number of bounds that are
@@ -53,18 +53,18 @@ func roundDown(amount int64) int64 {
 	return amount >> drop << drop
 }
 
-// misledMax limits for how many vectors of requests cluster.misled counts. Chosen: about 100 KiB.
-const misledMax = 1 << 10
+// tooLowMax limits for how many vectors of requests cluster.misled counts. Chosen: about 100 KiB.
+const tooLowMax = 1 << 10
 
 // boundsFor returns up-to-date bounds for d. They are for its exact requests if such bounds exist, or if rounded bounds
 // were too low so often that exact ones are worth their cost; otherwise they are for the rounded requests.
-func (c *cluster) boundsFor(d *demand) *bidBounds {
+func (c *cluster) boundsFor(d *demand) *costBounds {
 	key := boundsKey(d)
 	b := c.bounds[key]
 	switch {
 	case b != nil:
-	case c.misled[key] >= max(len(c.name), 1):
-		delete(c.misled, key)
+	case c.tooLow[key] >= max(len(c.name), 1):
+		delete(c.tooLow, key)
 		b = c.makeBounds(d, key, d.requests)
 	default:
 		rounded, of := encode.Number(encode.String([]byte("about "), d.profile.Name), int64(d.priority)), slices.Clone(d.requests)
@@ -83,28 +83,28 @@ func (c *cluster) boundsFor(d *demand) *bidBounds {
 // boundsKey is the key of the bounds for the exact requests of d.
 func boundsKey(d *demand) string { return d.fitKey + strconv.Itoa(int(d.priority)) }
 
-// wasMisled records on how many rows the rounded bound for d was too low to be useful.
-func (c *cluster) wasMisled(d *demand, rows int) {
+// countTooLow records on how many rows the rounded bound for d was too low to be useful.
+func (c *cluster) countTooLow(d *demand, rows int) {
 	if rows == 0 {
 		return
 	}
-	if len(c.misled) >= misledMax {
-		clear(c.misled)
+	if len(c.tooLow) >= tooLowMax {
+		clear(c.tooLow)
 	}
-	c.misled[boundsKey(d)] += rows
+	c.tooLow[boundsKey(d)] += rows
 }
 
-func (c *cluster) makeBounds(d *demand, key string, requests []request) *bidBounds {
+func (c *cluster) makeBounds(d *demand, key string, requests []request) *costBounds {
 	if len(c.bounds) >= max(boundsRowsMax/max(len(c.name), 1), boundsMin) {
-		shrink.OldHalf(c.bounds, func(b *bidBounds) uint64 { return b.used })
+		shrink.OldHalf(c.bounds, func(b *costBounds) uint64 { return b.used })
 	}
-	b := &bidBounds{position: -1, of: c.askingFor(d, requests)}
+	b := &costBounds{position: -1, of: c.boundsDemandFor(d, requests)}
 	c.bounds[key] = b
 	return b
 }
 
-// askingFor returns the part of a demand that bounds use: requests, and the profile and priority of d.
-func (c *cluster) askingFor(d *demand, requests []request) *demand {
+// boundsDemandFor returns the part of a demand that bounds use: requests, and the profile and priority of d.
+func (c *cluster) boundsDemandFor(d *demand, requests []request) *demand {
 	of := &demand{class: &class{needs: needs{profile: d.profile}, priority: d.priority}}
 	for _, q := range requests {
 		if !d.profile.ignores(c.columns.all[q.column].resource) {
@@ -114,39 +114,39 @@ func (c *cluster) askingFor(d *demand, requests []request) *demand {
 	return of
 }
 
-// asBoundsSee returns a demand with the part of d that bounds use.
-func (c *cluster) asBoundsSee(d *demand) *demand {
+// boundsDemand returns a demand with the part of d that bounds use.
+func (c *cluster) boundsDemand(d *demand) *demand {
 	if !slices.ContainsFunc(d.requests, func(q request) bool { return d.profile.ignores(c.columns.all[q.column].resource) }) {
 		return d // it has more, which bounds do not use
 	}
-	return c.askingFor(d, d.requests)
+	return c.boundsDemandFor(d, d.requests)
 }
 
 // correctBounds recomputes the bounds of rows that changed.
-func (c *cluster) correctBounds(b *bidBounds) {
+func (c *cluster) correctBounds(b *costBounds) {
 	b.used = c.decisions
 	b.grow(len(c.name))
 	again := func(r row) {
 		b.free[r] = c.freeBoundOn(b.of, r)
-		b.useless |= b.free[r].by
+		b.rejecting |= b.free[r].by
 		b.set(r, b.free[r])
-		b.stale = b.stale.Put(r, b.free[r].state == bidGood)
+		b.stale = b.stale.Put(r, b.free[r].state == costHelps)
 	}
 	if b.position < 0 {
 		b.budgeted = c.allowances.End() // every row is recomputed below
 	}
 	b.position = c.catchUp(&c.changes, b.position, again)
 	b.budgeted = c.catchUp(&c.allowances, b.budgeted, func(r row) {
-		if b.free[r].state == bidGood {
+		if b.free[r].state == costHelps {
 			b.set(r, b.free[r])
 			b.stale.Set(r)
 		}
 	})
 }
 
-func (b *bidBounds) grow(n int) {
+func (b *costBounds) grow(n int) {
 	if more := n - len(b.rows); more > 0 {
-		b.rows, b.free = append(b.rows, make([]bid, more)...), append(b.free, make([]bid, more)...)
+		b.rows, b.free = append(b.rows, make([]preemptCost, more)...), append(b.free, make([]preemptCost, more)...)
 	}
 	for len(b.least)*64 < n {
 		b.least, b.stale = append(b.least, noRow), append(b.stale, 0)
@@ -154,7 +154,7 @@ func (b *bidBounds) grow(n int) {
 }
 
 // set sets the bound of row r.
-func (b *bidBounds) set(r row, x bid) {
+func (b *costBounds) set(r row, x preemptCost) {
 	b.rows[r] = x
 	switch least := b.least[r>>6]; {
 	case least == r:
@@ -164,12 +164,12 @@ func (b *bidBounds) set(r row, x bid) {
 	}
 }
 
-func (b *bid) isLessThan(other *bid) bool {
-	return b.state == bidGood && (other.state != bidGood || compareBids(b, other) < 0)
+func (b *preemptCost) isLessThan(other *preemptCost) bool {
+	return b.state == costHelps && (other.state != costHelps || compareCosts(b, other) < 0)
 }
 
-// settle computes what budgets add to the bound of row r, if that is not known, and reports whether the bound rose.
-func (b *bidBounds) settle(c *cluster, r row) (dearer bool) {
+// addBudgets computes what budgets add to the bound of row r, if that is not known, and reports whether the bound rose.
+func (b *costBounds) addBudgets(c *cluster, r row) (dearer bool) {
 	if !b.stale.Has(r) {
 		return false
 	}
@@ -183,7 +183,7 @@ func (b *bidBounds) settle(c *cluster, r row) (dearer bool) {
 }
 
 // leastOf returns the lowest bound of the i-th 64 rows.
-func (b *bidBounds) leastOf(i int) *bid {
+func (b *costBounds) leastOf(i int) *preemptCost {
 	if b.least[i] == noRow {
 		least := row(i << 6)
 		for r := least + 1; r>>6 == row(i) && int(r) < len(b.rows); r++ {
@@ -196,24 +196,24 @@ func (b *bidBounds) leastOf(i int) *bid {
 	return &b.rows[b.least[i]]
 }
 
-// freeBoundOn returns a bid that is no higher than what bidFor returns on row r for any demand with the requests of d,
+// freeBoundOn returns a cost that is no higher than what costOn returns on row r for any demand with the requests of d,
 // even if budgets allow everything.
-func (c *cluster) freeBoundOn(d *demand, r row) bid {
+func (c *cluster) freeBoundOn(d *demand, r row) preemptCost {
 	all := c.belowOn(d, r)
 	if len(all) == 0 {
-		return bid{}
+		return preemptCost{}
 	}
 	if last, count, enough := c.fewestOf(d, r, all); enough {
 		return boundOf(all, last, count)
 	}
-	return bid{by: RuleResources}
+	return preemptCost{by: RuleResources}
 }
 
 // boundOn returns the same, with budgets as they are now.
-func (c *cluster) boundOn(d *demand, r row) bid {
+func (c *cluster) boundOn(d *demand, r row) preemptCost {
 	all, allowed := c.belowOn(d, r), c.allowed[:0]
 	for _, h := range all {
-		if !h.isSpent() {
+		if !h.isProtected() {
 			allowed = append(allowed, h)
 		}
 	}
@@ -223,34 +223,34 @@ func (c *cluster) boundOn(d *demand, r row) bid {
 	}
 	last, count, enough := c.fewestOf(d, r, all)
 	if !enough {
-		return bid{by: RuleResources}
+		return preemptCost{by: RuleResources}
 	}
 	b := boundOf(all, last, count)
-	b.violations = int32(c.fewestSpent(d, r, all))
+	b.violations = int32(c.fewestProtected(d, r, all))
 	return b
 }
 
 // belowOn returns the pods on row r with a lower priority than d, the lowest first. The list is working space.
-func (c *cluster) belowOn(d *demand, r row) []*held {
+func (c *cluster) belowOn(d *demand, r row) []*placedPod {
 	all := c.below[:0]
 	if c.seen[r] {
-		for _, h := range c.held[r] {
+		for _, h := range c.podsOn[r] {
 			if h.class.priority < d.priority {
 				all = append(all, h)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *held) int { return cmp.Compare(a.class.priority, b.class.priority) })
+	slices.SortFunc(all, func(a, b *placedPod) int { return cmp.Compare(a.class.priority, b.class.priority) })
 	c.below = all
 	return all
 }
 
 // boundOf returns the bound if count of pods must leave, among them pods[last]. pods are sorted by priority.
-func boundOf(pods []*held, last, count int) bid {
-	b := bid{state: bidGood, highest: pods[last].class.priority, count: int32(count)}
-	b.sum = int64(b.highest) + priorityLift
+func boundOf(pods []*placedPod, last, count int) preemptCost {
+	b := preemptCost{state: costHelps, highest: pods[last].class.priority, count: int32(count)}
+	b.sum = int64(b.highest) + priorityOffset
 	for _, h := range pods[:count-1] {
-		b.sum += int64(h.class.priority) + priorityLift
+		b.sum += int64(h.class.priority) + priorityOffset
 	}
 	for _, h := range pods {
 		if h.class.priority == b.highest {
@@ -262,15 +262,15 @@ func boundOf(pods []*held, last, count int) bid {
 
 // fewestOf returns how many of pods must leave row r at least to free the resources that d requests, and the last one
 // that must be among the candidates. pods are sorted by priority. enough is false if even all of them are too few.
-func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, enough bool) {
+func (c *cluster) fewestOf(d *demand, r row, pods []*placedPod) (last, count int, enough bool) {
 	if len(pods) == 0 {
 		return 0, 0, false
 	}
 	count = 1
-	if !d.profile.asksAbout(RuleResources) {
+	if !d.profile.hasRule(RuleResources) {
 		return last, count, true
 	}
-	if lack := c.podsHeld[r] + c.nominatedBefore(d, r) + 1 - c.podsMax[r]; lack > 1 {
+	if lack := c.podCount[r] + c.nominatedBefore(d, r) + 1 - c.podsMax[r]; lack > 1 {
 		if lack > int64(len(pods)) {
 			return last, count, false
 		}
@@ -301,14 +301,14 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, eno
 	return last, count, true
 }
 
-// fewestSpent returns how many pods must leave at least although their budgets do not allow it, given that those
+// fewestProtected returns how many pods must leave at least although their budgets do not allow it, given that those
 // allowed to leave are not enough.
-func (c *cluster) fewestSpent(d *demand, r row, pods []*held) (count int) {
+func (c *cluster) fewestProtected(d *demand, r row, pods []*placedPod) (count int) {
 	count = 1
 	for _, q := range d.requests {
 		lack, most := c.lack(r, q)+c.nominatedTake(d, r, q.column), int64(0)
 		for _, h := range pods {
-			if takes := h.class.takes(q.column); h.isSpent() {
+			if takes := h.class.takes(q.column); h.isProtected() {
 				most = max(most, takes)
 			} else {
 				lack -= takes
@@ -326,7 +326,7 @@ func (c *cluster) lack(r row, q request) int64 {
 	return q.value - (c.columns.has(q.column, r) - c.columns.takes(q.column, r))
 }
 
-// nominatedBefore returns how many pods nominated on row r count when d is judged; see asIfNominated.
+// nominatedBefore returns how many pods nominated on row r count when d is judged; see withNominated.
 func (c *cluster) nominatedBefore(d *demand, r row) (n int64) {
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority {

@@ -68,8 +68,8 @@ func (x *duel) chooses(when, want string) {
 	}
 }
 
-// TestOrderOfBids checks that each criterion decides if all before it are equal.
-func TestOrderOfBids(t *testing.T) {
+// TestOrderOfCosts checks that each criterion decides if all before it are equal.
+func TestOrderOfCosts(t *testing.T) {
 	x := newDuel(t, 800, nil)
 	x.budget("kept", 0)
 	x.pod("kept", "a", 1, 1, 900)
@@ -89,7 +89,7 @@ func TestOrderOfBids(t *testing.T) {
 	x.chooses("fewer are evicted", "b: one")
 
 	x = newDuel(t, 800, nil)
-	x.demand.bids.worth = true
+	x.demand.costs.worth = true
 	x.pod("early", "a", 1, 5, 900)
 	x.pod("late", "b", 1, 9, 900)
 	x.chooses("it started later", "b: late")
@@ -122,13 +122,13 @@ func TestOrderOfBids(t *testing.T) {
 	x.chooses("who has run longer stays", "a: a-last")
 }
 
-// TestBidsHearOfBudgets checks that bids and bounds are recomputed when a budget allows another number, no longer
+// TestCostsFollowBudgets checks that costs and bounds are recomputed when a budget allows another number, no longer
 // counts a pod as disrupted, or a charge begins or ends. The pods on b have lower priority, so b is cheaper except for
 // budgets.
-func TestBidsHearOfBudgets(t *testing.T) {
+func TestCostsFollowBudgets(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)
-		x.demand.bids.worth = kept
+		x.demand.costs.worth = kept
 		x.pod("a", "a", 2, 1, 900)
 		x.pod("b", "b", 1, 1, 900)
 		x.budget("a", 1)
@@ -144,18 +144,18 @@ func TestBidsHearOfBudgets(t *testing.T) {
 		x.chooses("there is no budget", "b: b")
 		x.budget("b", 0)
 		x.chooses("there is one again", "a: a")
-		if known := x.demand.bids.known != nil; known != kept {
-			t.Errorf("bids are kept: %v, want %v", known, kept)
+		if known := x.demand.costs.known != nil; known != kept {
+			t.Errorf("costs are kept: %v, want %v", known, kept)
 		}
 	}
 }
 
-// TestBidsHearOfCharges checks that charges matter for the row of the victim, and for those of all pods of the budget.
-func TestBidsHearOfCharges(t *testing.T) {
+// TestCostsFollowCharges checks that charges matter for the row of the victim, and for those of all pods of the budget.
+func TestCostsFollowCharges(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)
 		c := x.placer.cluster
-		x.demand.bids.worth = kept
+		x.demand.costs.worth = kept
 		x.pod("app-a", "a", 2, 1, 900)
 		x.pod("app-b", "b", 1, 1, 900)
 		x.budget("app", 0)
@@ -204,10 +204,10 @@ func TestAssumedVictimIsNotCharged(t *testing.T) {
 	}
 }
 
-// TestBidsHearOfMany checks budgets that allow as many disruptions as the row with the most pods has pods.
-func TestBidsHearOfMany(t *testing.T) {
+// TestCostsFollowLargeBudgets checks budgets that allow as many disruptions as the row with the most pods has pods.
+func TestCostsFollowLargeBudgets(t *testing.T) {
 	x := newDuel(t, 800, nil)
-	x.demand.bids.worth = true
+	x.demand.costs.worth = true
 	x.pod("app-1", "a", 1, 1, 450)
 	x.pod("app-2", "a", 1, 1, 450)
 	x.pod("one", "b", 5, 1, 900)
@@ -267,16 +267,16 @@ func TestBoundsAreShared(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("a preemptor that rounding misleads on every node has no bounds of its own: %d others, misled %v", len(c.bounds), c.misled)
+	t.Errorf("a preemptor that rounding misleads on every node has no bounds of its own: %d others, misled %v", len(c.bounds), c.tooLow)
 }
 
 // TestManyBudgets checks that the smallest number that one of several budgets allows decides, except for pods that it
-// counts already, and that all rows are notified of a victim with more budgets than selectionsNoted.
+// counts already, and that all rows are notified of a victim with more budgets than selectionsMax.
 func TestManyBudgets(t *testing.T) {
 	for _, alike := range []bool{true, false} {
 		x := newDuel(t, 800, nil)
 		c := x.placer.cluster
-		x.demand.bids.worth = true
+		x.demand.costs.worth = true
 		x.placer.PodSeen(1, Pod{ // without labels it is in no budget
 			ID: "bare", Namespace: "d", Name: "bare", Node: "a", Priority: 2, Requests: []Amount{{CPU, 900}},
 		})
@@ -287,7 +287,7 @@ func TestManyBudgets(t *testing.T) {
 			b.Disrupted = disrupted
 			x.placer.BudgetSeen(1, b)
 		}
-		const n = 2 * selectionsNoted
+		const n = 2 * selectionsMax
 		for i := range n {
 			wide(i, 1)
 		}
@@ -326,7 +326,7 @@ func TestManyBudgets(t *testing.T) {
 		x.placer.BudgetGone(1, "d", wideBudget(0, 0, alike).Name)
 		x.chooses("the other does", "b: app-b")
 		x.placer.BudgetGone(1, "d", wideBudget(1, 0, alike).Name)
-		if len(c.budgets.in) > 0 || keptWith(c.pods["app-b"].Who).budgets.in != nil {
+		if len(c.budgets.in) > 0 || dataOf(c.pods["app-b"].Who).budgets.in != nil {
 			t.Errorf("budgets are kept: %v", c.budgets.in)
 		}
 	}
@@ -339,7 +339,7 @@ func TestFirstOfItsKind(t *testing.T) {
 		x := newDuel(t, 800, func(p *Pod) {
 			p.Labels, p.Affinity = []Label{{Key: "app", Value: "few"}}, []PodTerm{appTerm("few", hostKey)}
 		})
-		x.demand.bids.worth = kept
+		x.demand.costs.worth = kept
 		x.pod("few-a", "a", 1, 1, 900)
 		x.pod("high-b", "b", 20, 1, 900)
 		x.chooses("it would be the first on a", "a: few-a")
@@ -355,10 +355,10 @@ func TestFirstOfItsKind(t *testing.T) {
 	}
 }
 
-// TestBidsAgree makes random changes that matter to preemption in a crowded cluster, and compares bids and bounds with
-// fresh ones, for preemptors that wait all the time: they are gated, so that what is kept for them becomes old. Zones
-// have more rows than domainRowsMax, racks fewer, and several changes happen between two comparisons.
-func TestBidsAgree(t *testing.T) {
+// TestCostsAgree makes random changes that matter to preemption in a crowded cluster, and compares costs and bounds
+// with fresh ones, for preemptors that wait all the time: they are gated, so that what is kept for them becomes old.
+// Zones have more rows than domainRowsMax, racks fewer, and several changes happen between two comparisons.
+func TestCostsAgree(t *testing.T) {
 	for seed := range uint64(24) {
 		h := newHistory(t, 9000+seed)
 		h.names = 26
@@ -386,7 +386,7 @@ func TestBidsAgree(t *testing.T) {
 	}
 }
 
-// crowdStep makes one random change that may matter to bids.
+// crowdStep makes one random change that may matter to costs.
 func (h *history) crowdStep() {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(40)) * time.Second)
 	switch what := h.rng.IntN(20); what {

@@ -6,13 +6,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A survey computes what choosePlain computes, for all rows at once. The feasible rows are the intersection of a few
-// masks: each rule removes the rows that it rejects. The feasible rows are divided into groups for which the normalized
-// scorers give equal scores. The best row is searched for in tiles of rows, most of which are skipped as a whole. The
-// cost depends on what is special about the pod: the rows in domains with pods that its terms match, and the rows with
-// taints or host ports. Nothing is kept for one kind of pods.
+// A search by masks computes what choosePlain computes, for all rows at once. The feasible rows are the intersection of
+// a few masks: each rule removes the rows that it rejects. The feasible rows are divided into groups for which the
+// normalized scorers give equal scores. The best row is searched for in tiles of rows, most of which are skipped as a
+// whole. The cost depends on what is special about the pod: the rows in domains with pods that its terms match, and the
+// rows with taints or host ports. Nothing is kept for one kind of pods.
 //
-// The answers equal those of choosePlain; TestSurveysAgree checks that.
+// The answers equal those of choosePlain; TestMasksAgree checks that.
 
 // marks are sets of rows with some property, independent of any demand. Most rules only need to examine these rows.
 // Only look changes them.
@@ -26,14 +26,14 @@ type marks struct {
 	discouraged rows.Mask // PreferNoSchedule taints
 	lacking     rows.Mask // the agent reports that it lacks something
 	ports       rows.Mask // pods there use host ports
-	wished      rows.Mask // pods are nominated there
+	nominated   rows.Mask // pods are nominated there
 	reporting   rows.Mask // the agent reports its NUMA nodes
 	disks       rows.Mask // pods there name disks
 	limited     rows.Mask // a CSI driver there has a volume limit
 }
 
-// look brings the marks up to date.
-func (c *state) look() *marks {
+// updateMarks brings the marks up to date.
+func (c *state) updateMarks() *marks {
 	m := &c.marks
 	m.position = c.catchUp(&c.changes, m.position, func(r row) {
 		m.seen = m.seen.Put(r, c.seen[r])
@@ -42,8 +42,8 @@ func (c *state) look() *marks {
 		m.discouraged = m.discouraged.Put(r, len(c.softTaints[r]) > 0)
 		m.lacking = m.lacking.Put(r, len(c.agentLacks[r]) > 0)
 		m.ports = m.ports.Put(r, len(c.ports[r]) > 0)
-		m.wished = m.wished.Put(r, len(c.nominated[r]) > 0)
-		m.reporting = m.reporting.Put(r, c.beliefs[r] != nil)
+		m.nominated = m.nominated.Put(r, len(c.nominated[r]) > 0)
+		m.reporting = m.reporting.Put(r, c.expected[r] != nil)
 		s := c.storage.On(r)
 		m.disks = m.disks.Put(r, s != nil && len(s.Disks) > 0)
 		m.limited = m.limited.Put(r, s.Limited())
@@ -51,8 +51,8 @@ func (c *state) look() *marks {
 	return m
 }
 
-// survey is working space without meaning between calls, except divisions, which is a cache.
-type survey struct {
+// maskSpace is working space without meaning between calls, except divisions, which is a cache.
+type maskSpace struct {
 	rows, before, other rows.Mask
 	groups              grouping
 	divisions           []*division
@@ -60,13 +60,13 @@ type survey struct {
 	one                 []int64
 }
 
-// chooseBySurvey returns what choosePlain returns.
-func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
+// chooseByMasks returns what choosePlain returns.
+func (c *cluster) chooseByMasks(d *demand, self PodID) choice {
 	rows := c.feasibleRows(d, self)
 	n := rows.Count()
 	switch n {
 	case 0:
-		return choice{row: noRow, failure: c.explainSurvey(d, self)}
+		return choice{row: noRow, failure: c.explainByMasks(d, self)}
 	case 1:
 		only := row(noRow)
 		rows.Each(func(r row) { only = r })
@@ -76,8 +76,8 @@ func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 	g.count(&c.state, rows)
 	c.measureSpread(d, rows)
 	c.weighGroups(d, g)
-	k := contest{c: c, mine: c.turnOf(self), best: noRow}
-	if a, ok := c.askingOf(d); ok {
+	k := bestRow{c: c, offset: c.tieOffset(self), best: noRow}
+	if a, ok := c.resourceQueryOf(d); ok {
 		c.bestByTiles(d, &a, rows, g, &k)
 	} else {
 		c.bestByFit(d, rows, g, &k)
@@ -92,29 +92,29 @@ func (c *cluster) weighGroups(d *demand, g *grouping) {
 		if s.around == nil || !s.applies(d) {
 			continue
 		}
-		one := c.rawScores(&s, d, g.members, g.sizes, c.survey.one[:0])
+		one := c.rawScores(&s, d, g.members, g.sizes, c.masks.one[:0])
 		s.around.normalize(one)
 		for i, group := range g.present {
-			g.worth[group] += s.weight * one[i]
+			g.scores[group] += s.weight * one[i]
 		}
-		c.survey.one = one
+		c.masks.one = one
 	}
 	d.spans = d.spans[:0]
 }
 
 // feasibleRows returns the rows that no rule rejects. The mask is working space.
 func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
-	marks := c.look()
-	rows := marks.seen.CopyOf(c.survey.rows)
-	c.survey.rows = rows
-	rows.Less(marks.wished)
+	marks := c.updateMarks()
+	rows := marks.seen.CopyOf(c.masks.rows)
+	c.masks.rows = rows
+	rows.Less(marks.nominated)
 	for _, f := range d.profile.filters {
 		if rows.None() {
 			break
 		}
 		f.narrow(&c.state, d, rows)
 	}
-	marks.wished.Both(marks.seen, func(r row) {
+	marks.nominated.Both(marks.seen, func(r row) {
 		if c.feasible(d, self, r) {
 			rows.Set(r)
 		}
@@ -127,27 +127,27 @@ func (c *state) narrowAmong(judge func(*state, *demand, row) bool, d *demand, m,
 	c.keepIn(m, some, func(r row) bool { return judge(c, d, r) })
 }
 
-// explainSurvey returns why every row is rejected.
-func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
+// explainByMasks returns why every row is rejected.
+func (c *cluster) explainByMasks(d *demand, self PodID) *Failure {
 	failure := newFailure(c.seenCount, d)
-	marks := c.look()
-	rows := marks.seen.CopyOf(c.survey.rows)
-	c.survey.rows = rows
-	rows.Less(marks.wished)
+	marks := c.updateMarks()
+	rows := marks.seen.CopyOf(c.masks.rows)
+	c.masks.rows = rows
+	rows.Less(marks.nominated)
 	for _, f := range d.profile.filters {
 		if rows.None() {
 			break
 		}
-		rejected := rows.CopyOf(c.survey.before)
-		c.survey.before = rejected
+		rejected := rows.CopyOf(c.masks.before)
+		c.masks.before = rejected
 		f.narrow(&c.state, d, rows)
 		if rejected.Less(rows); !rejected.None() {
-			c.tell(failure, f, d, rejected)
+			c.addReasons(failure, f, d, rejected)
 		}
 	}
-	marks.wished.Both(marks.seen, func(r row) {
-		c.asIfNominated(d, self, r, func() bool {
-			by := c.objection(d.profile.filters, d, r)
+	marks.nominated.Both(marks.seen, func(r row) {
+		c.withNominated(d, self, r, func() bool {
+			by := c.firstRejecting(d.profile.filters, d, r)
 			if by != nil {
 				failure.add(by, by.explain(&c.state, d, r, nil), 1)
 			}
@@ -157,10 +157,10 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 	return failure
 }
 
-// tell adds to failure why f rejects the rows in m.
-func (c *state) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
-	if t, is := f.filterRule.(teller); is {
-		t.tell(c, failure, d, m)
+// addReasons adds to failure why f rejects the rows in m.
+func (c *state) addReasons(failure *Failure, f *filter, d *demand, m rows.Mask) {
+	if t, is := f.filterRule.(bulkExplainer); is {
+		t.explainRows(c, failure, d, m)
 		return
 	}
 	var reasons, last []string
@@ -183,10 +183,10 @@ func (c *state) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
 
 // emptyMask returns an empty set of rows in working space. It is valid until the next call.
 func (c *state) emptyMask(words int) rows.Mask {
-	if cap(c.survey.other) < words {
-		c.survey.other = make(rows.Mask, words)
+	if cap(c.masks.other) < words {
+		c.masks.other = make(rows.Mask, words)
 	}
-	m := c.survey.other[:words]
+	m := c.masks.other[:words]
 	clear(m)
 	return m
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// latest is a work queue of which only the latest work per object matters. Workers process objects in the order in
+// workQueue is a work queue of which only the latest work per object matters. Workers process objects in the order in
 // which they were added, never one object twice at the same time. Failed work is tried again after a pause, unless
 // newer work was added. Work may be withdrawn. It is safe for concurrent use.
-type latest[K comparable, V any] struct {
+type workQueue[K comparable, V any] struct {
 	mu sync.Mutex
 	// The latest work per key that no worker has begun.
 	pending map[K]work[V]
 	queued  map[K]bool // keys in order
 	order   []K
 	// Work in progress.
-	doing map[K]*doing
-	later map[K]*again[V] // work that waits for its next try; these keys are not in pending
+	doing   map[K]*doing
+	retries map[K]*retry[V] // work that waits for its next try; these keys are not in pending
 	// ready has a value while order may have keys.
 	ready chan struct{}
 }
@@ -30,19 +30,19 @@ type work[V any] struct {
 	tries int
 }
 
-// again is failed work that waits for its next try.
-type again[V any] struct {
+// retry is failed work that waits for its next try.
+type retry[V any] struct {
 	work[V]
 	timer *time.Timer
 }
 
-// againFirst and againMax limit the pause before failed work is tried again, which doubles. Chosen: againFirst is the
+// retryFirst and retryMax limit the pause before failed work is tried again, which doubles. Chosen: retryFirst is the
 // longest back-off of a pod, so the status of a pod whose binds fail is not written more often than the binds fail; a
 // user sees why a pod waits at most a minute after the API server is available again. If the API server permanently
 // refuses the conditions of a thousand pods, that causes 17 requests per second.
 const (
-	againFirst = 10 * time.Second
-	againMax   = time.Minute
+	retryFirst = 10 * time.Second
+	retryMax   = time.Minute
 )
 
 // doing is work that a worker has begun.
@@ -52,39 +52,39 @@ type doing struct {
 	done      chan struct{} // closed when the worker has finished
 }
 
-func newLatest[K comparable, V any]() *latest[K, V] {
-	return &latest[K, V]{
-		pending: map[K]work[V]{}, queued: map[K]bool{}, doing: map[K]*doing{}, later: map[K]*again[V]{},
+func newWorkQueue[K comparable, V any]() *workQueue[K, V] {
+	return &workQueue[K, V]{
+		pending: map[K]work[V]{}, queued: map[K]bool{}, doing: map[K]*doing{}, retries: map[K]*retry[V]{},
 		ready: make(chan struct{}, 1),
 	}
 }
 
 // put sets the work for k. It replaces earlier work and does not block.
-func (l *latest[K, V]) put(k K, v V) {
+func (l *workQueue[K, V]) put(k K, v V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgetLater(k)
-	l.wants(k, work[V]{what: v})
+	l.dropRetry(k)
+	l.set(k, work[V]{what: v})
 }
 
-// wants makes w pending. It is queued unless a worker is busy with k. l.mu is held.
-func (l *latest[K, V]) wants(k K, w work[V]) {
+// set makes w pending. It is queued unless a worker is busy with k. l.mu is held.
+func (l *workQueue[K, V]) set(k K, w work[V]) {
 	l.pending[k] = w
 	if l.doing[k] == nil {
 		l.enqueue(k)
 	}
 }
 
-// forgetLater drops work that waits for its next try. l.mu is held.
-func (l *latest[K, V]) forgetLater(k K) {
-	if a := l.later[k]; a != nil {
+// dropRetry drops work that waits for its next try. l.mu is held.
+func (l *workQueue[K, V]) dropRetry(k K) {
+	if a := l.retries[k]; a != nil {
 		a.timer.Stop()
-		delete(l.later, k)
+		delete(l.retries, k)
 	}
 }
 
 // enqueue adds k to the order. l.mu is held.
-func (l *latest[K, V]) enqueue(k K) {
+func (l *workQueue[K, V]) enqueue(k K) {
 	if !l.queued[k] {
 		l.queued[k] = true
 		l.order = append(l.order, k)
@@ -92,7 +92,7 @@ func (l *latest[K, V]) enqueue(k K) {
 	l.signal()
 }
 
-func (l *latest[K, V]) signal() {
+func (l *workQueue[K, V]) signal() {
 	select {
 	case l.ready <- struct{}{}:
 	default:
@@ -101,10 +101,10 @@ func (l *latest[K, V]) signal() {
 
 // withdraw drops the pending work for k, and withdraws work in progress that was not sent yet. The returned channel is
 // closed when the worker has finished; nil: no worker is busy with k.
-func (l *latest[K, V]) withdraw(k K) <-chan struct{} {
+func (l *workQueue[K, V]) withdraw(k K) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgetLater(k)
+	l.dropRetry(k)
 	delete(l.pending, k)
 	d := l.doing[k]
 	if d == nil {
@@ -115,7 +115,7 @@ func (l *latest[K, V]) withdraw(k K) <-chan struct{} {
 }
 
 // take returns the next work and marks it as in progress. of is done when the work is withdrawn.
-func (l *latest[K, V]) take(ctx context.Context) (k K, w work[V], of context.Context, ok bool) {
+func (l *workQueue[K, V]) take(ctx context.Context) (k K, w work[V], of context.Context, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.order) > 0 {
@@ -136,7 +136,7 @@ func (l *latest[K, V]) take(ctx context.Context) (k K, w work[V], of context.Con
 }
 
 // finish ends a try. If done is false, the work is tried again later.
-func (l *latest[K, V]) finish(of context.Context, k K, w work[V], done bool) {
+func (l *workQueue[K, V]) finish(of context.Context, k K, w work[V], done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := l.doing[k]
@@ -149,34 +149,34 @@ func (l *latest[K, V]) finish(of context.Context, k K, w work[V], done bool) {
 	if done || of.Err() != nil || kube.IsWithdrawn(of) {
 		return
 	}
-	pause := againMax
-	if w.tries < 3 { // the pause would exceed againMax from the third retry on
-		pause = min(againFirst<<w.tries, againMax)
+	pause := retryMax
+	if w.tries < 3 { // the pause would exceed retryMax from the third retry on
+		pause = min(retryFirst<<w.tries, retryMax)
 	}
 	w.tries++
-	a := &again[V]{work: w}
-	l.later[k] = a
-	a.timer = time.AfterFunc(pause, func() { l.retry(k, a) })
+	a := &retry[V]{work: w}
+	l.retries[k] = a
+	a.timer = time.AfterFunc(pause, func() { l.tryAgain(k, a) })
 }
 
-func (l *latest[K, V]) retry(k K, a *again[V]) {
+func (l *workQueue[K, V]) tryAgain(k K, a *retry[V]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.later[k] == a {
-		delete(l.later, k)
-		l.wants(k, a.work)
+	if l.retries[k] == a {
+		delete(l.retries, k)
+		l.set(k, a.work)
 	}
 }
 
 // waiting returns how much work is pending or waits for its next try.
-func (l *latest[K, V]) waiting() int {
+func (l *workQueue[K, V]) waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.pending) + len(l.later)
+	return len(l.pending) + len(l.retries)
 }
 
 // run processes work with this many workers until ctx ends. do reports whether the work is done.
-func (l *latest[K, V]) run(ctx context.Context, workers int, do func(context.Context, V) bool) {
+func (l *workQueue[K, V]) run(ctx context.Context, workers int, do func(context.Context, V) bool) {
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {

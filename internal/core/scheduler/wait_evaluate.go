@@ -11,42 +11,42 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// hope is what a waiter gains from a change.
-type hope uint8
+// gain is what a waiter gains from a change.
+type gain uint8
 
 const (
-	hopeNone     hope = iota // none of its pods fits, and preemption does not help
-	hopeRoom                 // it fits on a row
-	hopeEviction             // preemption would make room on a row
+	gainNone       gain = iota // none of its pods fits, and preemption does not help
+	gainFit                    // it fits on a row
+	gainPreemption             // preemption would make room on a row
 )
 
-// hear evaluates the waiters that changes since the last call concern, once each, and makes the pods active of those
-// that may now be placed.
-func (p *Placer) hear(now unit.Instant) {
-	p.heardAt = now
-	p.hearNominated(now)
+// evaluateWaiters evaluates the waiters that changes since the last call concern, once each, and makes the pods active
+// of those that may now be placed.
+func (p *Placer) evaluateWaiters(now unit.Instant) {
+	p.factAt = now
+	p.checkNominated(now)
 	s := &p.cluster.waits
-	s.findConcerned(p.cluster)
-	for len(s.concerned) > 0 { // renew may add waiters: a woken pod may have another demand now
-		asked := s.concerned
-		s.concerned = nil
+	s.markByRows(p.cluster)
+	for len(s.marked) > 0 { // renew may add waiters: a woken pod may have another demand now
+		asked := s.marked
+		s.marked = nil
 		for _, w := range asked {
 			if !w.gone {
-				if there := p.askAbout(now, w); there != hopeNone {
-					p.rouse(now, w, there)
+				if there := p.evaluateWaiter(now, w); there != gainNone {
+					p.activate(now, w, there)
 				}
 			}
 		}
 	}
 }
 
-// askAbout evaluates w where something has changed.
-func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
+// evaluateWaiter evaluates w where something has changed.
+func (p *Placer) evaluateWaiter(now unit.Instant, w *waiter) gain {
 	c, d := p.cluster, w.demand
 	rows := onceEach(w.rows)
 	marks := w.marks
 	everywhere := w.everywhere
-	w.concerned = false
+	w.marked = false
 	w.rows = nil
 	w.marks = nil
 	w.everywhere = false
@@ -55,31 +55,31 @@ func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 	w.block = c.blockOf(d)
 	if w.block != blockNone {
 		c.register(w)
-		return hopeNone
+		return gainNone
 	}
 	everywhere = everywhere || was != blockNone
-	there := hopeNone
+	there := gainNone
 	if everywhere || len(marks) > 0 {
 		in := func(r row) bool {
 			return everywhere || slices.ContainsFunc(marks, func(m mark) bool { return m.has(r) })
 		}
 		if c.fitsAmong(w, in) {
-			return hopeRoom
+			return gainFit
 		}
 		if c.mayEvict(d) {
-			c.waits.seek(w)
+			c.waits.startSearch(w)
 		}
 	}
 	for _, r := range rows {
-		if there = c.hopeOn(w, r); there != hopeNone {
+		if there = c.gainOn(w, r); there != gainNone {
 			break
 		}
 	}
 	c.register(w)
 	if everywhere || len(marks) > 0 {
-		p.wakeWishers(now, w)
+		p.wakeNominatedOf(now, w)
 	} else {
-		p.wakeWishersOn(now, w, rows)
+		p.wakeNominatedOn(now, w, rows)
 	}
 	return there
 }
@@ -90,7 +90,7 @@ func (c *cluster) fitsAmong(w *waiter, in func(row) bool) bool {
 		if !c.seen[r] || !in(r) {
 			continue
 		}
-		by := c.keptOff(w.demand, "", r)
+		by := c.rejectedBy(w.demand, "", r)
 		if by == nil {
 			return true
 		}
@@ -99,47 +99,47 @@ func (c *cluster) fitsAmong(w *waiter, in func(row) bool) bool {
 	return false
 }
 
-// keptOff returns the first rule that rejects d on row r, with nominated pods; nil: it fits.
-func (c *cluster) keptOff(d *demand, self PodID, r row) (by *filter) {
-	c.asIfNominated(d, self, r, func() bool {
-		by = c.objection(d.profile.filters, d, r)
+// rejectedBy returns the first rule that rejects d on row r, with nominated pods; nil: it fits.
+func (c *cluster) rejectedBy(d *demand, self PodID, r row) (by *filter) {
+	c.withNominated(d, self, r, func() bool {
+		by = c.firstRejecting(d.profile.filters, d, r)
 		return by == nil
 	})
 	return by
 }
 
-// hopeOn evaluates w for one row, without and with preemption.
-func (c *cluster) hopeOn(w *waiter, r row) hope {
+// gainOn evaluates w for one row, without and with preemption.
+func (c *cluster) gainOn(w *waiter, r row) gain {
 	d := w.demand
 	if !c.Present(r) {
-		return hopeNone
+		return gainNone
 	}
-	by := c.keptOff(d, "", r)
+	by := c.rejectedBy(d, "", r)
 	if by == nil {
-		return hopeRoom
+		return gainFit
 	}
 	w.rules |= by.rule
 	if c.mayEvict(d) {
-		return c.hopeOfEviction(w, r)
+		return c.gainByPreemption(w, r)
 	}
-	return hopeNone
+	return gainNone
 }
 
-func (c *cluster) hopeOfEviction(w *waiter, r row) hope {
-	b, _ := c.bidFor(w.demand, "", r)
+func (c *cluster) gainByPreemption(w *waiter, r row) gain {
+	b, _ := c.costOn(w.demand, "", r)
 	w.rules |= b.by
-	if b.state == bidGood {
-		return hopeEviction
+	if b.state == costHelps {
+		return gainPreemption
 	}
-	return hopeNone
+	return gainNone
 }
 
-// rouse moves the pods of w out of the unschedulable pool. If preemption helps, pods that wait for their victims
+// activate moves the pods of w out of the unschedulable pool. If preemption helps, pods that wait for their victims
 // already stay. A pod that has another demand now than when it began to wait moves to the waiter of that demand.
-func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
+func (p *Placer) activate(now unit.Instant, w *waiter, there gain) {
 	c := p.cluster
 	for _, e := range w.pods {
-		if there == hopeEviction && c.awaitsVictims(w.demand, e.pod.ID) {
+		if there == gainPreemption && c.awaitsVictims(w.demand, e.pod.ID) {
 			continue
 		}
 		if !p.queue.renew(now, e) {
@@ -149,30 +149,30 @@ func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 	w.known = false
 }
 
-// hearNominated makes nominated pods active if something has changed on their row and they may continue: they fit; or
+// checkNominated makes nominated pods active if something has changed on their row and they may continue: they fit; or
 // their victims are gone and they do not fit, so they must look elsewhere. Each is evaluated separately, because a
 // pod's own nomination counts against the other pods of its demand, and not against itself.
-func (p *Placer) hearNominated(now unit.Instant) {
+func (p *Placer) checkNominated(now unit.Instant) {
 	c := p.cluster
-	if len(c.wishes) == 0 {
-		p.wishesChecked = c.changes.End()
+	if len(c.nominations) == 0 {
+		p.nominationsChecked = c.changes.End()
 		return
 	}
 	look := func(r row) {
 		for _, w := range c.nominated[r] {
-			p.wakeWisher(now, w)
+			p.wakeNominated(now, w)
 		}
 	}
-	next, ok := c.changes.Since(p.wishesChecked, look)
-	p.wishesChecked = next
+	next, ok := c.changes.Since(p.nominationsChecked, look)
+	p.nominationsChecked = next
 	if !ok {
-		for _, w := range c.wishes {
-			p.wakeWisher(now, w)
+		for _, w := range c.nominations {
+			p.wakeNominated(now, w)
 		}
 	}
 }
 
-func (p *Placer) wakeWisher(now unit.Instant, w *nominated) {
+func (p *Placer) wakeNominated(now unit.Instant, w *nominated) {
 	c := p.cluster
 	e := p.queue.in(queue.Unschedulable, w.id)
 	if e == nil {
@@ -185,31 +185,31 @@ func (p *Placer) wakeWisher(now unit.Instant, w *nominated) {
 	}
 }
 
-// wakeWishersOn does so for the pods of w that are nominated on some rows. A change on one row says nothing about other
-// rows; otherwise a thousand preemptors of one kind would be evaluated at each deletion of a victim.
-func (p *Placer) wakeWishersOn(now unit.Instant, w *waiter, rows []row) {
+// wakeNominatedOn does so for the pods of w that are nominated on some rows. A change on one row says nothing about
+// other rows; otherwise a thousand preemptors of one kind would be evaluated at each deletion of a victim.
+func (p *Placer) wakeNominatedOn(now unit.Instant, w *waiter, rows []row) {
 	for _, r := range rows {
 		for _, wish := range p.cluster.nominated[r] {
 			if w.pods[wish.id] != nil {
-				p.wakeWisher(now, wish)
+				p.wakeNominated(now, wish)
 			}
 		}
 	}
 }
 
-// wakeWishers does so for all pods of w.
-func (p *Placer) wakeWishers(now unit.Instant, w *waiter) {
-	if len(p.cluster.wishes) < len(w.pods) {
-		for id, wish := range p.cluster.wishes {
+// wakeNominatedOf does so for all pods of w.
+func (p *Placer) wakeNominatedOf(now unit.Instant, w *waiter) {
+	if len(p.cluster.nominations) < len(w.pods) {
+		for id, wish := range p.cluster.nominations {
 			if w.pods[id] != nil {
-				p.wakeWisher(now, wish)
+				p.wakeNominated(now, wish)
 			}
 		}
 		return
 	}
 	for id := range w.pods {
-		if wish := p.cluster.wishes[id]; wish != nil {
-			p.wakeWisher(now, wish)
+		if wish := p.cluster.nominations[id]; wish != nil {
+			p.wakeNominated(now, wish)
 		}
 	}
 }
@@ -220,8 +220,8 @@ type search struct {
 	on    bool
 	again bool // something has changed since it began: search once more
 	check bool // no change is known; also evaluate whether it fits without preemption
-	// turn orders searches; see before.
-	turn uint64
+	// round orders searches; see before.
+	round uint64
 	// cursor is the next row.
 	cursor row
 }
@@ -241,8 +241,8 @@ const (
 	flushAfter = 5 * time.Minute
 )
 
-// seek begins a search for w. If one is in progress, another follows.
-func (s *waits) seek(w *waiter) {
+// startSearch begins a search for w. If one is in progress, another follows.
+func (s *waits) startSearch(w *waiter) {
 	w.known = false
 	if w.search.on {
 		w.search.again = true
@@ -252,18 +252,18 @@ func (s *waits) seek(w *waiter) {
 }
 
 func (s *waits) begin(w *waiter, check bool) {
-	w.search = search{on: true, check: check, turn: s.turn}
+	w.search = search{on: true, check: check, round: s.round}
 	s.searching = append(s.searching, w)
 }
 
 // before orders searches. No waiter is searched for a second time before the others had their first search; then by
 // priority.
 func (w *waiter) before(x *waiter) int {
-	return cmp.Or(cmp.Compare(w.search.turn, x.search.turn), cmp.Compare(x.demand.priority, w.demand.priority), cmp.Compare(w.number, x.number))
+	return cmp.Or(cmp.Compare(w.search.round, x.search.round), cmp.Compare(x.demand.priority, w.demand.priority), cmp.Compare(w.number, x.number))
 }
 
-// seekHope continues searches, as far as searchWork allows.
-func (p *Placer) seekHope(now unit.Instant) {
+// continueSearches continues searches, as far as searchWork allows.
+func (p *Placer) continueSearches(now unit.Instant) {
 	p.beginChecks(now)
 	s := &p.cluster.waits
 	if len(s.searching) == 0 || now < p.searchDue {
@@ -275,7 +275,7 @@ func (p *Placer) seekHope(now unit.Instant) {
 			return
 		}
 		slices.SortFunc(s.searching, (*waiter).before)
-		s.turn = s.searching[0].search.turn
+		s.round = s.searching[0].search.round
 		work = p.searchFor(now, s.searching[0], work)
 	}
 	p.searchDue = now.Add(searchPause)
@@ -297,27 +297,27 @@ func (p *Placer) searchFor(now unit.Instant, w *waiter, work int) int {
 			continue
 		}
 		work -= searchSkips
-		there := hopeNone
+		there := gainNone
 		if w.search.check {
-			there = c.hopeOn(w, r)
+			there = c.gainOn(w, r)
 		} else if evicts {
-			there = c.hopeOfEviction(w, r)
+			there = c.gainByPreemption(w, r)
 		}
-		if there != hopeNone {
-			p.found(now, w, there)
+		if there != gainNone {
+			p.searchFound(now, w, there)
 			return work
 		}
 	}
-	p.searched(now, w)
+	p.searchEnded(now, w)
 	return work - searchSkips
 }
 
-// searched ends a search that has found nothing.
-func (p *Placer) searched(now unit.Instant, w *waiter) {
-	again, turn := w.search.again, w.search.turn
+// searchEnded ends a search that has found nothing.
+func (p *Placer) searchEnded(now unit.Instant, w *waiter) {
+	again, turn := w.search.again, w.search.round
 	if p.cluster.waits.end(w); again {
 		p.cluster.waits.begin(w, false)
-		w.search.turn = turn + 1
+		w.search.round = turn + 1
 	} else {
 		w.known = true
 	}
@@ -330,15 +330,15 @@ func (s *waits) end(w *waiter) {
 	s.searching = shrink.Without(s.searching, w)
 }
 
-// found ends a search that has found a row.
-func (p *Placer) found(now unit.Instant, w *waiter, there hope) {
-	rescued := w.search.check && !w.search.again && !w.concerned
+// searchFound ends a search that has found a row.
+func (p *Placer) searchFound(now unit.Instant, w *waiter, there gain) {
+	rescued := w.search.check && !w.search.again && !w.marked
 	p.cluster.waits.end(w)
 	p.cluster.register(w)
 	waited := slices.Collect(maps.Values(w.pods))
-	p.rouse(now, w, there)
+	p.activate(now, w, there)
 	for _, e := range waited {
-		e.flushed = rescued && e.Pool() != queue.Unschedulable && !e.pod.Asks
+		e.flushed = rescued && e.Pool() != queue.Unschedulable && !e.pod.AsksExtenders
 	}
 }
 

@@ -8,21 +8,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// byBound returns rows in the order of their bounds, and computes what budgets add only for rows that are next. It
+// boundOrder returns rows in the order of their bounds, and computes what budgets add only for rows that are next. It
 // examines few rows: a heap has, for every 64 rows (a word of a mask), one row with the lowest bound. The first rows
 // are returned in the order of their bounds, and with equal bounds in tie-breaking order (winsTie); usually one of them
 // is the cheapest. If bounds say little, nearly all rows are returned. After the first ones, rows of one word are
 // therefore returned one after another, because they are adjacent in memory.
-type byBound struct {
+type boundOrder struct {
 	cluster *cluster
-	bounds  *bidBounds
+	bounds  *costBounds
 	among   rows.Mask // those not returned yet
-	mine    uint64    // the tie-breaking offset of the pod; see turnOf
-	// handed counts the rows that were returned in the order of their bounds.
-	handed int
-	words  []boundsWord
-	heap   heap.Heap[*boundsWord]
-	rest   *boundsWord // the word whose rows are now returned one after another; nil: none
+	offset  uint64    // the tie-breaking offset of the pod; see tieOffset
+	// returned counts the rows that were returned in the order of their bounds.
+	returned int
+	words    []boundsWord
+	heap     heap.Heap[*boundsWord]
+	rest     *boundsWord // the word whose rows are now returned one after another; nil: none
 }
 
 // A boundsWord is the entry of a word's rows in the heap.
@@ -40,16 +40,16 @@ type boundsWord struct {
 const bestFirst = 64
 
 // begin initializes x, which is working space, for the rows in among. x removes rows from among as it returns them.
-func (x *byBound) begin(c *cluster, bounds *bidBounds, among rows.Mask, mine uint64) *byBound {
+func (x *boundOrder) begin(c *cluster, bounds *costBounds, among rows.Mask, mine uint64) *boundOrder {
 	x.cluster = c
 	x.bounds = bounds
 	x.among = among
-	x.mine = mine
-	x.handed = 0
+	x.offset = mine
+	x.returned = 0
 	x.rest = nil
 	x.words = x.words[:0]
 	for i, word := range among {
-		if word != 0 && bounds.leastOf(i).state == bidGood {
+		if word != 0 && bounds.leastOf(i).state == costHelps {
 			x.words = append(x.words, boundsWord{index: i, row: bounds.least[i]})
 		}
 	}
@@ -61,12 +61,12 @@ func (x *byBound) begin(c *cluster, bounds *bidBounds, among rows.Mask, mine uin
 }
 
 // compare orders words by their lowest bounds. Of equal ones, words that must still be searched go first.
-func (x *byBound) compare(a, b *boundsWord) int {
-	order := compareBids(&x.bounds.rows[a.row], &x.bounds.rows[b.row])
+func (x *boundOrder) compare(a, b *boundsWord) int {
+	order := compareCosts(&x.bounds.rows[a.row], &x.bounds.rows[b.row])
 	switch {
 	case order != 0:
 		return order
-	case a.first && b.first && x.cluster.winsTie(a.row, b.row, x.mine), !a.first && b.first:
+	case a.first && b.first && x.cluster.winsTie(a.row, b.row, x.offset), !a.first && b.first:
 		return -1
 	case a.first:
 		return 1
@@ -74,18 +74,18 @@ func (x *byBound) compare(a, b *boundsWord) int {
 	return cmp.Compare(a.index, b.index)
 }
 
-// than returns the next row that may cost less than the best, or the same and wins the tie; noRow: there is none.
-func (x *byBound) than(best row, cost *bid) row {
+// nextBelow returns the next row that may cost less than the best, or the same and wins the tie; noRow: there is none.
+func (x *boundOrder) nextBelow(best row, cost *preemptCost) row {
 	promises := func(r row, surely bool) bool {
 		if best == noRow {
 			return true
 		}
-		order := compareBids(&x.bounds.rows[r], cost)
-		return order < 0 || order == 0 && (!surely || x.cluster.winsTie(r, best, x.mine))
+		order := compareCosts(&x.bounds.rows[r], cost)
+		return order < 0 || order == 0 && (!surely || x.cluster.winsTie(r, best, x.offset))
 	}
 	for {
 		if x.rest != nil {
-			if r := x.nextOf(x.rest, promises); r != noRow {
+			if r := x.nextInWord(x.rest, promises); r != noRow {
 				return r
 			}
 			x.rest = nil
@@ -97,16 +97,16 @@ func (x *byBound) than(best row, cost *bid) row {
 		switch {
 		case !promises(w.row, w.first):
 			return noRow
-		case x.handed >= bestFirst:
+		case x.returned >= bestFirst:
 			x.heap.Remove(w)
 			x.rest = w
 		case !w.first:
-			x.lookThrough(w)
+			x.findFirst(w)
 		case x.bounds.stale.Has(w.row):
-			x.settle(w)
+			x.addBudgets(w)
 		default:
 			x.among.Clear(w.row)
-			x.handed++
+			x.returned++
 			w.first = false
 			x.heap.Set(w)
 			return w.row
@@ -114,13 +114,14 @@ func (x *byBound) than(best row, cost *bid) row {
 	}
 }
 
-// nextOf returns the next row of a word, in row order, whose bound with budgets is low enough; noRow: there is none.
-func (x *byBound) nextOf(w *boundsWord, promises func(r row, surely bool) bool) row {
+// nextInWord returns the next row of a word, in row order, whose bound with budgets is low enough; noRow: there is
+// none.
+func (x *boundOrder) nextInWord(w *boundsWord, promises func(r row, surely bool) bool) row {
 	for x.among[w.index] != 0 {
 		r := row(w.index<<6 | bits.TrailingZeros64(x.among[w.index]))
 		x.among.Clear(r)
-		if x.bounds.rows[r].state == bidGood && promises(r, true) {
-			x.bounds.settle(x.cluster, r)
+		if x.bounds.rows[r].state == costHelps && promises(r, true) {
+			x.bounds.addBudgets(x.cluster, r)
 			if promises(r, true) {
 				return r
 			}
@@ -129,17 +130,17 @@ func (x *byBound) nextOf(w *boundsWord, promises func(r row, surely bool) bool) 
 	return noRow
 }
 
-// lookThrough finds the first row of a word in order, or removes the word if it has no row left.
-func (x *byBound) lookThrough(w *boundsWord) {
+// findFirst finds the first row of a word in order, or removes the word if it has no row left.
+func (x *boundOrder) findFirst(w *boundsWord) {
 	first := row(noRow)
 	x.each(w, func(r row) {
 		b := &x.bounds.rows[r]
-		if b.state != bidGood {
+		if b.state != costHelps {
 			return
 		}
 		if first != noRow {
-			order := compareBids(b, &x.bounds.rows[first])
-			if order > 0 || order == 0 && !x.cluster.winsTie(r, first, x.mine) {
+			order := compareCosts(b, &x.bounds.rows[first])
+			if order > 0 || order == 0 && !x.cluster.winsTie(r, first, x.offset) {
 				return
 			}
 		}
@@ -153,21 +154,21 @@ func (x *byBound) lookThrough(w *boundsWord) {
 	x.heap.Set(w)
 }
 
-// settle computes what budgets add to the bound of the row that represents a word. If that raises the bound, it does
-// the same for the rows of the word with lower bounds, which would usually be next.
-func (x *byBound) settle(w *boundsWord) {
-	if !x.bounds.settle(x.cluster, w.row) {
+// addBudgets computes what budgets add to the bound of the row that represents a word. If that raises the bound, it
+// does the same for the rows of the word with lower bounds, which would usually be next.
+func (x *boundOrder) addBudgets(w *boundsWord) {
+	if !x.bounds.addBudgets(x.cluster, w.row) {
 		return
 	}
 	x.each(w, func(r row) {
 		if x.bounds.rows[r].isLessThan(&x.bounds.rows[w.row]) {
-			x.bounds.settle(x.cluster, r)
+			x.bounds.addBudgets(x.cluster, r)
 		}
 	})
-	x.lookThrough(w)
+	x.findFirst(w)
 }
 
-func (x *byBound) each(w *boundsWord, see func(row)) {
+func (x *boundOrder) each(w *boundsWord, see func(row)) {
 	for word := x.among[w.index]; word != 0; word &= word - 1 {
 		see(row(w.index<<6 | bits.TrailingZeros64(word)))
 	}

@@ -9,50 +9,50 @@ import (
 
 // This file has how pods are preempted for a pod that fits nowhere, and what happens when that fails.
 
-// makeRoom chooses victims for a pod that fits nowhere, and nominates the pod on their node. Pods of lower priority
+// preemptFor chooses victims for a pod that fits nowhere, and nominates the pod on their node. Pods of lower priority
 // that are nominated on that node lose their nomination and are tried again. left are the preemptions that the
 // extenders left to choose from; nil: extenders were not asked.
-func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemption) *Preemption {
+func (p *Placer) preemptFor(now unit.Instant, e *entry, f *Failure, left *[]Preemption) *Preemption {
 	if len(e.demand.unsupported) > 0 || f.Nodes == 0 {
 		return nil
 	}
 	c := p.cluster
 	made, why := c.preempt(e.demand, e.pod.ID)
 	if made != nil && left != nil {
-		if made = c.leastHarm(e.demand, e.pod.ID, *left); made == nil {
-			why = reasonNoOffer
+		if made = c.selectCandidate(e.demand, e.pod.ID, *left); made == nil {
+			why = reasonNoCandidate
 		}
 	}
 	f.Preemption = why
 	if made == nil {
 		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) && !c.awaitsNode(e.pod.ID) {
-			p.cluster.dismiss(e.pod.ID) // the nomination is of no use any more
+			p.cluster.clearNomination(e.pod.ID) // the nomination is of no use any more
 		}
 		return nil
 	}
 	c.nominate(&e.pod, made.Node)
-	w := c.wishes[e.pod.ID]
+	w := c.nominations[e.pod.ID]
 	for i := range made.Victims {
 		v := &made.Victims[i]
 		w.victims = append(w.victims, v.ID)
-		if v.Assumed = p.bindOnItsWay(v.ID); v.Assumed {
-			p.takeBack(now, v.ID)
+		if v.Assumed = p.bindInFlight(v.ID); v.Assumed {
+			p.forgetUnbound(now, v.ID)
 		} else {
 			c.charge(e.pod.ID, v.ID)
 		}
 	}
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
-			c.dismiss(w.id)
+			c.clearNomination(w.id)
 			p.Retry(now, w.id)
 		}
 	}
 	return made
 }
 
-// takeBack removes a victim from its row that is assumed but waits for its volumes: no request is in flight that could
-// bind it. For other assumed victims, the shell reports the outcome of their binds.
-func (p *Placer) takeBack(now unit.Instant, id PodID) {
+// forgetUnbound removes a victim from its row that is assumed but waits for its volumes: no request is in flight that
+// could bind it. For other assumed victims, the shell reports the outcome of their binds.
+func (p *Placer) forgetUnbound(now unit.Instant, id PodID) {
 	if plan := p.cluster.plans[id]; plan != nil && plan.written {
 		p.queue.BindFailed(now, p.queue.find(id), false)
 		p.forget(id)
@@ -61,8 +61,8 @@ func (p *Placer) takeBack(now unit.Instant, id PodID) {
 
 // Retry lets a nominated pod be tried again, because its preemption failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
-	if w := p.cluster.wishes[id]; w != nil {
-		p.cluster.spare(w)
+	if w := p.cluster.nominations[id]; w != nil {
+		p.cluster.dropCharges(w)
 	}
 	if e := p.queue.in(queue.Unschedulable, id); e != nil {
 		p.queue.Ready(now, e)
@@ -72,8 +72,8 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 // EvictionFailed lets a nominated pod be tried again after its back-off, because the API server refused an eviction. An
 // immediate attempt would be refused again.
 func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
-	if w := p.cluster.wishes[id]; w != nil {
-		p.cluster.spare(w)
+	if w := p.cluster.nominations[id]; w != nil {
+		p.cluster.dropCharges(w)
 	}
 	if e := p.queue.in(queue.Unschedulable, id); e != nil {
 		p.queue.BindFailed(now, e, false)

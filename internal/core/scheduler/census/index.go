@@ -7,11 +7,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// Identities and aims are indexed by label. Nearly every aim requires one of some values of a label; such an aim is
-// listed under each of these labels. An identity is listed under each of its labels. So a new pod is compared only with
-// the aims that may have it, and a new aim only with the pods that it may have, however many of both there are.
+// Identities and pod sets are indexed by label. Nearly every pod set requires one of some values of a label; such a pod
+// set is listed under each of these labels. An identity is listed under each of its labels. So a new pod is compared
+// only with the pod sets that may have it, and a new pod set only with the pods that it may have, however many of both
+// there are.
 
-// everyNamespace is the key of aims that may have pods of more than one namespace. No namespace has this name.
+// everyNamespace is the key of pod sets that may have pods of more than one namespace. No namespace has this name.
 const everyNamespace = ""
 
 // peers are the identities of one namespace.
@@ -28,15 +29,15 @@ type labelled struct {
 	n   int
 }
 
-// aimList has the aims with pods of one namespace only, or all other aims.
-type aimList struct {
-	byLabel map[selector.Label][]*Aim // aims that require one of some labels, under each of these
-	others  []*Aim
+// setList has the pod sets with pods of one namespace only, or all other pod sets.
+type setList struct {
+	byLabel map[selector.Label][]*PodSet // pod sets that require one of some labels, under each of these
+	others  []*PodSet
 }
 
-// Demanded returns the requirement of the aim that a label has one of some values; of several, the one with the fewest
-// values; nil if it has none.
-func (a *Aim) Demanded() (found *selector.Requirement) {
+// Demanded returns the requirement of the pod set that a label has one of some values; of several, the one with the
+// fewest values; nil if it has none.
+func (a *PodSet) Demanded() (found *selector.Requirement) {
 	for i := range a.Parts {
 		for j := range a.Parts[i].Pods.Requirements {
 			q := &a.Parts[i].Pods.Requirements[j]
@@ -48,19 +49,19 @@ func (a *Aim) Demanded() (found *selector.Requirement) {
 	return found
 }
 
-func (a *Aim) home() string {
+func (a *PodSet) home() string {
 	if home, ok := a.local(); ok {
 		return home
 	}
 	return everyNamespace
 }
 
-func (c *Census) listAim(a *Aim) {
+func (c *Census) listSet(a *PodSet) {
 	home := a.home()
-	list := c.aimsIn[home]
+	list := c.setsIn[home]
 	if list == nil {
-		list = &aimList{byLabel: map[selector.Label][]*Aim{}}
-		c.aimsIn[home] = list
+		list = &setList{byLabel: map[selector.Label][]*PodSet{}}
+		c.setsIn[home] = list
 	}
 	q := a.Demanded()
 	if q == nil {
@@ -73,9 +74,9 @@ func (c *Census) listAim(a *Aim) {
 	}
 }
 
-func (c *Census) unlistAim(a *Aim) {
+func (c *Census) unlistSet(a *PodSet) {
 	home := a.home()
-	list := c.aimsIn[home]
+	list := c.setsIn[home]
 	if q := a.Demanded(); q == nil {
 		list.others = shrink.Without(list.others, a)
 	} else {
@@ -87,13 +88,13 @@ func (c *Census) unlistAim(a *Aim) {
 		}
 	}
 	if len(list.byLabel)+len(list.others) == 0 {
-		delete(c.aimsIn, home)
+		delete(c.setsIn, home)
 	}
 }
 
-// eachAimFor calls see for the aims listed for namespace home that may have the pods of who.
-func (c *Census) eachAimFor(home string, who *Identity, see func(*Aim)) {
-	list := c.aimsIn[home]
+// eachSetFor calls see for the pod sets listed for namespace home that may have the pods of who.
+func (c *Census) eachSetFor(home string, who *Identity, see func(*PodSet)) {
+	list := c.setsIn[home]
 	if list == nil {
 		return
 	}
@@ -141,8 +142,8 @@ func (c *Census) unlistIdentity(who *Identity) {
 	}
 }
 
-// MayMean returns the identities that may be in a.
-func (c *Census) MayMean(a *Aim) (out []*Identity) {
+// MayBeIn returns the identities that may be in a.
+func (c *Census) MayBeIn(a *PodSet) (out []*Identity) {
 	q := a.Demanded()
 	look := func(p *peers) {
 		if q == nil {
@@ -169,10 +170,10 @@ func (c *Census) MayMean(a *Aim) (out []*Identity) {
 	return out
 }
 
-// meantBy returns the identities that are in a.
-func (c *Census) meantBy(a *Aim) (out []*Identity) {
-	for _, who := range c.MayMean(a) {
-		if who.MeantBy(a) {
+// members returns the identities that are in a.
+func (c *Census) members(a *PodSet) (out []*Identity) {
+	for _, who := range c.MayBeIn(a) {
+		if who.In(a) {
 			out = append(out, who)
 		}
 	}

@@ -19,7 +19,7 @@ func crowded() (p *Placer, now unit.Instant) {
 		p.PodSeen(now, parsePod([]string{"on-" + name, "cpu=1000", fmt.Sprint("prio=", i+1), "on=" + name}))
 	}
 	high := parsePod([]string{"high", "cpu=1000", "prio=10"})
-	high.AsksEvictions = true
+	high.AsksPreemption = true
 	p.PodSeen(now, high)
 	return p, now
 }
@@ -47,7 +47,7 @@ func TestEvictionsAreAskedAbout(t *testing.T) {
 	p, now := crowded()
 	d := mustNext(t, p, now)
 	const all = "Evicts on-a from a, against budgets 0. Evicts on-b from b, against budgets 0. Evicts on-c from c, against budgets 0."
-	if got := victimsOf(d.Offers); got != all || d.Preemption != nil || d.Failure == nil {
+	if got := victimsOf(d.ExtenderCandidates); got != all || d.Preemption != nil || d.Failure == nil {
 		t.Fatalf("offered %s, decided %+v, because of %v", got, d.Preemption, d.Failure)
 	}
 	if d, ok := p.Next(now); ok {
@@ -57,9 +57,9 @@ func TestEvictionsAreAskedAbout(t *testing.T) {
 	if err := p.NameVictims("high", left); err != nil || left[0].Victims[0].Name != "on-c" {
 		t.Errorf("named %+v, %v", left, err)
 	}
-	p.HeardEvictions(now, "high", left)
+	p.PreemptionAnswered(now, "high", left)
 	d = mustNext(t, p, now)
-	if d.Preemption == nil || d.Preemption.Node != "b" || d.Nominated != "b" || d.Attempt != 1 || len(d.Offers) != 0 {
+	if d.Preemption == nil || d.Preemption.Node != "b" || d.Nominated != "b" || d.Attempt != 1 || len(d.ExtenderCandidates) != 0 {
 		t.Fatalf("decided %+v, nominated on %q, attempt %d", d.Preemption, d.Nominated, d.Attempt)
 	}
 	if d, ok := p.Next(now); ok {
@@ -75,7 +75,7 @@ func TestEvictionsAreAskedAbout(t *testing.T) {
 func TestOthersLeaveNoEviction(t *testing.T) {
 	p, now := crowded()
 	mustNext(t, p, now)
-	p.HeardEvictions(now, "high", nil)
+	p.PreemptionAnswered(now, "high", nil)
 	d := mustNext(t, p, now)
 	if d.Preemption != nil || d.Failure == nil || !strings.HasSuffix(d.Failure.String(), "1 Insufficient cpu. preemption: no candidate node for preemption") &&
 		!strings.HasSuffix(d.Failure.String(), "3 Insufficient cpu. preemption: no candidate node for preemption") {
@@ -87,10 +87,10 @@ func TestOthersLeaveNoEviction(t *testing.T) {
 	if wake := p.Wake(); wake != now.Add(queue.BackoffFirst) {
 		t.Errorf("again in %v, want %v", wake.Sub(now), queue.BackoffFirst)
 	}
-	if d := mustNext(t, p, now.Add(queue.BackoffFirst)); len(d.Offers) != 3 {
-		t.Errorf("offered %v", d.Offers)
+	if d := mustNext(t, p, now.Add(queue.BackoffFirst)); len(d.ExtenderCandidates) != 3 {
+		t.Errorf("offered %v", d.ExtenderCandidates)
 	}
-	p.HeardNothing(now.Add(queue.BackoffFirst), "high")
+	p.ExtendersFailed(now.Add(queue.BackoffFirst), "high")
 	if wake := p.Wake(); wake != now.Add(3*queue.BackoffFirst) {
 		t.Errorf("again in %v, want %v", wake.Sub(now), 3*queue.BackoffFirst)
 	}
@@ -103,9 +103,9 @@ func TestWhomOthersMayNotEvict(t *testing.T) {
 	p.PodSeen(now, parsePod([]string{"peer", "cpu=0", "prio=10", "on=a"}))
 	mustNext(t, p, now)
 	for want, left := range map[string]Preemption{
-		`pod "on-b" is not on node "a"`:                 {Node: "a", Victims: []Victim{{ID: "on-b"}}},
-		`pod "on-a" is not on node "nowhere"`:           {Node: "nowhere", Victims: []Victim{{ID: "on-a"}}},
-		"has priority 10, and may not go for one of 10": {Node: "a", Victims: []Victim{{ID: "on-a"}, {ID: "peer"}}},
+		`pod "on-b" is not on node "a"`:                          {Node: "a", Victims: []Victim{{ID: "on-b"}}},
+		`pod "on-a" is not on node "nowhere"`:                    {Node: "nowhere", Victims: []Victim{{ID: "on-a"}}},
+		"has priority 10, which is not below the preemptor's 10": {Node: "a", Victims: []Victim{{ID: "on-a"}, {ID: "peer"}}},
 	} {
 		if err := p.NameVictims("high", []Preemption{left}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -116,7 +116,7 @@ func TestWhomOthersMayNotEvict(t *testing.T) {
 	}
 	p.PodSeen(now, parsePod([]string{"filler", "cpu=1000", "prio=20", "on=b"}))
 	p.PodGone(now, "on-b")
-	p.HeardEvictions(now, "high", []Preemption{{Node: "b", Victims: []Victim{{ID: "on-b"}}}, {Node: "a", Victims: []Victim{{ID: "peer"}}}})
+	p.PreemptionAnswered(now, "high", []Preemption{{Node: "b", Victims: []Victim{{ID: "on-b"}}}, {Node: "a", Victims: []Victim{{ID: "peer"}}}})
 	if d := mustNext(t, p, now); d.Preemption != nil {
 		t.Errorf("evicts %s", victimsOf([]Preemption{*d.Preemption}))
 	}
@@ -125,18 +125,18 @@ func TestWhomOthersMayNotEvict(t *testing.T) {
 // TestOffersAreBounded: of many nodes, extenders get the cheapest hundred.
 func TestOffersAreBounded(t *testing.T) {
 	p, now := New(Options{Seed: 1}), unit.Instant(time.Hour)
-	for i := range 3 * offersMax {
+	for i := range 3 * candidatesMax {
 		node := fmt.Sprint("n", i)
 		p.NodeSeen(now, parseNode([]string{node, "cpu=1000", "pods=10"}))
 		for j := range 2 {
-			p.PodSeen(now, parsePod([]string{fmt.Sprint("on-", i, "-", j), "cpu=500", fmt.Sprint("prio=", 3*offersMax-i), "on=" + node}))
+			p.PodSeen(now, parsePod([]string{fmt.Sprint("on-", i, "-", j), "cpu=500", fmt.Sprint("prio=", 3*candidatesMax-i), "on=" + node}))
 		}
 	}
 	high := parsePod([]string{"high", "cpu=1000", "prio=1000"})
-	high.AsksEvictions = true
+	high.AsksPreemption = true
 	p.PodSeen(now, high)
 	d := mustNext(t, p, now)
-	if len(d.Offers) != offersMax || d.Offers[0].Node != fmt.Sprint("n", 3*offersMax-1) || d.Offers[offersMax-1].Node != fmt.Sprint("n", 2*offersMax) {
-		t.Errorf("offered %d, from %s to %s", len(d.Offers), d.Offers[0].Node, d.Offers[len(d.Offers)-1].Node)
+	if len(d.ExtenderCandidates) != candidatesMax || d.ExtenderCandidates[0].Node != fmt.Sprint("n", 3*candidatesMax-1) || d.ExtenderCandidates[candidatesMax-1].Node != fmt.Sprint("n", 2*candidatesMax) {
+		t.Errorf("offered %d, from %s to %s", len(d.ExtenderCandidates), d.ExtenderCandidates[0].Node, d.ExtenderCandidates[len(d.ExtenderCandidates)-1].Node)
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// sameChoice compares the choice of a survey with that of the plain form.
-func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
+// sameChoice compares the choice of a search by masks with that of the plain form.
+func (h *history) sameChoice(d *demand, id PodID, plain, byMasks choice) {
 	h.t.Helper()
-	if plain.row != survey.row || plain.score != survey.score || plain.feasible != survey.feasible {
-		h.t.Fatalf("pod %s: plain %+v %v, survey %+v %v", id, plain, plain.failure, survey, survey.failure)
+	if plain.row != byMasks.row || plain.score != byMasks.score || plain.feasible != byMasks.feasible {
+		h.t.Fatalf("pod %s: plain %+v %v, masks %+v %v", id, plain, plain.failure, byMasks, byMasks.failure)
 	}
 	if plain.failure == nil {
 		return
 	}
-	a, b := plain.failure, survey.failure
+	a, b := plain.failure, byMasks.failure
 	if a.Nodes != b.Nodes || a.Whole != b.Whole || a.Rejected != b.Rejected || !maps.Equal(a.Reasons, b.Reasons) {
-		h.t.Fatalf("pod %s: plain %+v, survey %+v", id, *a, *b)
+		h.t.Fatalf("pod %s: plain %+v, masks %+v", id, *a, *b)
 	}
 }
 
-// TestSurveysAgree runs random histories with everything that rules read, and compares surveys with the plain form for
-// every waiting pod and for new pods. It must meet failures, ties, and choices by each scorer.
-func TestSurveysAgree(t *testing.T) {
+// TestMasksAgree runs random histories with everything that rules read, and compares searches by masks with the plain
+// form for every waiting pod and for new pods. It must meet failures, ties, and choices by each scorer.
+func TestMasksAgree(t *testing.T) {
 	chosen, failed := 0, 0
 	met := map[string]int{} // scorers that distinguished nodes
 	rejected := RuleSet(0)
@@ -61,10 +61,10 @@ func TestSurveysAgree(t *testing.T) {
 			}
 			ask := func(p Pod) {
 				c.ask(&p, func(d *demand) {
-					h.checkAsks(d)
+					h.checkApplies(d)
 					h.checkFinal(d, p.ID)
 					plain := c.choosePlain(d, p.ID)
-					h.sameChoice(d, p.ID, plain, c.chooseBySurvey(d, p.ID))
+					h.sameChoice(d, p.ID, plain, c.chooseByMasks(d, p.ID))
 					if plain.failure != nil {
 						failed++
 						rejected |= plain.failure.Rejected
@@ -80,7 +80,7 @@ func TestSurveysAgree(t *testing.T) {
 				ask(p)
 			}
 			for _, e := range h.placer.tryable() {
-				if id := e.pod.ID; c.wishes[id] == nil {
+				if id := e.pod.ID; c.nominations[id] == nil {
 					ask(e.pod)
 				}
 			}
@@ -101,12 +101,12 @@ func TestSurveysAgree(t *testing.T) {
 	}
 }
 
-// checkAsks checks that a rule that does not apply to a demand rejects no node.
-func (h *history) checkAsks(d *demand) {
+// checkApplies checks that a rule that does not apply to a demand rejects no node.
+func (h *history) checkApplies(d *demand) {
 	c := h.placer.cluster
 	for i := range filters {
 		f := &filters[i]
-		for r := row(0); !f.asks(d) && r < c.End(); r++ {
+		for r := row(0); !f.applies(d) && r < c.End(); r++ {
 			if c.seen[r] && !f.judge(&c.state, d, r) {
 				h.t.Fatalf("%s (filter %d) rejects %s for a pod of which it judges nothing", f.plugin, i, c.name[r])
 			}
@@ -120,10 +120,10 @@ func (h *history) checkAsks(d *demand) {
 func (h *history) checkFinal(d *demand, self PodID) {
 	c := h.placer.cluster
 	for r := row(0); r < c.End(); r++ {
-		if !c.seen[r] || len(c.held[r]) == 0 || len(c.nominated[r]) > 0 {
+		if !c.seen[r] || len(c.podsOn[r]) == 0 || len(c.nominated[r]) > 0 {
 			continue
 		}
-		if f := c.objection(d.profile.filters, d, r); f != nil && f.rule != RulePodAffinity && f.final(&c.state, d, r) {
+		if f := c.firstRejecting(d.profile.filters, d, r); f != nil && f.rule != RulePodAffinity && f.final(&c.state, d, r) {
 			t := c.tryWithout(d, r)
 			if f.judge(&c.state, d, r) {
 				h.t.Errorf("pod %s: %s rejects %s for good, and would not without less important pods", self, f.plugin, c.name[r])
@@ -248,11 +248,11 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 		p.PreferredAffinity = append(p.PreferredAffinity, WeightedPodTerm{int64(rng.IntN(100)), t})
 	}
 	if rng.IntN(2) == 0 {
-		p.Asked = Load{unit.MilliCPU(rng.IntN(12) * 250), unit.Bytes(rng.IntN(12) * 250)}
+		p.IncomingLoad = Load{unit.MilliCPU(rng.IntN(12) * 250), unit.Bytes(rng.IntN(12) * 250)}
 	}
 }
 
-// oddProfile differs from the default where surveys have special cases.
+// oddProfile differs from the default where searches by masks have special cases.
 func oddProfile(seed uint64) Profile {
 	p := DefaultProfile()
 	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // more than one byte, for some seeds

@@ -50,18 +50,18 @@ func TestCheapestOfMany(t *testing.T) {
 		p.PodSeen(1, x)
 		e := p.queue.find(x.ID)
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
-		best, cost := row(noRow), bid{}
-		for r, b := range c.allBids(d, x.ID) {
-			order := compareBids(&b, &cost)
-			if b.state == bidGood && (best == noRow || order < 0 || order == 0 && c.winsTie(row(r), best, c.turnOf(x.ID))) {
+		best, cost := row(noRow), preemptCost{}
+		for r, b := range c.allCosts(d, x.ID) {
+			order := compareCosts(&b, &cost)
+			if b.state == costHelps && (best == noRow || order < 0 || order == 0 && c.winsTie(row(r), best, c.tieOffset(x.ID))) {
 				best, cost = row(r), b
 			}
 		}
-		d.bids.worth = rng.IntN(2) == 0
+		d.costs.worth = rng.IntN(2) == 0
 		if r, b := c.cheapest(d, x.ID); r != best || b != cost {
 			t.Fatalf("pod %d: row %d for %+v, want %d for %+v", i, r, b, best, cost)
 		}
-		if c.byBound.handed == bestFirst {
+		if c.boundOrder.returned == bestFirst {
 			looked++
 		}
 		if best == noRow {
