@@ -345,7 +345,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Starts, o.Relist = starts, relist
 	o.Probes = probe.New(ctx, probe.Options{
 		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
-		Changed: func(uid types.UID) { a.pods.Kick(uid) },
+		Changed: func(uid types.UID) { a.pods.Resync(uid) },
 	})
 	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder}
 	o.Suits, o.MaskedPaths = suits, sysfs.Default.ThermalThrottles()

@@ -36,11 +36,11 @@ type plugins struct {
 func (a *Agent) prepareDevices(context.Context) error {
 	a.plugins = &plugins{told: map[string]numa.Plugin{}}
 	a.plugins.Keeper = agentdevicemanager.New(agentdevicemanager.Options{
-		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Kick(types.UID(uid)) },
+		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Resync(types.UID(uid)) },
 		Changed: func() {
 			a.plugins.tell()
 			a.node.Changed()
-			a.pods.Unhold()
+			a.pods.ResyncHeld()
 			// a container whose plugin needs a PreStartContainer call may wait for the plugin
 			for _, uid := range a.plugins.Holders() {
 				a.pods.Retry(types.UID(uid))

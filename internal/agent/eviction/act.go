@@ -44,7 +44,7 @@ func (g *Guard) carryOut(ctx context.Context, p *pass) {
 		g.o.Changed()
 	}
 	for _, k := range kills {
-		g.o.Pods.Kick(k.pod.UID)
+		g.o.Pods.Resync(k.pod.UID)
 	}
 	g.tell(p, kills, changed)
 }
@@ -119,7 +119,7 @@ func (g *Guard) finish(uid types.UID, group string) {
 		slog.Info("evicted pod's time is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
 	}
 	g.telling.Go(func() { how.Release() })
-	g.o.Pods.Kick(uid)
+	g.o.Pods.Resync(uid)
 }
 
 // hold stores the conditions and returns whether they changed.

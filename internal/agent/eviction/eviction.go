@@ -97,7 +97,7 @@ import (
 type Pods interface {
 	Present() []pods.Present
 	Evict(uid types.UID, v pods.Eviction) bool
-	Kick(uid types.UID)
+	Resync(uid types.UID)
 }
 
 // Storage knows the pods' disk usage.

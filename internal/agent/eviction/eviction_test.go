@@ -184,7 +184,7 @@ func (b *bench) Evict(uid types.UID, v pods.Eviction) bool {
 	return true
 }
 
-func (b *bench) Kick(types.UID) {}
+func (b *bench) Resync(types.UID) {}
 
 func (b *bench) victims() (names []string) {
 	b.mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
+// Time limits of calls that work, next to Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
 // network and gets twice that, as upstream has it. stopMargin is added to the grace of a stop. settleMax is far above
 // what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose network hangs may take
 // longer to go.
@@ -34,31 +34,31 @@ const (
 )
 
 // act does one action.
-func (r *Runner) act(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
-	r.log(e).Info(a.Kind.String(), "container", a.Container, "why", a.Why)
+func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+	w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
 	switch a.Kind {
 	case podlife.CreateSandbox:
-		return r.createSandbox(ctx, e, pod, a, slot)
+		return w.createSandbox(ctx, pod, a, slot)
 	case podlife.StartContainer:
-		return r.startContainer(ctx, e, pod, a, slot)
+		return w.startContainer(ctx, pod, a, slot)
 	case podlife.StopContainer:
-		return r.stopContainer(ctx, e, pod, a)
+		return w.stopContainer(ctx, pod, a)
 	case podlife.StopSandbox:
-		return r.onSandbox(ctx, e, a, func(ctx context.Context) error {
-			_, err := r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: a.ID})
+		return w.onSandbox(ctx, a, func(ctx context.Context) error {
+			_, err := w.r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: a.ID})
 			return err
 		})
 	case podlife.RemoveSandbox:
-		return r.onSandbox(ctx, e, a, func(ctx context.Context) error {
-			_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: a.ID})
+		return w.onSandbox(ctx, a, func(ctx context.Context) error {
+			_, err := w.r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: a.ID})
 			return err
 		})
 	case podlife.RemoveContainer:
-		return r.removeContainer(ctx, e, a)
+		return w.removeContainer(ctx, a)
 	case podlife.Resize:
-		return r.resize(ctx, e, pod, a)
+		return w.resize(ctx, pod, a)
 	case podlife.Finish:
-		return r.finish(ctx, e, pod)
+		return w.finish(ctx, pod)
 	}
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
 }
@@ -89,72 +89,75 @@ func settled(ctx context.Context, limit time.Duration, call func(context.Context
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // createSandbox prepares what the pod's containers share, then the sandbox.
-func (r *Runner) createSandbox(
-	ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+func (w *worker) createSandbox(
+	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot,
 ) error {
 	slot.release() // of an attempt before this one: volumes may take long
-	if err := r.setUp(ctx, e, pod); err != nil {
+	if err := w.setUp(ctx, pod); err != nil {
 		return err
 	}
 	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
 	}
-	parent, err := r.Groups.Ensure(pod)
+	parent, err := w.r.Groups.Ensure(pod)
 	if err != nil {
 		return &failure{
-			"FailedCreatePodContainer", "FailedCreatePodContainer", "unable to ensure pod container exists: ", err,
+			reason: "FailedCreatePodContainer",
+			event:  "FailedCreatePodContainer",
+			prefix: "unable to ensure pod container exists: ",
+			err:    err,
 		}
 	}
-	if e.size == (resize.Size{}) {
-		e.size, _ = r.Groups.Sizes(pod)
+	if w.size == (resize.Size{}) {
+		w.size, _ = w.r.Groups.Sizes(pod)
 	}
-	config, err := r.configs().Sandbox(pod, sandboxOf(pod, a.Attempt, parent))
+	config, err := w.r.configs().Sandbox(pod, sandboxOf(pod, a.Attempt, parent))
 	if err != nil {
-		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to generate sandbox config: ", err}
+		return sandboxFailed("Failed to generate sandbox config: ", err)
 	}
-	_, warnings, _ := r.DNS.DNSConfig(pod) // an error would have been sandboxConfig's
-	for _, w := range warnings {
-		r.event(pod, "", corev1.EventTypeWarning, w.Reason, w.Message)
+	_, warnings, _ := w.r.DNS.DNSConfig(pod) // an error would have been sandboxConfig's
+	for _, warning := range warnings {
+		w.r.event(pod, "", corev1.EventTypeWarning, warning.Reason, warning.Message)
 	}
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
-		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create log directory: ", err}
+		return sandboxFailed("Failed to create log directory: ", err)
 	}
-	handler, err := r.handlers.Of(ctx, pod)
+	handler, err := w.r.handlers.Of(ctx, pod)
 	if err != nil {
-		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
+		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
 	var id string
-	err = settled(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
-		response, err := r.Runtime.RunPodSandbox(
+	err = settled(ctx, 2*w.r.WorkTimeout, func(ctx context.Context) error {
+		response, err := w.r.Runtime.RunPodSandbox(
 			ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler},
 		)
 		id = response.GetPodSandboxId()
 		return err
 	})
 	if err != nil {
-		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
+		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
-	return r.readSandbox(ctx, e, id)
+	return w.readSandbox(ctx, id)
 }
 
 // setUp prepares the pod's directories and volumes; it is safe to repeat.
-func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod) error {
+func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
-	if err := r.Volumes.SetUp(ctx, pod); err != nil {
+	if err := w.r.Volumes.SetUp(ctx, pod); err != nil {
 		var unsupported *volume.UnsupportedError
 		if errors.As(err, &unsupported) {
-			e.unmountable = err.Error() // the pod is held, which is told of
-			return &failure{"ContainerCreating", "", "", err}
+			w.unmountable = err.Error() // the pod is held, which has an Event
+			return &failure{reason: "ContainerCreating", err: err}
 		}
-		return &failure{"ContainerCreating", "FailedMount", "", err}
+		return &failure{reason: "ContainerCreating", event: "FailedMount", err: err}
 	}
-	e.prepared = true
+	w.volumes = volumesUp
 	return nil
 }
 
-func (r *Runner) startContainer(
-	ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+func (w *worker) startContainer(
+	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot,
 ) error {
 	c := containerNamed(pod, a.Container)
 	if c == nil {
@@ -162,71 +165,71 @@ func (r *Runner) startContainer(
 	}
 	// Another agent made the sandbox, or the container came later.
 	if refused := podfields.Blocks(pod, c.Name); refused != nil {
-		return &failure{"CreateContainerConfigError", "Failed", "Error: ", errors.New(refused.String())}
+		return containerFailed("CreateContainerConfigError", errors.New(refused.String()))
 	}
-	ips := e.view.sandboxes[a.ID].IPs
+	ips := w.view.sandboxes[a.ID].IPs
 	if len(ips) == 0 {
-		ips = r.HostIPs
+		ips = w.r.HostIPs
 	}
-	if !e.prepared { // an adopted sandbox: the agent before us set it up, which is not known to our volumes
+	if w.volumes == volumesUntouched { // the sandbox was adopted: the keeper of volumes does not know the pod
 		slot.release()
-		if err := r.setUp(ctx, e, pod); err != nil {
+		if err := w.setUp(ctx, pod); err != nil {
 			return err
 		}
 	}
-	image, err := r.images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
+	image, err := w.r.images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
 	if err != nil {
 		return imageFailure(err)
 	}
 	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
 	}
-	config, err := r.configs().Container(ctx, pod, c, containerconfig.Run{
+	config, err := w.r.configs().Container(ctx, pod, c, containerconfig.Run{
 		Attempt:           a.Attempt,
 		Image:             image,
 		PodIPs:            ips,
-		RecursiveReadOnly: r.handlers.RecursiveReadOnly(e.handler),
-		Running:           runningByName(e.view.containers),
+		RecursiveReadOnly: w.r.handlers.RecursiveReadOnly(w.handler),
+		Running:           runningByName(w.view.containers),
 	})
 	if err != nil {
-		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
+		return containerFailed("CreateContainerConfigError", err)
 	}
-	parent, err := r.Groups.Ensure(pod)
+	parent, err := w.r.Groups.Ensure(pod)
 	if err != nil {
-		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return containerFailed("CreateContainerError", err)
 	}
-	sandbox, err := r.configs().Sandbox(pod, sandboxOf(pod, e.view.sandboxes[a.ID].Attempt, parent))
+	sandbox, err := w.r.configs().Sandbox(pod, sandboxOf(pod, w.view.sandboxes[a.ID].Attempt, parent))
 	if err != nil {
-		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return containerFailed("CreateContainerError", err)
 	}
 	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, c.Name), 0o755); err != nil {
-		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return containerFailed("CreateContainerError", err)
 	}
 	if !isInit(pod, c.Name) {
-		r.Holdings.Finish(string(pod.UID))
+		w.r.Holdings.Finish(string(pod.UID))
 	}
-	started, err := r.Holdings.Start(string(pod.UID), c.Name, config.Linux.Resources)
+	started, err := w.r.Holdings.Start(string(pod.UID), c.Name, config.Linux.Resources)
 	if err != nil {
-		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return containerFailed("CreateContainerError", err)
 	}
-	id, err := r.createAndStart(ctx, e, pod, c, a, config, sandbox)
+	id, err := w.createAndStart(ctx, pod, c, a, config, sandbox)
 	started()
 	if err != nil {
 		return err
 	}
-	if group := r.Groups.Container(pod, id); group != "" {
-		err := r.Holdings.Check(string(pod.UID), c.Name, group)
+	if group := w.r.Groups.Container(pod, id); group != "" {
+		err := w.r.Holdings.Check(string(pod.UID), c.Name, group)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
-			r.log(e).Error("container is not where it was put", "err", err)
+			w.log().Error("container is not where it was put", "err", err)
 		}
 	}
-	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
-	r.Metrics.StartedContainers.WithLabelValues("container").Inc()
-	r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
-	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
+	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
+	w.r.Metrics.StartedContainers.WithLabelValues("container").Inc()
+	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+	if err := w.readContainer(ctx, id, a.ID); err != nil {
 		return err
 	}
-	r.postStart(e, pod, c, a, id)
+	w.postStart(pod, c, a, id)
 	return nil
 }
 
@@ -240,53 +243,55 @@ func imageFailure(err error) error {
 }
 
 // createAndStart has the runtime do both, and notes the container in between.
-func (r *Runner) createAndStart(
-	ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, a podlife.Action,
+func (w *worker) createAndStart(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action,
 	config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig,
 ) (id string, err error) {
-	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		response, err := r.Runtime.CreateContainer(
+	err = limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+		response, err := w.r.Runtime.CreateContainer(
 			ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox},
 		)
 		id = response.GetContainerId()
 		return err
 	})
 	if err != nil {
-		return "", &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return "", containerFailed("CreateContainerError", err)
 	}
-	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
-	_, sizes := r.Groups.Sizes(pod)
-	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
-	r.oom.Know(e.uid, e.view.containers[id], 0) // it may run out of memory before we know its process
-	err = settled(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
+	_, sizes := w.r.Groups.Sizes(pod)
+	w.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
+	w.r.oom.Know(w.e.uid, w.view.containers[id], 0) // it may run out of memory before we know its process
+	err = settled(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+		_, err := w.r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
 	if err != nil {
-		return "", &failure{"RunContainerError", "Failed", "Error: ", err}
+		return "", containerFailed("RunContainerError", err)
 	}
 	return id, nil
 }
 
 // stopContainer asks a container to end, and has it killed when its grace is over. A hook and the grace are waits,
 // which cost the runtime nothing: no slot is held for them.
-func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
+func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
-	ctx, hookCtx, done := e.awaitEnd(ctx, a.ID)
+	ctx, hookCtx, done := w.e.awaitExit(ctx, a.ID)
 	defer done()
 	least := time.Duration(0)
 	if pod != nil {
-		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", cmp.Or(a.Event, "Stopping container "+a.Container))
-		if r.preStop(hookCtx, e, pod, a) {
+		text := cmp.Or(a.Event, "Stopping container "+a.Container)
+		w.r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", text)
+		if w.preStop(hookCtx, pod, a) {
 			least = min(preStopLeaves, a.Grace)
 		}
 	}
-	err := briefly(ctx, r.stops, signalTime, func() error {
+	err := briefly(ctx, w.r.stops, signalTime, func() error {
 		grace := max(time.Until(killAt), least)
 		// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
 		seconds := int64((grace + time.Second - 1) / time.Second)
 		return limited(ctx, grace+stopMargin, func(ctx context.Context) error {
-			_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds})
+			request := &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds}
+			_, err := w.r.Runtime.StopContainer(ctx, request)
 			return err
 		})
 	})
@@ -296,113 +301,83 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 	return nil
 }
 
-// awaitEnd says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing to
-// wait for: hook is done, and stop a little later, in which a runtime that is there has answered. Without that, a
-// runtime that lost the answer would hold up the pod for the whole grace.
-func (e *entry) awaitEnd(ctx context.Context, id string) (stop, hook context.Context, done func()) {
-	stop, endStop := context.WithCancel(ctx)
-	hook, endHook := context.WithCancel(stop)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.endHook(id)
-	e.waits[id] = func() {
-		endHook()
-		time.AfterFunc(settleMax, endStop)
-	}
-	return stop, hook, func() {
-		e.mu.Lock()
-		delete(e.waits, id)
-		e.mu.Unlock()
-		endHook()
-		endStop()
-	}
-}
-
 // preStopLeaves is what upstream leaves at least for SIGTERM after a preStop hook.
 const preStopLeaves = 2 * time.Second
 
 // preStop runs the hook inside the grace, and reports whether there is one.
-func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) bool {
+func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action) bool {
 	c := containerNamed(pod, a.Container)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.Grace)
 	defer cancel()
-	if err := r.Hooks.PreStop(ctx, pod, c, a.ID, r.addressOf(e, pod)); err != nil {
-		r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
+	if err := w.r.Hooks.PreStop(ctx, pod, c, a.ID, w.address(pod)); err != nil {
+		w.r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
 	}
 	return true
 }
 
-func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action) error {
-	err := briefly(ctx, r.removals, removalTime, func() error {
-		return limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-			_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
+func (w *worker) removeContainer(ctx context.Context, a podlife.Action) error {
+	err := briefly(ctx, w.r.removals, removalTime, func() error {
+		return limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+			_, err := w.r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
 			return err
 		})
 	})
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove container %s: %w", a.ID, err)
 	}
-	r.drop(e, a.ID)
-	r.removeLog(e, a)
+	w.drop(a.ID)
+	w.r.removeLog(w.e.object(), a)
 	return nil
 }
 
 // onSandbox stops or removes a sandbox and re-reads what is left of it.
-func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call func(context.Context) error) error {
-	e.unwatch(a.ID)
-	err := briefly(ctx, r.removals, removalTime, func() error { return limited(ctx, 2*r.WorkTimeout, call) })
+func (w *worker) onSandbox(ctx context.Context, a podlife.Action, call func(context.Context) error) error {
+	w.unwatch(a.ID)
+	err := briefly(ctx, w.r.removals, removalTime, func() error { return limited(ctx, 2*w.r.WorkTimeout, call) })
 	if err != nil && !gone(err) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {
-		r.drop(e, a.ID)
-		for id, c := range e.view.containers {
+		w.drop(a.ID)
+		for id, c := range w.view.containers {
 			if c.SandboxID == a.ID {
-				r.drop(e, id)
+				w.drop(id)
 			}
 		}
 		return nil
 	}
-	return r.readSandbox(ctx, e, a.ID)
+	return w.readSandbox(ctx, a.ID)
 }
 
-// finish takes down what the pod had outside the runtime, lets the API server forget it, and forgets it here. Each step
-// may be repeated after a crash.
-func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
-	r.Probes.Untrack(e.uid)
-	if err := r.Volumes.TearDown(ctx, e.uid); err != nil {
+// finish takes down what the pod had outside the runtime, deletes its object, and drops it here. Each step may be
+// repeated after a crash.
+func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
+	w.r.Probes.Untrack(w.e.uid)
+	if err := w.r.Volumes.TearDown(ctx, w.e.uid); err != nil {
 		return fmt.Errorf("take down volumes: %w", err)
 	}
-	if err := r.Groups.Remove(ctx, e.uid); err != nil {
+	if err := w.r.Groups.Remove(ctx, w.e.uid); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	r.Holdings.Release(string(e.uid))
-	r.Devices.Release(string(e.uid))
-	r.logs().RemovePod(string(e.uid))
-	e.mu.Lock()
-	vanished, static := e.gone, e.static
-	e.mu.Unlock()
-	if pod != nil && !vanished && !static {
-		if err := r.report.Delete(ctx, e.report, pod); err != nil {
-			return fmt.Errorf("let the API server forget the pod: %w", err)
+	w.r.Holdings.Release(string(w.e.uid))
+	w.r.Devices.Release(string(w.e.uid))
+	w.r.logs().RemovePod(string(w.e.uid))
+	if pod != nil && w.e.deletable() {
+		if err := w.r.report.Delete(ctx, w.e.report, pod); err != nil {
+			return fmt.Errorf("delete the pod's object: %w", err)
 		}
 	}
-	r.forget(e)
+	w.r.drop(w.e)
 	return nil
 }
 
-// forget drops the entry for good.
-func (r *Runner) forget(e *entry) {
+// drop ends what the agent knows of a pod: nothing of it is left here.
+func (r *Runner) drop(e *entry) {
 	r.turns.leave(e)
-	e.mu.Lock()
-	e.forgotten = true
-	if e.timer != nil {
-		e.timer.Stop()
-	}
-	e.mu.Unlock()
+	e.drop()
 	r.mu.Lock()
 	if r.pods[e.uid] == e {
 		delete(r.pods, e.uid)
@@ -410,7 +385,7 @@ func (r *Runner) forget(e *entry) {
 	r.sweepLater()
 	r.mu.Unlock()
 	r.static.Resync() // a new version of a static pod may have waited for it
-	r.Unhold()        // its room may be what others wait for
+	r.ResyncHeld()    // its room may be what others wait for
 }
 
 func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {

@@ -3,27 +3,24 @@ package pods
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// allocation is what of CPU and memory the node has granted to a pod: the resources of its specification as they were
-// when it was let in or last resized. Everything in the agent sees the pod with them in the place of what its
-// specification has by now; only settle looks at both.
+// allocation is the CPU and memory that the node has allocated to a pod: the resources of its specification as they
+// were when it was admitted or last resized. Everything in the agent sees the pod with them in the place of what its
+// specification has by now; only judgeResizes looks at both. An allocation is replaced, never written to.
 //
 // There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
-// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is. An agent that
-// died between granting and reporting has its successor judge the resize again, by what is here then, and a cgroup that
-// was written already is brought to whatever that decides. What the status cannot tell is a limit that was granted and
-// not yet written when the agent died while the next resize was pending: until that is granted, the container keeps the
-// limit that it has.
+// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is the checkpoint.
+// If an agent dies between allocating and reporting, its successor judges the resize again, by what is here then, and
+// reconciles a cgroup that was written already. What the status cannot say is a limit that was allocated and not yet
+// written when the agent died while the next resize was pending: until that is allocated, the container keeps the limit
+// that it has.
 type allocation struct {
-	level      *corev1.ResourceRequirements // pod-level resources; nil: none
-	containers map[string]corev1.ResourceRequirements
+	level      *corev1.ResourceRequirements           // of the pod as a whole; nil: its specification has none
+	containers map[string]corev1.ResourceRequirements // by name, init containers too
 }
 
-// allocationOf grants a pod all that it asks for.
+// allocationOf allocates to a pod all that it asks for.
 func allocationOf(pod *corev1.Pod) *allocation {
 	a := &allocation{level: pod.Spec.Resources, containers: map[string]corev1.ResourceRequirements{}}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -34,7 +31,7 @@ func allocationOf(pod *corev1.Pod) *allocation {
 	return a
 }
 
-// meets reports whether a is what the pod asks for. A nil allocation is not asked yet.
+// meets reports whether a is what the pod asks for. A nil allocation does: nothing is compared with it.
 func (a *allocation) meets(pod *corev1.Pod) bool {
 	if a == nil {
 		return true
@@ -72,32 +69,38 @@ func (a *allocation) in(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// allocationIn recovers what was granted to a pod from its status. Where the status says nothing, that is what it asks
-// for. A pod whose requests are those that were granted has its limits granted, too: they need no room.
+// allocationIn recovers from its status what was allocated to a pod. Where the status says nothing, that is what it
+// asks for. A pod whose requests are those that were allocated has its limits, too: they need no room.
 func allocationIn(pod *corev1.Pod) *allocation {
 	asked := allocationOf(pod)
-	told := &allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
+	reported := &allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
 	pending := false
 	for name, r := range asked.containers {
-		told.containers[name] = r
+		reported.containers[name] = r
 		s := statusNamed(pod, name)
 		if s == nil || s.Resources == nil {
-			continue // nobody reported any: it did not run yet
+			continue // none were reported: it did not run yet
 		}
-		granted := overridden(r, s.AllocatedResources, s.Resources.Limits)
-		pending = pending || !sameAmounts(corev1.ResourceRequirements{Requests: granted.Requests}, corev1.ResourceRequirements{Requests: r.Requests})
-		told.containers[name] = granted
+		allocated := overridden(r, s.AllocatedResources, s.Resources.Limits)
+		pending = pending || !agreeInRequests(allocated, r)
+		reported.containers[name] = allocated
 	}
 	if level := pod.Spec.Resources; level != nil && pod.Status.Resources != nil {
 		overhead := pod.Spec.Overhead
-		granted := overridden(*level, less(pod.Status.AllocatedResources, overhead), less(pod.Status.Resources.Limits, overhead))
-		pending = pending || !sameAmounts(corev1.ResourceRequirements{Requests: granted.Requests}, corev1.ResourceRequirements{Requests: level.Requests})
-		told.level = &granted
+		requests, limits := less(pod.Status.AllocatedResources, overhead), less(pod.Status.Resources.Limits, overhead)
+		allocated := overridden(*level, requests, limits)
+		pending = pending || !agreeInRequests(allocated, *level)
+		reported.level = &allocated
 	}
 	if !pending {
 		return asked
 	}
-	return told
+	return reported
+}
+
+// agreeInRequests reports whether two containers agree in the requests that can be resized.
+func agreeInRequests(a, b corev1.ResourceRequirements) bool {
+	return sameAmounts(corev1.ResourceRequirements{Requests: a.Requests}, corev1.ResourceRequirements{Requests: b.Requests})
 }
 
 // overridden returns r with CPU and memory as they are in the lists. A limit is never below its request.
@@ -139,31 +142,4 @@ func less(list, overhead corev1.ResourceList) corev1.ResourceList {
 		}
 	}
 	return out
-}
-
-// resume takes up what is known of a pod's resizes; let is the version of it that was let in, since which it may have
-// asked for more. Caller holds e.mu.
-func (e *entry) resume(let *corev1.Pod) {
-	e.granted = e.recovered(let)
-	e.pod = e.granted.in(e.desired)
-	for _, c := range e.desired.Status.Conditions {
-		switch {
-		case c.Type == corev1.PodResizeInProgress && c.Status == corev1.ConditionTrue:
-			e.resizing = c.ObservedGeneration
-		case c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && !e.granted.meets(e.desired):
-			e.pending = &podlife.PendingResize{Reason: c.Reason, Message: c.Message, Generation: c.ObservedGeneration}
-			e.pendingSince = unit.WallOf(c.LastTransitionTime.Time)
-		}
-	}
-}
-
-// holding is the pod by what it holds: what it was granted, with a status that says what it has. That a resize is
-// pending is left out: of such pods some believe the status alone. Caller holds e.mu.
-func (e *entry) holding() *corev1.Pod {
-	pod := *e.pod
-	if e.status.Phase != "" {
-		pod.Status = e.status
-	}
-	pod.Status.Conditions = nil
-	return &pod
 }

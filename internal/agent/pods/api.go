@@ -43,19 +43,19 @@ func (r *Runner) watchAPI(ctx context.Context) {
 	controller.RunWithContext(ctx)
 }
 
-// inOrder compares pods that are told together: whoever is less comes first, and is let in first.
+// inOrder compares pods that a source shows together: the lesser comes first, and is judged first.
 func (r *Runner) inOrder(a, b *corev1.Pod) int { return admission.Order(r.arrival(a), r.arrival(b)) }
 
 // arrival is what core/admission asks of a pod that comes with others.
 func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	a := translate.AdmissionArrival(pod)
-	if e := r.entryOf(pod.UID); e != nil && e.remaining() {
+	if e := r.entryOf(pod.UID); e != nil && e.inRuntime() {
 		a.Standing = admission.Remains
 	}
 	return a
 }
 
-// Synced reports whether the API and the directory of manifests have told every pod that should be here.
+// Synced reports whether the API and the directory of manifests have shown every pod that should be here.
 func (r *Runner) Synced() bool {
 	r.mu.Lock()
 	synced := r.synced
@@ -63,18 +63,18 @@ func (r *Runner) Synced() bool {
 	return synced && r.static.Synced()
 }
 
-// apiSynced notes that the API has told every pod that should be here.
+// apiSynced notes that the API has shown every pod that should be here.
 func (r *Runner) apiSynced() {
 	r.mu.Lock()
 	r.synced = true
 	r.mu.Unlock()
 	r.static.MirrorsSynced()
-	r.sourceTold()
+	r.sourceSynced()
 }
 
-// sourceTold is called when the API, or the directory of manifests, has told every pod that should be here. From when
-// both have, a pod that neither has is an orphan.
-func (r *Runner) sourceTold() {
+// sourceSynced is called when the API, or the directory of manifests, has shown every pod that should be here. From
+// when both have, a pod that neither has is an orphan.
+func (r *Runner) sourceSynced() {
 	if !r.Synced() {
 		return
 	}
@@ -83,7 +83,7 @@ func (r *Runner) sourceTold() {
 	r.mu.Unlock()
 	slog.Info("pods of this node known", "node", r.Node)
 	for _, e := range r.entries() {
-		r.kick(e)
+		r.resync(e)
 	}
 	r.sweep()
 }
@@ -139,13 +139,12 @@ func (r *Runner) takeDown(uid types.UID) {
 	r.mu.Lock()
 	e := r.pods[uid]
 	if e == nil {
-		e = newEntry(uid, r.BackoffMax)
-		e.gone, e.dirty.all = true, true
-		e.fallback = identity{name: string(uid)}
+		e = r.newEntry(uid)
+		e.foundOutside()
 		r.pods[uid] = e
 	}
 	r.mu.Unlock()
-	r.kick(e)
+	r.resync(e)
 }
 
 func (r *Runner) apiPod(pod *corev1.Pod) {
@@ -167,7 +166,7 @@ func (r *Runner) apiGone(pod *corev1.Pod) {
 	}
 	now, _ := r.now()
 	e.vanish(now)
-	r.kick(e)
+	r.resync(e)
 }
 
 // take brings in a pod or its latest version.
@@ -176,24 +175,20 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 	r.mu.Lock()
 	e := r.pods[pod.UID]
 	if e == nil {
-		e = newEntry(pod.UID, r.BackoffMax)
+		e = r.newEntry(pod.UID)
 		if !r.relisted {
-			e.dirty.all = true
+			e.markDirty("")
 		}
 		r.pods[pod.UID] = e
 		r.turns.join(e)
 	}
 	r.mu.Unlock()
-	e.mu.Lock()
-	first := e.pod == nil
-	e.static = static
-	e.mu.Unlock()
-	if first && !static {
+	if first := e.claim(static); first && !static {
 		r.recallEviction(e, pod)
 	}
 	if e.set(pod, now) {
 		r.Volumes.Update(e.object())
-		r.kick(e) // its worker compares what it reports with what the API has
+		r.resync(e) // its worker compares what it reports with what the API has
 	}
 	return e
 }

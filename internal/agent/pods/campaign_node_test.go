@@ -58,7 +58,7 @@ func (w *world) begin() {
 		Holdings: fakeHoldings{},
 		Devices:  fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
 		Probes: probe.New(
-			ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Kick(uid) }},
+			ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Resync(uid) }},
 		),
 		WorkTimeout: 2 * time.Minute, Starts: 2, Relist: 30 * time.Second, Metrics: measurements(),
 		Evicted: func(uid types.UID) (Eviction, bool) {

@@ -173,7 +173,7 @@ func (w *world) grant(pod *corev1.Pod) {
 		}
 	}
 	if s.told < 0 && !s.ran {
-		return // limits of a status that was told before it was let in
+		return // limits of a status that was told before it was admitted
 	}
 	w.judged("%s is granted what nobody asked for: %s", pod.UID, resourcesOf{pod})
 }
@@ -279,7 +279,7 @@ func (w *world) unsized() string {
 	r := w.life.runner
 	for _, e := range r.entries() {
 		e.mu.Lock()
-		pod, desired, meets, ends := e.pod, e.desired, e.granted.meets(e.desired), e.granted == nil || e.stop != nil || e.gone
+		pod, desired, meets, ends := e.pod, e.desired, e.allocated.meets(e.desired), e.allocated == nil || e.stop != nil || e.source == sourceGone
 		e.mu.Unlock()
 		if pod == nil || ends || translate.PodlifeTerminal(pod) != "" {
 			continue

@@ -326,7 +326,7 @@ func (h *history) evict(pod *corev1.Pod) {
 	w.mu.Unlock() // the agent has locks of its own
 	e := w.life.runner.entryOf(pod.UID)
 	here := e != nil && e.object() != nil && w.life.runner.Evict(pod.UID, v) // who evicts knows pods by Present
-	w.life.runner.Kick(pod.UID)
+	w.life.runner.Resync(pod.UID)
 	w.mu.Lock()
 	if here {
 		w.say("node evicts %s", pod.UID)
@@ -445,7 +445,7 @@ func (h *history) end() {
 	}
 	w.mu.Unlock()
 	h.pass(time.Minute)
-	// The longest waits that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox
+	// The longest waits that trouble may have left: what hangs while a pod is admitted, volumes are made and a sandbox
 	// is; and then a pull.
 	for range 10 + int(imagepull.Timeout.Minutes()) {
 		if w.missing() == "" && w.unsized() == "" || w.wrong != nil {

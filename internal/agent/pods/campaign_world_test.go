@@ -49,7 +49,7 @@ type world struct {
 	files   map[string]types.UID    // of which there is a file now, by path
 
 	api     *apiServer
-	room    int // how many pods are let in; zero: chance has it
+	room    int // how many pods are admitted; zero: chance has it
 	volumes map[types.UID]bool
 	groups  map[types.UID]bool
 	evicted map[types.UID]Eviction
@@ -379,7 +379,7 @@ func (w *world) slotsHeld() string {
 	if got := len(r.stops); got > stopping {
 		return fmt.Sprintf("%d slots of stops are held, and the runtime works on %d", got, stopping)
 	}
-	if got := r.starts.held(); got > working {
+	if got := r.starts.taken(); got > working {
 		return fmt.Sprintf("%d slots of starts are held, and the runtime works on %d calls", got, working)
 	}
 	if got := len(r.removals); got > removing {

@@ -79,11 +79,9 @@ func readBounded(path string, limit int64) string {
 // logs is the directory of the logs of containers.
 func (r *Runner) logs() podlog.Directory { return podlog.Directory(r.LogDir) }
 
-// removeLog removes the log of one run.
-func (r *Runner) removeLog(e *entry, a podlife.Action) {
-	e.mu.Lock()
-	pod := e.pod
-	e.mu.Unlock()
+// removeLog removes the log of one run. Of a pod that only the runtime knows (nil) it removes the link: the log goes
+// with its directory.
+func (r *Runner) removeLog(pod *corev1.Pod, a podlife.Action) {
 	dir := ""
 	if pod != nil {
 		dir = filepath.Join(r.requests().LogDirectory(pod), a.Container)

@@ -11,47 +11,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// clearEvicted removes what an evicted pod left in the runtime, and its logs: its disk space is what it was evicted for, or
-// will be missed next. Other pods that ended keep their containers, whose logs somebody may want to read.
-func (r *Runner) clearEvicted(ctx context.Context, e *entry, pod *corev1.Pod) {
-	if pod == nil || !e.released {
+// clearEvicted removes what an evicted pod left in the runtime, and its logs: its disk space is what it was evicted
+// for, or will be missed next. Other pods that ended keep their containers, whose logs users may want to read.
+func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
+	if pod == nil || w.volumes != volumesReleased {
 		return
 	}
-	e.mu.Lock()
-	evicted := e.status.Reason == eviction.Reason || pod.Status.Reason == eviction.Reason
-	if len(e.view.sandboxes) == 0 {
-		e.remains = false
-	}
-	e.mu.Unlock()
-	if !evicted || len(e.view.sandboxes) == 0 {
+	if len(w.view.sandboxes) == 0 {
+		w.e.cleared()
 		return
 	}
-	for _, id := range slices.Sorted(maps.Keys(e.view.sandboxes)) {
-		err := r.onSandbox(ctx, e, podlife.Action{Kind: podlife.RemoveSandbox, ID: id}, func(ctx context.Context) error {
-			_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	if !w.e.evicted(pod) {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.view.sandboxes)) {
+		err := w.onSandbox(ctx, podlife.Action{Kind: podlife.RemoveSandbox, ID: id}, func(ctx context.Context) error {
+			_, err := w.r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 			return err
 		})
 		if err != nil {
-			r.log(e).Warn("containers of an evicted pod not removed yet", "err", err)
+			w.log().Warn("containers of an evicted pod not removed yet", "err", err)
 			return
 		}
 	}
-	r.logs().RemovePod(string(e.uid))
-	e.mu.Lock()
-	e.remains = false
-	e.mu.Unlock()
+	w.r.logs().RemovePod(string(w.e.uid))
+	w.e.cleared()
 }
 
-// RemoveDead removes the containers of pods that have ended for good, and their logs, the pod that ended first before the others, until
-// enough says so. The pods stay in the API; it is they who remember how their containers ended.
+// RemoveDead removes the containers of pods that have ended for good, and their logs, those of the oldest sandbox
+// first, until enough says so. The pods stay in the API: their statuses say how their containers ended.
 func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 	list, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
-		Filter: &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY}},
+		Filter: &runtimeapi.PodSandboxFilter{
+			State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("remove dead containers: list sandboxes: %w", err)
@@ -64,13 +61,11 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 		}
 		e := r.entryOf(types.UID(s.GetMetadata().GetUid()))
 		if e == nil {
-			continue // somebody else's
+			continue // the sandbox is not of a pod here
 		}
-		e.mu.Lock()
-		pod := e.pod
-		e.mu.Unlock()
+		pod := e.object()
 		if pod == nil || translate.PodlifeTerminal(pod) == "" {
-			continue // not told to the API yet, or it runs on
+			continue // not reported to the API yet, or it runs on
 		}
 		err := limited(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
 			_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
@@ -81,8 +76,8 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 			continue
 		}
 		r.logs().RemovePod(string(e.uid))
-		e.soil("")
-		r.kick(e)
+		e.markDirty("")
+		r.resync(e)
 	}
 	return errors.Join(append(problems, ctx.Err())...)
 }

@@ -47,7 +47,7 @@ func TestRemoveDead(t *testing.T) {
 	bury := func(name string, created int64, phase corev1.PodPhase) {
 		pod := testPod()
 		pod.Name, pod.UID, pod.Status.Phase = name, types.UID(name), phase
-		r.pods[pod.UID] = &entry{uid: pod.UID, pod: pod, busy: true} // busy: no worker starts
+		r.pods[pod.UID] = &entry{uid: pod.UID, pod: pod} // its worker is busy: none starts
 		g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-" + name, CreatedAt: created, Metadata: &runtimeapi.PodSandboxMetadata{Uid: name}})
 		if err := os.MkdirAll(filepath.Join(r.LogDir, "ns_"+name+"_"+name), 0o755); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -11,70 +12,86 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
-	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// letting is how far a pod has come that is not admitted yet.
-type letting int
+// entry is what the agent knows of one pod and any goroutine may ask or change: by its methods, each of which locks mu
+// for as long as it takes, and calls nothing that locks anything else. What the pod's worker alone knows is in worker.
+//
+// The methods stand in four files, and nothing outside of them touches mu or a field below it: entry.go (which pod it
+// is, who runs its worker), entry_admission.go (phase, hold, resources), entry_end.go (stop order, hooks, exits),
+// entry_status.go (what is reported).
+type entry struct {
+	uid    types.UID         // never changes
+	report *statusreport.Pod // how far its status is written; has a lock of its own, taken after mu
+
+	mu sync.Mutex // guards everything that follows
+
+	// Which pod it is. Written by the sources (claim, set, vanish), at admission (admit) and by resizes (rule).
+
+	pod       *corev1.Pod // what it should be, with its allocated resources; replaced, not written to. nil: see unclaimed
+	desired   *corev1.Pod // the same with the resources that it asks for, as its source has it. nil as pod is
+	mirror    *corev1.Pod // the API's image of a static pod; nil: not seen, or not static
+	source    source      // who asks for it
+	unclaimed identity    // who it is where no source has it (pod is nil): what the runtime's labels say
+
+	// How far it has come (see phase), and what it waits for. Written by the worker.
+
+	phase phase
+	hold  *podlife.Hold // why nothing of it is started, decided in each sync; nil: nothing keeps it
+	held  string        // the reason of a hold for which users had an Event last; kept when the hold is over
+
+	// Its resources. Written at admission (admit), by resizes (rule), and by versions that ask for what it has (set).
+
+	allocated    *allocation            // what the node last judged to fit; nil: not admitted yet, or static
+	pending      *podlife.PendingResize // why what it asks for is not allocated; nil: it is, or was not judged yet
+	pendingSince unit.Wall              // since when, for this reason; zero: nothing is pending
+	resizing     int64                  // generation of the resize that is being carried out; zero: none
+
+	// Its end. Written by all who order it (orderStop, evict, reject); the order is replaced, never written to.
+
+	stop      *podlife.StopOrder  // nil: it is not to end. Once set it stays, and its deadline only comes nearer
+	leftovers bool                // it was evicted by this process, and what it has on disks is not removed yet
+	interrupt context.CancelFunc  // cancels what the worker does, where a stop order may; nil: it may not
+	hooks     map[string]*hookRun // of postStart that have not succeeded, by container id
+	exits     map[string]func()   // called when the process of a container that is being stopped is gone, by its id
+
+	// What is reported of it. Written by the worker (setStatus).
+
+	status  corev1.PodStatus // as computed last; its phase is empty before the first time. Replaced, not written to
+	started bool             // status was Running once: for the metrics of starts
+
+	// What the runtime has of it. summary and sandboxID are written by the worker (sawRuntime), dirty by all who hear
+	// of a change (markDirty, exited, compare).
+
+	summary   map[string]int32 // state of its sandboxes and containers, by id, as the worker read them last
+	sandboxID string           // of the newest sandbox that is ready; empty: none
+	dirty     dirt             // what the worker is to read anew
+
+	// Its worker. A goroutine takes it (wake) and hands it back (rest); there is one while there is something to do.
+
+	idle  *worker     // nil: a goroutine has it, or had it when the pod was dropped
+	again bool        // something happened since that goroutine began its sync: it is to look again
+	retry bool        // what failed is to be tried again at once: something it may lack has appeared
+	timer *time.Timer // wakes the worker; nil: nothing does
+}
+
+// source is who asks for a pod.
+type source int
 
 const (
-	outside    letting = iota // it holds nothing
-	consulting                // it holds nothing: device plugins are to say first what goes well together
-	inside                    // it holds what it asks for; whether device plugins give it what it needs is still open
+	// No source has it, as far as is known: the runtime has something of it. It ends when every source has shown
+	// its pods.
+	sourceNone source = iota
+	// The API has it.
+	sourceAPI
+	// It is a static pod: the directory of manifests has it, and it is reported through its mirror.
+	sourceDirectory
+	// The API has it no more, or a disk has something of it and nothing else is known. It ends, and nothing of it is
+	// written to the API.
+	sourceGone
 )
-
-// entry is one pod as this node knows it. Its runtime view and Life belong to the worker; the rest is guarded by mu.
-type entry struct {
-	uid    types.UID
-	report *statusreport.Pod // how far its status is written
-
-	life     *podlife.Life // worker only
-	view     view          // worker only
-	prepared bool          // worker only: volumes were set up by this process
-	handler  string        // worker only: the runtime's, of the newest sandbox
-	noted    string        // worker only: what the pod was granted when its newest sandbox was made (noteOf)
-	released bool          // worker only: volumes and cgroup were given back
-	seen     time.Time     // worker only: when it was first looked at
-	up       bool          // worker only: a sandbox of it was ready
-	// unmountable is worker only: what of the pod's volumes this agent does not mount, as found when they were set up;
-	// empty: nothing.
-	unmountable string
-	size        resize.Size // worker only: of the pod's own cgroup; unknown until it was made or read
-
-	mu           sync.Mutex
-	pod          *corev1.Pod // what it should be, with the resources it was granted; replaced, never written to. nil: only the runtime knows the pod
-	desired      *corev1.Pod // pod as the API has it: with the resources it asks for
-	granted      *allocation // nil: not let in yet, or static
-	pending      *podlife.PendingResize
-	pendingSince unit.Wall   // zero: nothing pends
-	resizing     int64       // generation of the resize that is being performed; zero: none
-	static       bool        // from the static directory; reported through its mirror
-	mirror       *corev1.Pod // the API's image of a static pod
-	gone         bool        // its object is gone: end it without asking anybody
-	let          letting     // how far it has come before it is admitted
-	admitted     bool
-	hold         *podlife.Hold // it is not let in yet; nil: nothing is waited for
-	held         string        // for what users were told last that it waits
-	stop         *podlife.StopOrder
-	remains      bool             // it was evicted by this process, and what it has on disks is not removed yet
-	status       corev1.PodStatus // as last computed
-	reported     bool             // Running was reported at least once (metrics)
-
-	busy      bool
-	again     bool
-	retry     bool // something the pod may have waited for has appeared
-	forgotten bool
-	interrupt context.CancelFunc  // of what the worker does, where that may be interrupted
-	hooks     map[string]*hookRun // of postStart that have not succeeded, by container id
-	waits     map[string]func()   // for ends of containers that are being stopped: to be called when the process is gone
-	timer     *time.Timer
-	fallback  identity // who it is when pod is nil
-	dirty     dirt     // what of the runtime's view must be re-read
-	sandboxID string   // of the current sandbox; empty: none
-	summary   map[string]int32
-}
 
 // identity is what the runtime's labels say of a pod whose object we do not have.
 type identity struct {
@@ -90,36 +107,78 @@ type dirt struct {
 }
 
 func newEntry(uid types.UID, backoffMax time.Duration) *entry {
-	e := &entry{
-		uid:   uid,
-		life:  podlife.New(backoffMax),
-		view:  newView(),
-		hooks: map[string]*hookRun{},
-		waits: map[string]func(){},
-	}
+	e := &entry{uid: uid, hooks: map[string]*hookRun{}, exits: map[string]func(){}}
 	e.report = statusreport.NewPod(uid, e.toReport)
+	e.idle = &worker{e: e, life: podlife.New(backoffMax), view: newView()}
 	return e
 }
 
-// name is namespace/name for messages. Caller does not hold mu.
+// newEntry is a pod that nothing is known of yet.
+func (r *Runner) newEntry(uid types.UID) *entry {
+	e := newEntry(uid, r.BackoffMax)
+	e.idle.r = r
+	return e
+}
+
+// foundInRuntime is a pod that the runtime has, and no source yet.
+func (e *entry) foundInRuntime(who identity, states map[string]int32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unclaimed = who
+	e.summary = states
+	e.dirty.all = true
+}
+
+// foundOutside is a pod of which there are remains outside the runtime only: directories, logs, a cgroup.
+func (e *entry) foundOutside() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unclaimed = identity{name: string(e.uid)}
+	e.source = sourceGone
+	e.dirty.all = true
+}
+
+// name is namespace/name for messages.
 func (e *entry) name() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pod != nil {
-		return e.pod.Namespace + "/" + e.pod.Name
-	}
-	return e.fallback.namespace + "/" + e.fallback.name
+	return e.key()
 }
 
-// soil marks a container (or, with an empty id, everything) for re-reading.
-func (e *entry) soil(id string) {
+// key is namespace/name. Caller holds mu.
+func (e *entry) key() string {
+	if e.pod != nil {
+		return key(e.pod)
+	}
+	return e.unclaimed.namespace + "/" + e.unclaimed.name
+}
+
+// object is the pod with the resources that are allocated to it; nil: only the runtime knows it.
+func (e *entry) object() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if id == "" {
-		e.dirty.all = true
-		return
+	return e.pod
+}
+
+// claim notes that a source has the pod, and reports whether none had before.
+func (e *entry) claim(static bool) (first bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case static:
+		e.source = sourceDirectory
+	case e.source != sourceGone: // else a watch that is behind shows it once more
+		e.source = sourceAPI
 	}
-	e.dirty.changed = add(e.dirty.changed, id)
+	return e.pod == nil
+}
+
+// mayBeStatic reports whether the pod is static, as far as is known: one that only the runtime knows may be one, too.
+// known says that it is.
+func (e *entry) mayBeStatic() (known, may bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pod != nil, e.pod == nil || e.source == sourceDirectory
 }
 
 // set gives the entry its latest object and says whether it changed in a way that a worker must look at.
@@ -127,97 +186,34 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.pod
-	e.desired, e.pod = pod, e.granted.in(pod)
-	if e.granted.meets(pod) {
-		e.pending, e.pendingSince = nil, 0 // it has what it asks for: a wish that was taken back waits no more
+	e.desired = pod
+	e.pod = e.allocated.in(pod)
+	if e.allocated.meets(pod) { // it has what it asks for: a resize that was taken back waits no more
+		e.pending = nil
+		e.pendingSince = 0
 	}
-	if !e.static { // else the status is written to the mirror
+	if e.source != sourceDirectory { // else the status is written to the mirror
 		e.report.Seen(pod)
 	}
 	if pod.DeletionTimestamp != nil {
-		e.orderStop(now, translate.DeletionGrace(pod), podlife.StopOrder{Remove: true})
+		e.mergeStop(now, translate.DeletionGrace(pod), podlife.StopOrder{Remove: true})
 	}
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
 
-// toReport returns the object to write the pod's status to, and its latest status. A static pod has its mirror's; before
-// the mirror exists there is nothing to write to. Statuses are replaced, never changed, so they may be shared.
-func (e *entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.pod == nil, e.gone, e.forgotten:
-		return nil, e.status
-	case e.static:
-		return e.mirror, e.status
-	}
-	return e.pod, e.status
-}
-
-// vanish tells the entry that its object is gone.
+// vanish says that the pod's object is gone.
 func (e *entry) vanish(now unit.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.gone = true
-	e.orderStop(now, e.grace(), podlife.StopOrder{Remove: true})
+	e.source = sourceGone
+	e.mergeStop(now, e.grace(), podlife.StopOrder{Remove: true})
 }
 
-// orderStop ends the pod within grace. A later order may shorten the time that is left, never stretch it, and may turn
-// a pod that was to keep its containers into one that goes. Caller holds mu.
-func (e *entry) orderStop(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
-	order.Deadline = now.Add(grace)
-	if e.stop == nil {
-		e.stop = &order
-		e.interrupted()
-		for id := range e.hooks {
-			e.endHook(id)
-		}
-		return
-	}
-	merged := *e.stop
-	merged.Remove = merged.Remove || order.Remove
-	if order.Deadline < merged.Deadline {
-		merged.Deadline = order.Deadline
-		e.interrupted()
-	}
-	e.stop = &merged
-}
-
-// interrupted cancels what the worker is doing, if that may be. Caller holds mu.
-func (e *entry) interrupted() {
-	if e.interrupt != nil {
-		e.interrupt()
-	}
-}
-
-// arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms
-// nothing and returns false where such an order has come since the worker decided what to do; known is the order that
-// it knew then.
-func (e *entry) arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
+// deletable reports whether the API has an object of the pod that the agent is to delete once the pod has ended.
+func (e *entry) deletable() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stop != nil && (known == nil || e.stop.Deadline < known.Deadline) {
-		return false
-	}
-	e.interrupt = cancel
-	return true
-}
-
-func (e *entry) disarm() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.interrupt = nil
-}
-
-// grace is the pod's own termination grace. Caller holds mu.
-func (e *entry) grace() time.Duration {
-	if e.pod == nil {
-		return e.fallback.grace
-	}
-	if e.pod.DeletionGracePeriodSeconds != nil {
-		return translate.DeletionGrace(e.pod)
-	}
-	return translate.SpecGrace(e.pod)
+	return e.source != sourceGone && e.source != sourceDirectory
 }
 
 func wallOf(t *metav1.Time) unit.Wall {
@@ -227,25 +223,141 @@ func wallOf(t *metav1.Time) unit.Wall {
 	return unit.WallOf(t.Time)
 }
 
-// holds returns the pod if it holds resources of the node: it was let in, or the runtime has something of it, and it
-// has not ended.
-func (e *entry) holds() *corev1.Pod {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.pod == nil || translate.PodlifeTerminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
-		return nil
-	}
-	if e.let == inside || e.admitted || len(e.summary) > 0 {
-		return e.holding()
-	}
-	return nil
+// snapshot is what a sync has to know of an entry, as of one moment.
+type snapshot struct {
+	pod      *corev1.Pod
+	status   corev1.PodStatus
+	phase    phase
+	stop     *podlife.StopOrder
+	hold     *podlife.Hold
+	resizing podlife.Resizing
+	hooks    map[string]podlife.HookState // of containers whose postStart hooks have not succeeded
 }
 
-// remaining reports whether the runtime has something of the pod.
-func (e *entry) remaining() bool {
+func (e *entry) snapshot() snapshot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := snapshot{
+		pod:      e.pod,
+		status:   e.status,
+		phase:    e.phase,
+		stop:     e.stop,
+		hold:     e.hold,
+		resizing: podlife.Resizing{Generation: e.resizing, Pending: e.pending},
+		hooks:    map[string]podlife.HookState{},
+	}
+	for id, h := range e.hooks {
+		s.hooks[id] = h.state
+	}
+	return s
+}
+
+// markDirty has a container (or, with an empty id, everything) read anew.
+func (e *entry) markDirty(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id == "" {
+		e.dirty.all = true
+		return
+	}
+	e.dirty.changed = add(e.dirty.changed, id)
+}
+
+// takeDirty is what the worker is to read anew; it is marked no more.
+func (e *entry) takeDirty() dirt {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	dirty := e.dirty
+	e.dirty = dirt{}
+	return dirty
+}
+
+// compare has everything read anew where the runtime has other sandboxes and containers than the worker read last, or
+// has them in other states, and reports whether anything is to be read.
+func (e *entry) compare(states map[string]int32) (stale bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil && !maps.Equal(e.summary, states) { // else its worker is just at it
+		e.dirty.all = true
+	}
+	return e.dirty.all
+}
+
+// sawRuntime is what the worker knows of the runtime, for the rest of the agent.
+func (e *entry) sawRuntime(summary map[string]int32, sandboxID string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.summary = summary
+	e.sandboxID = sandboxID
+}
+
+// inRuntime reports whether the runtime has something of the pod.
+func (e *entry) inRuntime() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.summary) > 0
+}
+
+// readySandbox is the id of the newest sandbox that is ready; empty: none.
+func (e *entry) readySandbox() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.sandboxID
+}
+
+// wake hands out the worker, for a goroutine of its own. nil: there is nothing to start; if a goroutine has the worker,
+// it looks again.
+func (e *entry) wake() *worker {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.phase == phaseDropped {
+		return nil
+	}
+	if e.idle == nil {
+		e.again = true
+		return nil
+	}
+	w := e.idle
+	e.idle = nil
+	return w
+}
+
+// rest hands the worker back, unless it is to go on: because it did something, or was woken meanwhile. One that rests
+// is woken by resync after a while; zero: by nothing. An entry that was dropped needs no worker any more.
+func (e *entry) rest(w *worker, acted bool, after time.Duration, resync func()) (goOn bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.phase == phaseDropped {
+		return false
+	}
+	e.check()
+	if acted || e.again {
+		e.again = false
+		return true
+	}
+	e.idle = w
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+	if after > 0 {
+		e.timer = time.AfterFunc(after, resync)
+	}
+	return false
+}
+
+// handBack hands the worker back when the agent ends.
+func (e *entry) handBack(w *worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.idle = w
+}
+
+// orderRetry has the worker's next sync try again what failed.
+func (e *entry) orderRetry() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.retry = true
 }
 
 func (e *entry) takeRetry() bool {
@@ -254,4 +366,14 @@ func (e *entry) takeRetry() bool {
 	retry := e.retry
 	e.retry = false
 	return retry
+}
+
+// drop is the end of the entry: no worker looks at it any more.
+func (e *entry) drop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enter(phaseDropped)
+	if e.timer != nil {
+		e.timer.Stop()
+	}
 }

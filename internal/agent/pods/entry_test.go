@@ -1,6 +1,11 @@
 package pods
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +77,65 @@ func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
 	e := newEntry("uid-1", 0)
 	e.set(testPod(), noon)
 	e.vanish(noon)
-	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon.Add(7*time.Second) || !e.gone {
+	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon.Add(7*time.Second) || e.source != sourceGone {
 		t.Errorf("got %+v", e.stop)
+	}
+}
+
+// The compiler gives every file of a package every field. That only the methods of entry touch what its lock guards, and
+// that a worker is reached only by the goroutine to which its entry handed it, is what this test adds.
+func TestOnlyEntryTouchesWhatItsLockGuards(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed := map[string]*ast.File{}
+	set := token.NewFileSet()
+	for _, name := range files {
+		if parsed[name], err = parser.ParseFile(set, name, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	guarded := map[string]bool{}
+	ast.Inspect(parsed["entry.go"], func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "entry" {
+			return true
+		}
+		for _, f := range spec.Type.(*ast.StructType).Fields.List {
+			if name := f.Names[0].Name; name == "mu" || guarded["mu"] {
+				guarded[name] = true
+			}
+		}
+		return false
+	})
+	if len(guarded) < 20 {
+		t.Fatalf("found %d guarded fields", len(guarded))
+	}
+	for name, file := range parsed {
+		if strings.HasPrefix(name, "entry") || name == "phase.go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		called := map[ast.Expr]bool{} // methods may have the name of a field
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				called[call.Fun] = true
+			}
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok || called[s] || !guarded[s.Sel.Name] {
+				return true
+			}
+			of := ""
+			switch x := s.X.(type) {
+			case *ast.Ident:
+				of = x.Name
+			case *ast.SelectorExpr:
+				of = x.Sel.Name
+			}
+			if of == "e" { // what entries are called here
+				t.Errorf("%s: %s of an entry is touched without a method of entry", set.Position(n.Pos()), s.Sel.Name)
+			}
+			return true
+		})
 	}
 }

@@ -11,34 +11,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Present is a pod that holds resources of the node.
+// Present is a pod that has resources of the node, or disk space.
 type Present struct {
-	Pod    *corev1.Pod // with the resources that it was granted, and its status as computed here; not to be written to
-	Static bool
-	KillAt time.Time // when what still runs of it is killed; zero: it is not ending
-	Ended  bool      // it was evicted and nothing of it runs; what it has on disks is being removed
+	Pod    *corev1.Pod // with its allocated resources, and its status as computed here; not to be written to
+	Static bool        // from the directory of manifests
+	KillAt time.Time   // when what still runs of it is killed; zero: it is not ending
+	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
 }
 
-// Present returns the pods that hold resources here: from their admission until nothing of them runs, those that were evicted
-// until nothing of them is left.
+// Present returns the pods that have resources here: from their admission until nothing of them runs, those that were
+// evicted until nothing of them is left.
 func (r *Runner) Present() []Present {
 	var out []Present
 	for _, e := range r.entries() {
-		p := Present{Pod: e.holds()}
-		e.mu.Lock()
-		if p.Pod == nil && e.remains {
-			p.Pod, p.Ended = e.pod, true
+		if p, ok := e.present(r.clock.At); ok {
+			out = append(out, p)
 		}
-		if p.Pod == nil {
-			e.mu.Unlock()
-			continue
-		}
-		p.Static = e.static
-		if e.stop != nil {
-			p.KillAt = r.clock.At(e.stop.Deadline)
-		}
-		e.mu.Unlock()
-		out = append(out, p)
 	}
 	return out
 }
@@ -47,31 +35,28 @@ func (r *Runner) Present() []Present {
 type Eviction struct {
 	Reason, Message string
 	KillAt          time.Time // what runs of it then is killed
-	Disrupts        bool      // told as the condition DisruptionTarget
+	Disrupts        bool      // reported as the condition DisruptionTarget
 }
 
 func (v Eviction) order() podlife.StopOrder {
 	return podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message, Disrupts: v.Disrupts}
 }
 
-// Evict orders a pod's end: Failed once nothing of it runs, and never started here again. A pod that is ending already keeps
-// the reason it has, and ends no later than at v.KillAt. It only notes the order and returns, so that it may be called on the
-// way to a kill; Kick lets the pod's worker act on it. False means that there is no such pod.
+// Evict orders a pod's end: Failed once nothing of it runs, and never started here again. A pod that is ending already
+// keeps the reason it has, and ends no later than at v.KillAt. It only notes the order and returns, so that it may be
+// called on the way to a kill; Resync lets the pod's worker act on it. False means that there is no such pod.
 func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 	e := r.entryOf(uid)
 	if e == nil {
 		return false
 	}
 	now, _ := r.now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
-	e.remains = true
+	e.evict(now, max(time.Until(v.KillAt), 0), v.order())
 	return true
 }
 
-// recallEviction gives a pod that this process meets for the first time the order that the process before it decided on, and
-// may not have lived to carry out or to report.
+// recallEviction gives a pod that this process sees for the first time the order that the process before it decided on,
+// and may not have lived to carry out or to report.
 func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
 	if r.Evicted == nil || translate.PodlifeTerminal(pod) != "" {
 		return
@@ -81,9 +66,6 @@ func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
 		return
 	}
 	now, _ := r.now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	slog.Info("pod was evicted by an agent before this one", "pod", key(pod), "uid", e.uid, "message", v.Message)
-	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
-	e.remains = true
+	e.evict(now, max(time.Until(v.KillAt), 0), v.order())
 }

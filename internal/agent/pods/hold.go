@@ -15,43 +15,39 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// mayStart reports whether nothing keeps a pod from starting that is worth waiting for. What keeps it is a fact of this moment,
-// looked at again in every pass; Unhold says that it may have changed. A pod that asks for what this agent cannot do has no
-// sandbox made, not even in place of one that an agent before this one made. Devices are waited for by pods of which nothing
-// ran since this agent is here: new ones, and those of a machine that rebooted.
-func (r *Runner) mayStart(e *entry) bool {
-	e.mu.Lock()
-	pod, ending, admitted := e.pod, e.stop != nil, e.admitted
-	e.hold = nil
-	e.mu.Unlock()
-	if e.seen.IsZero() {
-		e.seen = time.Now()
+// mayStart reports whether nothing keeps a pod from starting that is worth waiting for. What keeps it is a fact of this
+// moment, decided anew in each sync; ResyncHeld says that it may have changed. A pod that asks for what this agent
+// cannot do has no sandbox made, not even in place of one that an agent before this one made. Devices are waited for by
+// pods of which nothing ran since this agent is here: new ones, and those of a machine that rebooted.
+func (w *worker) mayStart() bool {
+	w.e.dropHold()
+	s := w.e.snapshot()
+	if w.seen.IsZero() {
+		w.seen = time.Now()
 	}
-	ready := false
-	for _, s := range e.view.sandboxes {
-		ready = ready || s.State == podlife.SandboxReady
-	}
-	e.up = e.up || ready
-	if pod == nil || ending || translate.PodlifeTerminal(pod) != "" {
+	ready := w.view.readySandbox() != ""
+	w.up = w.up || ready
+	if s.pod == nil || s.stop != nil || translate.PodlifeTerminal(s.pod) != "" {
 		return true
 	}
-	if !admitted && len(e.view.sandboxes) == 0 && !r.suited(e, pod) || !r.able(e, pod, ready) {
-		r.turns.leave(e)
+	fresh := s.phase != phaseAdmitted && len(w.view.sandboxes) == 0
+	if fresh && !w.suited(s.pod) || !w.able(s.pod, ready) {
+		w.r.turns.leave(w.e)
 		return false
 	}
-	if e.up {
+	if w.up {
 		return true
 	}
-	why, until := r.Admission.Wait(pod, e.seen)
+	why, until := w.r.Admission.Wait(s.pod, w.seen)
 	switch {
 	case why == "":
 		return true
 	case until.IsZero():
-		r.refuse(e, pod, Rejection{Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(why)})
+		w.reject(s.pod, Rejection{Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(why)})
 	default:
-		r.holdUp(e, pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
+		w.hold(s.pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}
-	r.turns.leave(e) // those that came after it need not wait
+	w.r.turns.leave(w.e) // those that came after it need not wait
 	return false
 }
 
@@ -63,28 +59,33 @@ const (
 )
 
 // suited rejects a pod that cannot run on this system at all, and reports whether it can.
-func (r *Runner) suited(e *entry, pod *corev1.Pod) bool {
-	if r.Suits == nil {
+func (w *worker) suited(pod *corev1.Pod) bool {
+	if w.r.Suits == nil {
 		return true
 	}
-	rejected := r.Suits(pod)
+	rejected := w.r.Suits(pod)
 	if rejected == nil {
 		return true
 	}
-	if w := r.mayWait(e, *rejected); time.Now().Before(w.until) {
-		r.holdUp(e, pod, w)
-	} else {
-		r.refuse(e, pod, *rejected)
-	}
+	w.holdOrReject(pod, *rejected)
 	return false
 }
 
-// able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it waits
-// without trying anything. What another agent started (ready) is left running, and is told of only.
-func (r *Runner) able(e *entry, pod *corev1.Pod, ready bool) bool {
+// holdOrReject holds a pod that may be admitted later, and rejects any other.
+func (w *worker) holdOrReject(pod *corev1.Pod, rejected Rejection) {
+	if wait := w.mayWait(rejected); time.Now().Before(wait.until) {
+		w.hold(pod, wait)
+	} else {
+		w.reject(pod, rejected)
+	}
+}
+
+// able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it
+// waits without trying anything. What another agent started (ready) is left running, and has an Event only.
+func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	why := podfields.Text(podfields.Refused(pod))
-	if e.unmountable != "" {
-		why = strings.TrimPrefix(why+"; "+e.unmountable, "; ")
+	if w.unmountable != "" {
+		why = strings.TrimPrefix(why+"; "+w.unmountable, "; ")
 	}
 	if why == "" {
 		return true
@@ -93,27 +94,22 @@ func (r *Runner) able(e *entry, pod *corev1.Pod, ready bool) bool {
 	if ready {
 		message = why + "; what runs of the pod is left running, and is not started again when it ends"
 	}
-	e.mu.Lock()
-	if !ready {
-		e.hold = &podlife.Hold{Reason: reasonField, Message: message}
+	hold := &podlife.Hold{Reason: reasonField, Message: message}
+	if ready {
+		hold = nil
 	}
-	told := e.held == message || toldBefore(pod, e.mirror, message)
-	e.held = message
-	e.mu.Unlock()
-	if !told {
-		r.Recorder.Event(pod, corev1.EventTypeWarning, reasonField, message)
-		r.log(e).Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
+	known := w.e.setHold(hold, message)
+	if !known && !shownBefore(w.e.image(), message) {
+		w.r.Recorder.Event(pod, corev1.EventTypeWarning, reasonField, message)
+		w.log().Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
 	}
 	return ready
 }
 
-// toldBefore reports whether the API shows, by the pod or its mirror, that an agent before this one has told users why the pod is
-// held.
-func toldBefore(pod, mirror *corev1.Pod, message string) bool {
-	if mirror != nil {
-		pod = mirror
-	}
-	c := podstatus.Condition(pod.Status, corev1.PodReadyToStartContainers)
+// shownBefore reports whether the API shows, by the pod or its mirror, that an agent before this one has recorded why
+// the pod is held.
+func shownBefore(image *corev1.Pod, message string) bool {
+	c := podstatus.Condition(image.Status, corev1.PodReadyToStartContainers)
 	return c != nil && c.Reason == reasonField && c.Message == message
 }
 
@@ -122,39 +118,42 @@ type waiting struct {
 	reason, why string
 	detail      string // may change while it waits
 	until       time.Time
-	retry       time.Duration // how often it looks by itself whether it still has to: the back-stop to Unhold
+	retry       time.Duration // how often it looks by itself whether it still has to, should a ResyncHeld be missing
 }
 
-// mayWait says what a pod that is not let in can wait for; until is zero where there is nothing.
-func (r *Runner) mayWait(e *entry, rejected Rejection) waiting {
+// mayWait says what a pod that is not admitted can wait for; until is zero where there is nothing.
+func (w *worker) mayWait(rejected Rejection) waiting {
 	if rejected.Later {
-		return waiting{reason: reasonDevices, why: rejected.Message, until: e.seen.Add(devicemanager.Grace), retry: holdRetry}
+		until := w.seen.Add(devicemanager.Grace)
+		return waiting{reason: reasonDevices, why: rejected.Message, until: until, retry: holdRetry}
 	}
-	if name, until := r.departing(); rejected.Room && name != "" {
-		why := fmt.Sprintf("pod %s, which was deleted by force, still ends here", name)
-		return waiting{reason: reasonRoom, why: why, detail: " (" + rejected.Message + ")", until: until, retry: roomRetry}
+	if name, until := w.r.departing(); rejected.Room && name != "" {
+		return waiting{
+			reason: reasonRoom,
+			why:    fmt.Sprintf("pod %s, which was deleted by force, still ends here", name),
+			detail: " (" + rejected.Message + ")",
+			until:  until,
+			retry:  roomRetry,
+		}
 	}
 	return waiting{}
 }
 
-// departing returns the pod that is to end last of those whose objects are gone (deleted with a grace of 0) and that hold resources
-// here until they have ended, and when that is to be. Nobody else knows of them: who sent a pod in their places could not wait.
+// departing returns the pod that is to end last of those whose objects are gone (deleted with a grace period of 0) and
+// that have resources here until they have ended, and when that is to be. No scheduler knows of them: one that sent a
+// pod in their places could not wait.
 func (r *Runner) departing() (name string, until time.Time) {
 	now, _ := r.now()
 	last := now
 	for _, e := range r.entries() {
-		if e.holds() == nil {
+		deadline, departs := e.departure()
+		if !departs {
 			continue
 		}
-		e.mu.Lock()
-		gone, stop := e.gone, e.stop
-		e.mu.Unlock()
-		if !gone || stop == nil {
-			continue
-		}
-		switch end, its := stop.Deadline.Add(departure), e.name(); {
+		switch end, its := deadline.Add(departure), e.name(); {
 		case end > last:
-			last, name = end, its
+			last = end
+			name = its
 		case end == last && its < name:
 			name = its
 		}
@@ -162,22 +161,23 @@ func (r *Runner) departing() (name string, until time.Time) {
 	return name, time.Now().Add(last.Sub(now))
 }
 
-// departure is how long after its deadline a pod may take to be killed and cleared away before others no longer wait (chosen: the
-// bound that whoever waits has for what hangs).
+// departure is how long after its deadline a pod may take to be killed and cleared away before others no longer wait
+// (chosen: the bound that the agent has elsewhere for what hangs).
 const departure = 10 * time.Second
 
-// holdUp has a pod wait.
-func (r *Runner) holdUp(e *entry, pod *corev1.Pod, w waiting) {
-	now, _ := r.now()
-	message := fmt.Sprintf("%s%s; the pod waits until %s and is refused then", w.why, w.detail, w.until.UTC().Format(time.RFC3339))
-	e.mu.Lock()
-	e.hold = &podlife.Hold{Reason: w.reason, Message: message, Until: now.Add(min(time.Until(w.until), w.retry))}
-	told := e.held == w.why
-	e.held = w.why
-	e.mu.Unlock()
-	if !told {
-		r.Recorder.Event(pod, corev1.EventTypeWarning, w.reason, message)
-		r.log(e).Warn("pod waits", "reason", w.reason, "why", w.why+w.detail, "until", w.until)
+// hold has a pod wait.
+func (w *worker) hold(pod *corev1.Pod, wait waiting) {
+	now, _ := w.r.now()
+	until := wait.until.UTC().Format(time.RFC3339)
+	message := fmt.Sprintf("%s%s; the pod waits until %s and is refused then", wait.why, wait.detail, until)
+	known := w.e.setHold(&podlife.Hold{
+		Reason:  wait.reason,
+		Message: message,
+		Until:   now.Add(min(time.Until(wait.until), wait.retry)),
+	}, wait.why)
+	if !known {
+		w.r.Recorder.Event(pod, corev1.EventTypeWarning, wait.reason, message)
+		w.log().Warn("pod waits", "reason", wait.reason, "why", wait.why+wait.detail, "until", wait.until)
 	}
 }
 
@@ -187,26 +187,25 @@ const (
 	roomRetry = time.Second
 )
 
-// refuse ends a pod before anything of it runs.
-func (r *Runner) refuse(e *entry, pod *corev1.Pod, rejected Rejection) {
-	now, _ := r.now()
-	e.mu.Lock()
-	// Upstream's status has the prefix, its event has not.
-	e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Refused: true, Reason: rejected.Reason, Message: "Pod was rejected: " + rejected.Message})
-	e.mu.Unlock()
-	r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
-	r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
-	r.log(e).Warn("pod refused", "reason", rejected.Reason, "message", rejected.Message)
+// reject ends a pod before anything of it runs.
+func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
+	now, _ := w.r.now()
+	w.e.reject(now, podlife.StopOrder{
+		Phase:   podlife.Failed,
+		Refused: true,
+		Reason:  rejected.Reason,
+		Message: "Pod was rejected: " + rejected.Message, // upstream's status has the prefix, its Event has not
+	})
+	w.r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
+	w.r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
+	w.log().Warn("pod rejected", "reason", rejected.Reason, "message", rejected.Message)
 }
 
-// Unhold makes the pods that wait look again, because what they wait for may be there.
-func (r *Runner) Unhold() {
+// ResyncHeld makes the pods that wait look again, because what they wait for may be there.
+func (r *Runner) ResyncHeld() {
 	for _, e := range r.entries() {
-		e.mu.Lock()
-		waits := e.hold != nil
-		e.mu.Unlock()
-		if waits {
-			r.kick(e)
+		if e.isHeld() {
+			r.resync(e)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestHold(t *testing.T) {
 	e := newEntry("uid-1", 0)
 	e.pod = testPod()
 	for range 2 {
-		if r.mayStart(e) || e.hold == nil || e.hold.Reason != "WaitingForDevices" {
+		if workerOf(r, e).mayStart() || e.hold == nil || e.hold.Reason != "WaitingForDevices" {
 			t.Fatalf("a pod whose devices are not there: %+v", e.hold)
 		}
 	}
@@ -41,22 +41,22 @@ func TestHold(t *testing.T) {
 		t.Errorf("looks again after %v", wait)
 	}
 	w.why = ""
-	if !r.mayStart(e) || e.hold != nil {
+	if !workerOf(r, e).mayStart() || e.hold != nil {
 		t.Errorf("its devices came, yet it waits: %+v", e.hold)
 	}
 	w.why, w.until = "no gpu", time.Time{}
-	if r.mayStart(e) || e.stop == nil || e.stop.Phase != podlife.Failed || e.stop.Reason != "UnexpectedAdmissionError" || e.stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
+	if workerOf(r, e).mayStart() || e.stop == nil || e.stop.Phase != podlife.Failed || e.stop.Reason != "UnexpectedAdmissionError" || e.stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
 		t.Errorf("it waited for too long: %+v", e.stop)
 	}
 
 	runs := newEntry("uid-2", 0)
 	runs.pod = testPod()
-	runs.view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
-	if !r.mayStart(runs) {
+	workerOf(r, runs).view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
+	if !workerOf(r, runs).mayStart() {
 		t.Error("a pod that runs waits")
 	}
-	delete(runs.view.sandboxes, "s")
-	if !r.mayStart(runs) {
+	delete(workerOf(r, runs).view.sandboxes, "s")
+	if !workerOf(r, runs).mayStart() {
 		t.Error("a pod that ran under this agent waits")
 	}
 }
@@ -93,7 +93,7 @@ func TestRoomOfTheDeparting(t *testing.T) {
 			c.leave(r, r.pods["old"])
 			for range 2 {
 				r.turns.join(next)
-				r.admit(t.Context(), next)
+				workerOf(r, next).admit(t.Context())
 			}
 			if c.want == "" {
 				if next.hold != nil || next.stop == nil || next.stop.Reason != "OutOfcpu" {
@@ -101,15 +101,15 @@ func TestRoomOfTheDeparting(t *testing.T) {
 				}
 				return
 			}
-			if next.stop != nil || next.hold == nil || next.hold.Reason != c.want || next.admitted {
+			if next.stop != nil || next.hold == nil || next.hold.Reason != c.want || next.phase == phaseAdmitted {
 				t.Fatalf("it does not wait: hold %+v, stop %+v", next.hold, next.stop)
 			}
 			if events := r.Recorder.(*record.FakeRecorder).Events; len(events) != 1 {
 				t.Errorf("%d events, want one", len(events))
 			}
-			r.forget(r.pods["old"])
+			r.drop(r.pods["old"])
 			r.turns.join(next)
-			if r.admit(t.Context(), next); !next.admitted {
+			if workerOf(r, next).admit(t.Context()); next.phase != phaseAdmitted {
 				t.Errorf("the other one has ended, and yet: hold %+v, stop %+v", next.hold, next.stop)
 			}
 		})
@@ -171,16 +171,16 @@ func TestHungOpinion(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		r.admit(t.Context(), hung)
+		workerOf(r, hung).admit(t.Context())
 		close(ended)
 	}()
 	<-u.reached
-	r.admit(t.Context(), next)
-	if !next.admitted || hung.admitted || len(u.others) != 1 {
-		t.Errorf("admitted: %v, the hung one %v; it saw %d pods, want the one that has something", next.admitted, hung.admitted, len(u.others))
+	workerOf(r, next).admit(t.Context())
+	if next.phase != phaseAdmitted || hung.phase == phaseAdmitted || len(u.others) != 1 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.phase, hung.phase, len(u.others))
 	}
 	r.ask("a", 400, 2)
-	r.settle()
+	r.judgeResizes()
 	if got := r.has("a"); got != "400m resizing@2" {
 		t.Errorf("a has %s", got)
 	}
@@ -196,7 +196,7 @@ type freeHoldings struct{ Holdings }
 
 func (freeHoldings) Anew(string) bool { return false }
 
-// TestHungPlugin: a pod whose plugin hangs holds what it was let in with, and nobody else waits: neither new pods nor resizes.
+// TestHungPlugin: a pod whose plugin hangs holds what it was admitted with, and nobody else waits: neither new pods nor resizes.
 // Its own end is not held up either.
 func TestHungPlugin(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
@@ -210,22 +210,22 @@ func TestHungPlugin(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		r.admit(t.Context(), hung)
+		workerOf(r, hung).admit(t.Context())
 		close(ended)
 	}()
 	<-w.reached
-	r.admit(t.Context(), next)
-	if !next.admitted || hung.admitted || len(w.others) != 2 {
-		t.Errorf("admitted: %v, the hung one %v; it saw %d pods, want those two that are here", next.admitted, hung.admitted, len(w.others))
+	workerOf(r, next).admit(t.Context())
+	if next.phase != phaseAdmitted || hung.phase == phaseAdmitted || len(w.others) != 2 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.phase, hung.phase, len(w.others))
 	}
 	r.ask("a", 400, 2)
-	r.settle()
+	r.judgeResizes()
 	if got := r.has("a"); got != "400m resizing@2" {
 		t.Errorf("a has %s", got)
 	}
 	hung.vanish(1)
 	<-ended
-	if hung.holds() == nil || hung.stop == nil || hung.stop.Phase == podlife.Failed {
+	if hung.counted() == nil || hung.stop == nil || hung.stop.Phase == podlife.Failed {
 		t.Errorf("it ends by the plugin's word: %+v", hung.stop)
 	}
 }
@@ -238,11 +238,11 @@ func TestHeldPodHoldsUpNobody(t *testing.T) {
 	held := newEntry("held", 0)
 	held.set(sizedPod("held", 100, 1), 1)
 	r.pods[held.uid] = held
-	if r.mayStart(held) {
+	if workerOf(r, held).mayStart() {
 		t.Fatal("it does not wait")
 	}
 	r.ask("a", 400, 2)
-	r.settle()
+	r.judgeResizes()
 	if got := r.has("a"); got != "400m resizing@2" {
 		t.Errorf("a has %s", got)
 	}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -30,12 +29,6 @@ type Run struct {
 	Stdin   bool
 
 	StartedAt time.Time // zero: not known
-}
-
-func (e *entry) object() *corev1.Pod {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pod
 }
 
 // List returns the pods of this node with the status computed here last.
@@ -67,21 +60,6 @@ func compareNames(a, b *corev1.Pod) int {
 	return 0
 }
 
-// current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
-func (e *entry) current() *corev1.Pod {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.pod == nil {
-		return nil
-	}
-	pod := *e.pod
-	if e.status.Phase != "" {
-		pod.Status = e.status
-		pod.Status.Conditions = podstatus.WithOthers(e.status.Conditions, e.pod.Status.Conditions)
-	}
-	return &pod
-}
-
 // find returns the pod of that name; an empty uid matches the one that is not ending.
 func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Pod, error) {
 	found := r.entryOf(uid)
@@ -110,27 +88,17 @@ func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Po
 	return found, foundPod, nil
 }
 
-func (e *entry) mirrorUID() types.UID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mirror == nil {
-		return ""
-	}
-	return e.mirror.UID
-}
-
 // SandboxID returns the id of the pod's current sandbox.
 func (r *Runner) SandboxID(namespace, name string, uid types.UID) (string, error) {
 	e, _, err := r.find(namespace, name, uid)
 	if err != nil {
 		return "", err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sandboxID == "" {
+	id := e.readySandbox()
+	if id == "" {
 		return "", fmt.Errorf("pod %s/%s has no sandbox yet", namespace, name)
 	}
-	return e.sandboxID, nil
+	return id, nil
 }
 
 // ContainerRun returns the current run of a container, or the one before it.
@@ -143,14 +111,8 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	if c == nil {
 		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod), ErrNotFound)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, list := range translate.StatusLists(&e.status) {
-		for i := range list {
-			if list[i].Name == container {
-				return r.runOf(pod, c, &list[i], previous)
-			}
-		}
+	if s := e.containerStatus(container); s != nil {
+		return r.runOf(pod, c, s, previous)
 	}
 	return Run{}, fmt.Errorf("container %q in pod %s/%s is waiting to start: its status is not known yet", container, namespace, name)
 }
@@ -167,7 +129,9 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 			run.Attempt--
 		}
 	case s.State.Running != nil:
-		run.ID, run.Running, run.StartedAt = translate.ContainerID(s.ContainerID), true, s.State.Running.StartedAt.Time
+		run.ID = translate.ContainerID(s.ContainerID)
+		run.Running = true
+		run.StartedAt = s.State.Running.StartedAt.Time
 	case s.State.Terminated != nil:
 		run.ID = translate.ContainerID(s.State.Terminated.ContainerID)
 	case last != nil: // waiting to restart: what it said last is what is asked for

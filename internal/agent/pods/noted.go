@@ -15,7 +15,7 @@ type note struct {
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
 }
 
-// noteOf is the text of what a pod is granted, as it is here with its resources; empty: nothing that can change.
+// noteOf is the text of what is allocated to a pod, as it is here with its resources; empty: nothing that can change.
 func noteOf(pod *corev1.Pod) string {
 	n := note{Containers: map[string]corev1.ResourceRequirements{}}
 	for name, r := range allocationOf(pod).containers {
@@ -42,7 +42,7 @@ func changeable(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return overridden(corev1.ResourceRequirements{}, r.Requests, r.Limits)
 }
 
-// noted is the allocation that a note tells of a pod; nil: the note is not one.
+// noted is the allocation that a note has of a pod; nil: the note is not one.
 func noted(text string, pod *corev1.Pod) *allocation {
 	var n note
 	if text == "" || json.Unmarshal([]byte(text), &n) != nil {
@@ -59,16 +59,16 @@ func noted(text string, pod *corev1.Pod) *allocation {
 	return a
 }
 
-// recovered is what an agent before this one granted the pod: as the API was told, or as the sandbox has it where the
-// API was told nothing yet.
-func (e *entry) recovered(pod *corev1.Pod) *allocation {
-	told := false
+// recovered is what an agent before this one allocated to the pod: as its status says, or as the note with its sandbox
+// says where the status says nothing yet.
+func recovered(pod *corev1.Pod, note string) *allocation {
+	reported := false
 	for _, list := range translate.StatusLists(&pod.Status) {
 		for i := range list {
-			told = told || list[i].Resources != nil
+			reported = reported || list[i].Resources != nil
 		}
 	}
-	if a := noted(e.noted, pod); a != nil && !told {
+	if a := noted(note, pod); a != nil && !reported {
 		return a
 	}
 	return allocationIn(pod)

@@ -31,9 +31,9 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	asks.Spec.Containers[0].Resources.Requests = amounts("cpu=36")
 	asks.Spec.Resources.Limits = amounts("memory=4Gi")
 	e := newEntry("a", 0)
-	e.noted = config.Annotations["plimsoll.dev/allocation"]
+	note := config.Annotations["plimsoll.dev/allocation"]
 	e.set(asks, 1)
-	e.resume(e.desired)
+	e.recoverResources(e.desired, note)
 	if !sameAmounts(e.pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
 		t.Errorf("the container has %+v, want what it was granted", e.pod.Spec.Containers[0].Resources)
 	}
@@ -48,9 +48,9 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	}
 	asks = asks.DeepCopy() // the API knows better
 	asks.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=400m", "cpu=400m", "")}
-	e.granted = nil
+	e.allocated = nil
 	e.set(asks, 2)
-	e.resume(e.desired)
+	e.recoverResources(e.desired, note)
 	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 400 {
 		t.Errorf("it has %dm, want the 400m of the status", got)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // TestFirstBatch: of the pods that an agent is told of when it starts, the one that runs keeps its room, although it
-// is the newest; then the one that ran here before is let in, which has nothing left (its runtime was taken down);
+// is the newest; then the one that ran here before is admitted, which has nothing left (its runtime was taken down);
 // then the older pods, until the room is gone. Their names go the other way.
 func TestFirstBatch(t *testing.T) {
 	log := slog.Default()

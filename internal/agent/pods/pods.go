@@ -2,18 +2,39 @@
 // runtime.
 //
 // Model. Sources (the API server, a directory of static pods) say which pods should be here; the runtime, the kernel
-// (exits, see host/process) and timers say that something may have changed. Each of these only kicks a pod. A kicked
-// pod has one worker goroutine, which observes, steps its podlife.Life, performs the actions and repeats until there is
-// nothing to do; then it ends. An idle pod costs memory only.
+// (exits, see host/process) and timers say that something may have changed. Each of these only resyncs a pod, which
+// carries no content. A resynced pod has one worker goroutine. Each sync of it observes, steps the pod's podlife.Life
+// and performs the actions, until there is nothing to do; then the goroutine ends. An idle pod costs memory only.
 //
-// What the runtime has is cached per pod and re-read where something happened: after an action, after an exit, and by a
-// slow relist of everything as the back-stop. Container labels and annotations (spelled as the kubelet spells them) and
-// the status in the API are the only memory: an agent that starts anew adopts what runs and disturbs nothing.
+// Who may touch what. A pod has two types. entry is what every goroutine may ask or change, by methods that lock;
+// worker is what only the pod's goroutine has: its entry hands it out (wake) and takes it back (rest), so that nothing
+// in it needs a lock. Runner.mu guards what is about all pods. Locks are taken in this order: Runner.admission,
+// Runner.mu, entry.mu; and no call that may wait is made under the latter two.
 //
-// A pod is seen with the resources that the node granted to it (allocation); what its specification asks for by now is
-// judged in every pass as long as the two differ (settle).
+// Phases. How far a pod has come is its phase, which its worker changes (entry.enter checks each change):
 //
-// It decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit:
+//	     plugins are asked             it fits               prepared
+//	new -------------------> consulting --------> preparing ----------> admitted --+
+//	| ^                          |                    |                            |
+//	| +--------------------------+--------------------+ rejected, or it is to end  v
+//	|                                                                           dropped
+//	+----> rejected: there is nothing to wait for -------------------------------> ^
+//
+// Ways that leave phases out: new to preparing, where no plugin has to be asked; new to admitted, where an agent before
+// this one started the pod; new or consulting to admitted, where its end was ordered while plugins were asked; new to
+// dropped, where it was deleted before it was judged. Two more things combine with every phase but the last: that the
+// pod is held (entry.hold), since what keeps it from starting may come and go until something of it runs; and that it
+// is to end (entry.stop), since an end may be ordered at any time, and the pod keeps what it has until then.
+//
+// What the runtime has is cached per pod (view) and re-read where something happened: after an action, after an exit,
+// and by a slow relist of everything, in case one was lost. Container labels and annotations (spelled as the kubelet
+// spells them) and the status in the API are the only memory: an agent that starts anew adopts what runs and disturbs
+// nothing.
+//
+// A pod is seen with its allocated resources (allocation); what its specification asks for by now is judged in every
+// sync as long as the two differ (judgeResizes).
+//
+// The package decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit:
 // core/admission.
 package pods
 
@@ -21,6 +42,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +80,7 @@ type Groups interface {
 	Pods() ([]types.UID, error)
 	// Sizes returns what the pod's group, and each of its containers, are to be set to.
 	Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size)
-	// Has reads what a container's group is set to, or with an empty id the pod's own. What the kernel does not tell is
+	// Has reads what a container's group is set to, or with an empty id the pod's own. What the kernel does not show is
 	// unknown.
 	Has(pod *corev1.Pod, id string) (resize.Size, error)
 	// Resize takes a step that is about the pod's own group.
@@ -75,18 +98,18 @@ type Groups interface {
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
 }
 
-// Holdings keeps what pods have of their own: CPUs, memory on NUMA nodes, devices. Implemented by agent/numa.
+// Holdings keeps what is assigned to pods: CPUs, memory on NUMA nodes, devices. Implemented by agent/numa.
 type Holdings interface {
 	// Note is what the pod's sandbox has to carry for the next agent; empty: nothing.
 	Note(uid string) string
-	// Anew reports whether a pod of which only remains are here has to be admitted again.
+	// Anew reports whether a pod that an agent before this one started has to be admitted again: what it had is lost.
 	Anew(uid string) bool
 	// Start fills in where a container may run. It must be started only without an error; done is called when that is
 	// over.
 	Start(uid, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error)
 	// Update fills in what an update of a running container has to repeat.
 	Update(uid, container string, r *runtimeapi.LinuxContainerResources) (done func())
-	// Check compares where a container runs, by its cgroup, with what it was given.
+	// Check compares where a container runs, by its cgroup, with what is assigned to it.
 	Check(uid, container, group string) error
 	// Finish says that the pod's init containers have ended.
 	Finish(uid string)
@@ -108,7 +131,7 @@ type Devices interface {
 type Volumes interface {
 	// SetUp makes what the pod's containers mount. It may be repeated.
 	SetUp(ctx context.Context, pod *corev1.Pod) error
-	// Update tells of another version of the pod.
+	// Update has another version of the pod.
 	Update(pod *corev1.Pod)
 	VolumePath(pod *corev1.Pod, name string) (string, error)
 	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
@@ -119,18 +142,18 @@ type Volumes interface {
 	Orphans(known map[types.UID]bool) ([]types.UID, error)
 }
 
-// Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
+// Admission is the node's verdict on a pod that is not running yet, and on pods that ask for other resources.
 type Admission interface {
 	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says
 	// that it has waited too long. Empty: it may start.
 	Wait(pod *corev1.Pod, since time.Time) (why string, until time.Time)
-	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time, and wait for
-	// nobody.
+	// Admit admits a pod next to others, by a nil Rejection, or says why not. Admissions go one at a time, and wait for
+	// nothing outside of the agent.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
-	// Consult asks device plugins for the opinion that Admit needs (Rejection.Asks) before it is called again. They may
-	// take long, and no other pod waits for that.
+	// Consult asks device plugins for the preference that Admit needs (Rejection.Asks) before it is called again. They
+	// may take long, and no other pod waits for that.
 	Consult(ctx context.Context, pod *corev1.Pod) *Rejection
-	// Give has device plugins make ready what a pod was let in with. They may take long, and no other pod waits for
+	// Give has device plugins make ready what was assigned to a pod. They may take long, and no other pod waits for
 	// that. A pod that is rejected now has nothing.
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
 	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
@@ -169,11 +192,11 @@ type Options struct {
 	BackoffMax  time.Duration
 	WorkTimeout time.Duration // of a call that makes or removes something (runtimeRequestTimeout); two of them for a sandbox
 	Starts      int           // pods starting at the same time
-	Relist      time.Duration // back-stop period of reading everything the runtime has
-	MaskedPaths []string      // optional: hidden from containers beside the usual (criconfig.Node)
+	Relist      time.Duration // period of reading everything the runtime has, in case a notification was lost
+	MaskedPaths []string      // optional: hidden from containers next to the usual (criconfig.Node)
 	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
 	SerialPulls bool
-	MaxPulls    int // optional; 0: no limit beside SerialPulls
+	MaxPulls    int // optional; 0: no limit except SerialPulls
 	Metrics     *metrics.Set
 	// Suits returns why a pod cannot run on this system at all, whatever else is here; nil: it can. Optional.
 	Suits func(*corev1.Pod) *Rejection
@@ -181,9 +204,12 @@ type Options struct {
 	Evicted func(types.UID) (Eviction, bool)
 }
 
-// Runner runs the pods of one node.
+// Runner runs the pods of one node: it knows them (pods), hears of what happens to them, and has what their workers
+// share.
 type Runner struct {
-	Options
+	Options // never changes
+
+	// Parts with locks and goroutines of their own; set once.
 	exits    exitWatch
 	report   *statusreport.Reporter
 	static   *staticpods.Source
@@ -192,22 +218,22 @@ type Runner struct {
 	oom      *oomwatch.Watch
 	clock    *clock.Clock
 
-	starts *startsLine   // slots of pods starting
-	stops  chan struct{} // slots of stops that the runtime works on
-
+	// How much is done at once.
+	starts   *startsLine   // slots of pods that start
+	stops    chan struct{} // slots of stops that the runtime works on
 	removals chan struct{} // slots of sandboxes that are stopped, and of what is removed
 
-	turns     turns      // of pods that have come and were not let in yet
-	admission sync.Mutex // held while one pod is being let in
+	turns     turns      // of pods that have come and were not judged yet
+	admission sync.Mutex // held while one pod is judged, or resizes are: each verdict counts with those before it
 
 	mu       sync.Mutex // guards everything that follows
 	pods     map[types.UID]*entry
-	synced   bool // the API has told us every pod at least once
-	relisted bool // the runtime has told us everything at least once
-	ctx      context.Context
-	workers  sync.WaitGroup
-	lastSync unit.Instant
-	sweepEnd unit.Instant // until then relists look for what pods that went left outside the runtime
+	synced   bool            // the API has shown every pod at least once
+	relisted bool            // everything the runtime has was read at least once; no worker starts before
+	ctx      context.Context // of Run: workers and hooks end with it; nil before
+	workers  sync.WaitGroup  // goroutines of workers and hooks; needs no lock
+	lastSync unit.Instant    // when everything the runtime has was read last; zero: not yet
+	sweepEnd unit.Instant    // until then relists look for what pods that went left outside the runtime
 }
 
 // New prepares a runner.
@@ -230,8 +256,11 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 		pulls = pullsUnlimited
 	}
 	r := &Runner{
-		Options: o, exits: exits, clock: clock.New(),
-		starts: newStartsLine(o.Starts), stops: make(chan struct{}, stopsAtOnce),
+		Options:  o,
+		exits:    exits,
+		clock:    clock.New(),
+		starts:   newStartsLine(o.Starts),
+		stops:    make(chan struct{}, stopsAtOnce),
 		removals: make(chan struct{}, removalsAtOnce),
 		pods:     map[types.UID]*entry{},
 	}
@@ -262,7 +291,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	r.learnHandlers(ctx)
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){r.report.Run, r.static.Run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.Run} {
+	for _, loop := range []func(context.Context){
+		r.report.Run, r.static.Run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.Run,
+	} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Wait()
@@ -299,25 +330,17 @@ func (r *Runner) Healthy(limit time.Duration) error {
 	return nil
 }
 
-// kick makes the pod's worker look at it, now or as soon as it is done with what it does.
-func (r *Runner) kick(e *entry) {
+// resync makes the pod's worker look at it, now or as soon as it is done with what it does.
+func (r *Runner) resync(e *entry) {
 	r.mu.Lock()
 	ctx, ready := r.ctx, r.relisted
 	r.mu.Unlock()
 	if ctx == nil || !ready || ctx.Err() != nil {
 		return
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.forgotten {
-		return
+	if w := e.wake(); w != nil {
+		r.workers.Go(func() { w.run(ctx) })
 	}
-	if e.busy {
-		e.again = true
-		return
-	}
-	e.busy = true
-	r.workers.Go(func() { r.work(ctx, e) })
 }
 
 // oomPods is what package oomwatch asks of the runner.
@@ -338,6 +361,13 @@ func (p oomPods) Killed(pod *corev1.Pod, container string) (int64, error) {
 	return p.Groups.Killed(pod, container)
 }
 
+// entries are the pods that the agent knows, in no order.
+func (r *Runner) entries() []*entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.pods))
+}
+
 // entryOf is the pod of that UID, nil if it is not here.
 func (r *Runner) entryOf(uid types.UID) *entry {
 	r.mu.Lock()
@@ -345,23 +375,19 @@ func (r *Runner) entryOf(uid types.UID) *entry {
 	return r.pods[uid]
 }
 
-// Kick makes the pod look again, for parts of the agent that learned something about it (a probe, a volume).
-func (r *Runner) Kick(uid types.UID) {
+// Resync makes the pod's worker look again, for parts of the agent that learned something about it (a probe, a volume).
+func (r *Runner) Resync(uid types.UID) {
 	if e := r.entryOf(uid); e != nil {
-		r.kick(e)
+		r.resync(e)
 	}
 }
 
 // Retry makes the pod try again what it waits to retry, because something it may lack has appeared.
 func (r *Runner) Retry(uid types.UID) {
-	e := r.entryOf(uid)
-	if e == nil {
-		return
+	if e := r.entryOf(uid); e != nil {
+		e.orderRetry()
+		r.resync(e)
 	}
-	e.mu.Lock()
-	e.retry = true
-	e.mu.Unlock()
-	r.kick(e)
 }
 
 func (r *Runner) log(e *entry) *slog.Logger {

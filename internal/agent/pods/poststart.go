@@ -8,90 +8,54 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// hookRun is a postStart hook. It is a user's code, and may take for ever: it has a goroutine of its own, while the pod's worker
-// goes on and core/podlife holds up what comes after it.
+// hookRun is a postStart hook. It is a user's code, and may take for ever: it has a goroutine of its own, while the
+// pod's worker goes on and core/podlife starts nothing that comes after it.
 type hookRun struct {
-	start  podlife.Action // that made the container
-	cancel context.CancelFunc
-	state  podlife.HookState
-	err    error // of one that failed; nil once users were told
+	start  podlife.Action     // that made the container; never changes
+	cancel context.CancelFunc // never changes
+	state  podlife.HookState  // guarded by entry.mu
+	err    error              // of one that failed; nil once it was reported. Guarded by entry.mu
 }
 
 // postStart begins a container's hook, if it has one.
-func (r *Runner) postStart(e *entry, pod *corev1.Pod, c *corev1.Container, a podlife.Action, id string) {
+func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Action, id string) {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return
 	}
-	r.mu.Lock()
-	ctx, cancel := context.WithCancel(r.ctx)
-	r.mu.Unlock()
-	h, ip := &hookRun{start: a, cancel: cancel, state: podlife.HookRuns}, r.addressOf(e, pod)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stop != nil { // an order that came while the container started
+	r, e := w.r, w.e
+	ip := w.address(pod)
+	ctx, cancel := r.hookContext()
+	h := &hookRun{start: a, cancel: cancel, state: podlife.HookRuns}
+	if !e.addHook(id, h) { // a stop order came while the container started
 		cancel()
 		return
 	}
-	e.hooks[id] = h
-	r.workers.Go(func() {
+	r.workers.Go(func() { // it does not have the worker
 		defer cancel()
 		err := r.Hooks.PostStart(ctx, pod, c, id, ip)
 		if e.hookEnded(id, h, err, ctx.Err() != nil) {
-			r.kick(e)
+			r.resync(e)
 		}
 	})
 }
 
-// hookEnded notes how a hook ended, and reports whether anybody still wants to know. One that was cut short did not fail.
-func (e *entry) hookEnded(id string, h *hookRun, err error, cut bool) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.hooks[id] != h {
-		return false
-	}
-	if err == nil || cut {
-		delete(e.hooks, id)
-		return true
-	}
-	h.state, h.err = podlife.HookFailed, err
-	return true
+// hookContext ends with the agent: hooks outlive the actions that begin them.
+func (r *Runner) hookContext() (context.Context, context.CancelFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return context.WithCancel(r.ctx)
 }
 
-// endHook cuts a container's hook short: the container is to stop, or has ended. Caller holds e.mu.
-func (e *entry) endHook(id string) {
-	if h := e.hooks[id]; h != nil {
-		h.cancel()
-		delete(e.hooks, id)
+// followHooks ends the hooks of containers that do not run any more, and reports those that failed.
+func (w *worker) followHooks() {
+	pod := w.e.object()
+	runs := func(id string) bool { return w.view.containers[id].State == podlife.Running }
+	for _, f := range w.e.followHooks(runs) {
+		w.failed(pod, f.start, &failure{
+			reason: "PostStartHookError",
+			event:  "FailedPostStartHook",
+			prefix: "PostStartHook failed: ",
+			err:    f.err,
+		})
 	}
-}
-
-// followHooks ends the hooks of containers that do not run any more, and tells users of those that failed.
-func (r *Runner) followHooks(e *entry, pod *corev1.Pod) {
-	var failed []podlife.Action
-	var why []error
-	e.mu.Lock()
-	for id, h := range e.hooks {
-		if e.view.containers[id].State != podlife.Running {
-			e.endHook(id)
-		} else if h.err != nil {
-			failed, why = append(failed, h.start), append(why, h.err)
-			h.err = nil
-		}
-	}
-	e.mu.Unlock()
-	for i, start := range failed {
-		r.failed(e, pod, start, &failure{"PostStartHookError", "FailedPostStartHook", "PostStartHook failed: ", why[i]})
-	}
-}
-
-// containersIn are the containers of the view, with what is known of their hooks. Caller holds e.mu.
-func (e *entry) containersIn() []podlife.Container {
-	var all []podlife.Container
-	for id, c := range e.view.containers {
-		if h := e.hooks[id]; h != nil {
-			c.Hook = h.state
-		}
-		all = append(all, c)
-	}
-	return all
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -22,40 +21,31 @@ func (r *Runner) statuses() podstatus.Node {
 }
 
 // publish turns a decision's status into the API's form, keeps it and has it reported if it changed.
-func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d podlife.Decision) {
+func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decision) {
 	if pod == nil {
 		return
 	}
-	readOnly := r.handlers.RecursiveReadOnly(e.handler)
-	e.mu.Lock()
-	last := e.status
-	if last.Phase == "" {
-		last = pod.Status
-	}
+	r, e := w.r, w.e
+	last := e.lastStatus(pod)
 	status := r.statuses().Status(pod, podstatus.Facts{
 		Now:               time.Now(),
 		Last:              last,
 		Observed:          o,
 		Decided:           d.Status,
-		RecursiveReadOnly: readOnly,
+		RecursiveReadOnly: r.handlers.RecursiveReadOnly(w.handler),
 	})
-	completed := e.resized(o, d.Status)
-	unchanged := e.status.Phase != "" && equality.Semantic.DeepEqual(e.status, status)
-	e.status = status
-	first := status.Phase == corev1.PodRunning && !e.reported && pod.Status.Phase == corev1.PodPending
-	e.reported = e.reported || status.Phase == corev1.PodRunning
-	e.mu.Unlock()
-	if first {
+	change := e.setStatus(pod, status, o, d.Status)
+	if change.started {
 		r.Metrics.PodStart.Observe(time.Since(podstatus.BoundAt(pod)).Seconds())
 		r.Metrics.PodStartTotal.Observe(time.Since(pod.CreationTimestamp.Time).Seconds())
 		r.Metrics.StartedPods.Inc()
 	}
-	if completed != 0 {
-		r.log(e).Info("resize completed", "generation", completed)
-		text := podstatus.ResizeText("Pod resize completed", pod, completed, "")
+	if change.resized != 0 {
+		w.log().Info("resize completed", "generation", change.resized)
+		text := podstatus.ResizeText("Pod resize completed", pod, change.resized, "")
 		r.event(pod, "", corev1.EventTypeNormal, "ResizeCompleted", text)
 	}
-	if unchanged {
+	if !change.any {
 		r.report.Recheck(e.report)
 		return
 	}

@@ -42,7 +42,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 	of := func(labels map[string]string) *Remains {
 		uid := uidOf(labels)
 		if uid == "" {
-			return &Remains{Running: map[string]string{}} // somebody else's
+			return &Remains{Running: map[string]string{}} // not of a pod
 		}
 		if byUID[uid] == nil {
 			byUID[uid] = &Remains{UID: uid, Running: map[string]string{}, Devices: map[string]string{}}
@@ -53,7 +53,9 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 	for _, s := range sandboxes.Items {
 		r := of(s.Labels)
 		if s.CreatedAt >= r.Created {
-			r.Note, r.Created, r.Ready = s.Annotations[criconfig.AnnotationHoldings], s.CreatedAt, s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+			r.Note = s.Annotations[criconfig.AnnotationHoldings]
+			r.Created = s.CreatedAt
+			r.Ready = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 		}
 	}
 	noted := map[types.UID]int64{}
@@ -61,7 +63,8 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		// An agent that died while it made the pod may have been followed by one that gave it something else: what the
 		// newest container was made with is what it has.
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
-			r.Note, noted[r.UID] = c.Annotations[criconfig.AnnotationHoldings], c.CreatedAt
+			r.Note = c.Annotations[criconfig.AnnotationHoldings]
+			noted[r.UID] = c.CreatedAt
 		}
 		name := c.Labels[criconfig.LabelContainerName]
 		if key := string(uidOf(c.Labels)) + "/" + name; uidOf(c.Labels) != "" && c.CreatedAt >= made[key] {

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,28 +23,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// ResizeRequest is a pod that asks for other resources than it was granted.
+// ResizeRequest is a pod that asks for other resources than are allocated to it.
 type ResizeRequest struct {
 	Desired *corev1.Pod // as its specification is now
-	Granted *corev1.Pod // as it was granted last; its status says what it has
+	Granted *corev1.Pod // with its allocated resources; its status says what its cgroups have
 	Since   unit.Wall   // when it began to wait; zero: it is new
 }
 
-// Verdict is the node's word on a resize.
+// Verdict is the node's decision on a resize.
 type Verdict struct {
 	Granted         bool
 	Reason, Message string // if not granted: Deferred or Infeasible, and why
 }
 
-// settle gives the pods that ask for other resources the node's word, all of them together, from what is here now. It
-// is called in every pass, before and after: whatever makes room (a pod that ends, one that gives something back)
-// happens in a pass, so nobody who fits waits for longer than that, and nobody polls.
-func (r *Runner) settle() {
-	for r.settleOnce() {
+// judgeResizes gives the pods that ask for other resources the node's verdict, all of them together, from what is here
+// now. It is called in every sync, before and after: whatever makes room (a pod that ends, one that gives something
+// back) happens in a sync, so a pod that fits waits no longer than that, and nothing polls.
+func (r *Runner) judgeResizes() {
+	for r.judgeResizesOnce() {
 	}
 }
 
-func (r *Runner) settleOnce() (granted bool) {
+func (r *Runner) judgeResizesOnce() (granted bool) {
 	all := r.entries()
 	if !slices.ContainsFunc(all, func(e *entry) bool { _, asks := e.asks(); return asks }) {
 		return false
@@ -54,63 +55,32 @@ func (r *Runner) settleOnce() (granted bool) {
 	var asking []*entry
 	var requests []ResizeRequest
 	for _, e := range all {
-		// A new agent must first know everybody who is here: a pod that it has not looked at yet may be one that runs.
-		if !synced || e.unheard() {
+		// A new agent must first know every pod that is here: one that it has not looked at yet may be one that runs.
+		if !synced || e.unjudged() {
 			return false
 		}
 		if request, asks := e.asks(); asks {
-			asking, requests = append(asking, e), append(requests, request)
+			asking = append(asking, e)
+			requests = append(requests, request)
 		}
 	}
 	if len(requests) == 0 {
 		return false
 	}
-	for i, v := range r.Admission.Resize(requests, r.holders(nil)) {
+	for i, v := range r.Admission.Resize(requests, r.counted(nil)) {
 		granted = r.rule(asking[i], requests[i], v) || granted
 	}
 	return granted
 }
 
-// unheard reports whether the pod is known and was not let in, refused or told to wait yet; nor is a plugin thinking
-// about it.
-func (e *entry) unheard() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pod != nil && !e.static && e.let == outside && !e.admitted && e.hold == nil && e.stop == nil && !e.gone &&
-		translate.PodlifeTerminal(e.pod) == ""
-}
-
-// asks returns what the pod asks for, if that is not what it was granted.
-func (e *entry) asks() (ResizeRequest, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.granted == nil || e.stop != nil || e.gone || translate.PodlifeTerminal(e.pod) != "" || e.granted.meets(e.desired) {
-		return ResizeRequest{}, false
-	}
-	return ResizeRequest{Desired: e.desired, Granted: e.holding(), Since: e.pendingSince}, true
-}
-
 // rule applies a verdict and reports whether it granted anything. Caller holds r.admission.
 func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 	_, wall := r.now()
+	before, after, ok := e.rule(asked, v, wall)
+	if !ok {
+		return false
+	}
 	generation := asked.Desired.Generation
-	e.mu.Lock()
-	if e.desired != asked.Desired || e.stop != nil {
-		e.mu.Unlock()
-		return false // it asks for something else by now, and its worker knows
-	}
-	before := e.pending
-	if v.Granted {
-		e.granted = allocationOf(asked.Desired)
-		e.pod, e.pending, e.pendingSince, e.resizing = asked.Desired, nil, 0, generation
-	} else {
-		e.pending = &podlife.PendingResize{Reason: v.Reason, Message: v.Message, Generation: generation}
-		if before == nil || before.Reason != v.Reason {
-			e.pendingSince = wall
-		}
-	}
-	now := e.pending
-	e.mu.Unlock()
 	switch {
 	case v.Granted:
 		r.log(e).Info("resize granted", "generation", generation)
@@ -125,10 +95,10 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 			asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason,
 			podstatus.ResizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message),
 		)
-	case *before == *now:
+	case *before == *after:
 		return false
 	}
-	r.kick(e)
+	r.resync(e)
 	return v.Granted
 }
 
@@ -136,129 +106,129 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 func (r *Runner) RoomChanged() {
 	for _, e := range r.entries() {
 		if _, asks := e.asks(); asks {
-			r.kick(e)
+			r.resync(e)
 		}
 	}
 }
 
 // resize takes the steps of an action: none if memory in use forbids one of them, else up to the first that fails.
-func (r *Runner) resize(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
+func (w *worker) resize(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	begun := time.Now()
-	err := r.resizeSteps(ctx, e, pod, a.Steps)
-	r.Metrics.ResizeDuration.WithLabelValues(strconv.FormatBool(err == nil)).Observe(
+	err := w.resizeSteps(ctx, pod, a.Steps)
+	w.r.Metrics.ResizeDuration.WithLabelValues(strconv.FormatBool(err == nil)).Observe(
 		float64(time.Since(begun).Milliseconds()),
 	)
 	return err
 }
 
-func (r *Runner) resizeSteps(ctx context.Context, e *entry, pod *corev1.Pod, steps []resize.Step) error {
+func (w *worker) resizeSteps(ctx context.Context, pod *corev1.Pod, steps []resize.Step) error {
 	var refusals []string
 	for _, step := range steps {
 		if !step.Lowers {
 			continue
 		}
-		used, err := r.Groups.MemoryInUse(pod, step.ID)
+		used, err := w.r.Groups.MemoryInUse(pod, step.ID)
 		if err != nil {
-			return &failure{"Error", "", "", fmt.Errorf("unable to read memory usage for pod %q: %w", translate.NameForMessages(pod), err)}
+			err = fmt.Errorf("unable to read memory usage for pod %q: %w", translate.NameForMessages(pod), err)
+			return &failure{reason: "Error", err: err}
 		}
 		if why := step.Refusal(used); why != "" {
 			refusals = append(refusals, why)
 		}
 	}
 	if len(refusals) > 0 {
-		return &failure{"Error", "", "", fmt.Errorf("%s", resize.Refused(refusals))}
+		return &failure{reason: "Error", err: errors.New(resize.Refused(refusals))}
 	}
 	for _, step := range steps {
-		if err := r.resizeStep(ctx, e, pod, step); err != nil {
-			return &failure{"Error", "", "", err}
+		if err := w.resizeStep(ctx, pod, step); err != nil {
+			return &failure{reason: "Error", err: err}
 		}
 	}
 	return nil
 }
 
-func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step resize.Step) error {
+func (w *worker) resizeStep(ctx context.Context, pod *corev1.Pod, step resize.Step) error {
 	if step.Name == "" {
-		if err := r.tellSandbox(ctx, e, pod); err != nil {
+		if err := w.updateSandbox(ctx, pod); err != nil {
 			return err
 		}
-		if err := r.Groups.Resize(pod, step); err != nil {
-			e.size = step.Torn(e.size, r.sizeNow(e, pod, ""))
+		if err := w.r.Groups.Resize(pod, step); err != nil {
+			w.size = step.Torn(w.size, w.sizeNow(pod, ""))
 			return err
 		}
-		e.size = step.After(e.size)
+		w.size = step.After(w.size)
 		return nil
 	}
 	c := containerNamed(pod, step.Name)
 	if c == nil {
 		return fmt.Errorf("resize container %q: the pod has no such container", step.Name)
 	}
-	update := r.Groups.Update(pod, c, step, e.view.containers[step.ID].Size)
-	updated := r.Holdings.Update(string(pod.UID), c.Name, update)
-	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.UpdateContainerResources(
+	update := w.r.Groups.Update(pod, c, step, w.view.containers[step.ID].Size)
+	updated := w.r.Holdings.Update(string(pod.UID), c.Name, update)
+	err := limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+		_, err := w.r.Runtime.UpdateContainerResources(
 			ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update},
 		)
 		return err
 	})
 	updated()
-	known, ok := e.view.containers[step.ID]
+	known, ok := w.view.containers[step.ID]
 	switch {
 	case !ok:
 	case err != nil:
-		known.Size = step.Torn(known.Size, r.sizeNow(e, pod, step.ID))
-		e.view.containers[step.ID] = known
+		known.Size = step.Torn(known.Size, w.sizeNow(pod, step.ID))
+		w.view.containers[step.ID] = known
 	default:
 		known.Size = step.After(known.Size)
-		e.view.containers[step.ID] = known
+		w.view.containers[step.ID] = known
 	}
 	return err
 }
 
-// sizeNow is what the kernel tells of a container's group, or with an empty id of the pod's: after a write that failed,
+// sizeNow is what the kernel has for a container's group, or with an empty id of the pod's: after a write that failed,
 // which it may know of all the same.
-func (r *Runner) sizeNow(e *entry, pod *corev1.Pod, id string) resize.Size {
-	has, err := r.Groups.Has(pod, id)
+func (w *worker) sizeNow(pod *corev1.Pod, id string) resize.Size {
+	has, err := w.r.Groups.Has(pod, id)
 	if err != nil {
-		r.log(e).Debug("size of a group not read", "id", id, "err", err)
+		w.log().Debug("size of a group not read", "id", id, "err", err)
 	}
 	return has
 }
 
-// tellSandbox tells the runtime what the pod as a whole gets, which those that run a machine for each pod want to know.
-// Others, and containerd 1.6, do not have the call.
-func (r *Runner) tellSandbox(ctx context.Context, e *entry, pod *corev1.Pod) error {
-	e.mu.Lock()
-	id := e.sandboxID
-	e.mu.Unlock()
-	overhead, resources := r.Groups.SandboxResources(pod)
-	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.UpdatePodSandboxResources(
-			ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Overhead: overhead, Resources: resources},
-		)
+// updateSandbox gives the runtime the resources of the pod as a whole, which those that run a machine for each pod want
+// to know. Others, and containerd 1.6, do not have the call.
+func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
+	id := w.view.readySandbox()
+	overhead, resources := w.r.Groups.SandboxResources(pod)
+	err := limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+		_, err := w.r.Runtime.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{
+			PodSandboxId: id,
+			Overhead:     overhead,
+			Resources:    resources,
+		})
 		return err
 	})
 	if err != nil && status.Code(err) != codes.Unimplemented {
-		return fmt.Errorf("tell the runtime the pod's new size: %w", err)
+		return fmt.Errorf("update the resources of the sandbox: %w", err)
 	}
 	return nil
 }
 
 // adoptSizes finds out what the cgroups of a pod have that this process did not make: the kernel knows, and where it is
 // not asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
-func (r *Runner) adoptSizes(e *entry) {
-	e.mu.Lock()
-	pod, underWay := e.pod, e.resizing != 0
-	e.mu.Unlock()
-	group := e.size == (resize.Size{}) && len(e.view.sandboxes) > 0
-	containers := slices.ContainsFunc(slices.Collect(maps.Values(e.view.containers)), unsized)
+func (w *worker) adoptSizes() {
+	s := w.e.snapshot()
+	pod, underWay := s.pod, s.resizing.Generation != 0
+	group := w.size == (resize.Size{}) && len(w.view.sandboxes) > 0
+	containers := slices.ContainsFunc(slices.Collect(maps.Values(w.view.containers)), unsized)
 	if pod == nil || !group && !containers {
 		return
 	}
-	want, of := r.Groups.Sizes(pod)
+	want, of := w.r.Groups.Sizes(pod)
 	if group && want != (resize.Size{}) {
-		e.size = r.sizeNow(e, pod, "").Adopted(want, underWay)
+		w.size = w.sizeNow(pod, "").Adopted(want, underWay)
 	}
-	for id, c := range e.view.containers {
+	for id, c := range w.view.containers {
 		spec := containerNamed(pod, c.Name)
 		if !unsized(c) || spec == nil {
 			continue
@@ -269,8 +239,8 @@ func (r *Runner) adoptSizes(e *entry) {
 			as.Resources = *s.Resources
 			reported = of(&as)
 		}
-		c.Size = r.sizeNow(e, pod, id).Adopted(reported, underWay)
-		e.view.containers[id] = c
+		c.Size = w.sizeNow(pod, id).Adopted(reported, underWay)
+		w.view.containers[id] = c
 	}
 }
 
@@ -287,23 +257,6 @@ func statusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 		}
 	}
 	return nil
-}
-
-// resized notes that a resize is complete, once a step has found nothing more to do. Caller holds e.mu; it returns the
-// generation to announce, zero for none.
-func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
-	generation := o.Resizing.Generation
-	under := slices.ContainsFunc(
-		s.Conditions, func(c podlife.Condition) bool { return c.Type == podlife.ResizeInProgress },
-	)
-	if generation == 0 || e.resizing != generation || under {
-		return 0
-	}
-	e.resizing = 0
-	if o.Stop != nil || s.Phase == podlife.Succeeded || s.Phase == podlife.Failed {
-		return 0
-	}
-	return generation
 }
 
 // resizeCounts are measurements of the resizes that are there when asked.
@@ -326,16 +279,16 @@ func (resizeCounts) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c resizeCounts) Collect(out chan<- prometheus.Metric) {
-	pending, underWay := map[string]int{}, 0
+	pending := map[string]int{}
+	underWay := 0
 	for _, e := range c.r.entries() {
-		e.mu.Lock()
-		if e.pending != nil {
-			pending[strings.ToLower(e.pending.Reason)]++
+		waits, runs := e.resizes()
+		if waits != nil {
+			pending[strings.ToLower(waits.Reason)]++
 		}
-		if e.resizing != 0 {
+		if runs {
 			underWay++
 		}
-		e.mu.Unlock()
 	}
 	for reason, n := range pending {
 		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)

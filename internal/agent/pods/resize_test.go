@@ -73,8 +73,8 @@ func sizedPod(name string, milli, generation int64) *corev1.Pod {
 func (r *Runner) run(t *testing.T, name string, milli int64) *entry {
 	e := newEntry(types.UID(name), 0)
 	e.set(sizedPod(name, milli, 1), 1)
-	e.admitted = true
-	e.resume(e.desired)
+	e.phase = phaseAdmitted
+	e.recoverResources(e.desired, "")
 	r.pods[e.uid] = e
 	return e
 }
@@ -109,7 +109,7 @@ func TestSettle(t *testing.T) {
 	r, node := busyNode(t, 1000, map[string]int64{"a": 300, "b": 500})
 	expect := func(what string, a, b string, told ...string) {
 		t.Helper()
-		r.settle()
+		r.judgeResizes()
 		if r.has("a") != a || r.has("b") != b {
 			t.Errorf("%s: a has %s, want %s; b has %s, want %s", what, r.has("a"), a, r.has("b"), b)
 		}
@@ -131,7 +131,7 @@ func TestSettle(t *testing.T) {
 	r.ask("a", 400, 5)
 	expect("a wish that is taken back", "400m resizing@2", "500m")
 	r.ask("a", 800, 6)
-	r.settle()
+	r.judgeResizes()
 	r.ask("b", 200, 2)
 	expect("one gives, the other takes", "800m resizing@6", "200m resizing@2", "ResizeDeferred", "ResizeStarted", "ResizeStarted")
 }
@@ -140,7 +140,7 @@ func TestResizeCounts(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300, "b": 500})
 	r.ask("a", 400, 2)
 	r.ask("b", 5000, 2)
-	r.settle()
+	r.judgeResizes()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(resizeCounts{r})
 	families, err := registry.Gather()
@@ -163,18 +163,18 @@ func TestSettleWaitsForAll(t *testing.T) {
 	r, node := busyNode(t, 1000, map[string]int64{"a": 300})
 	r.ask("a", 400, 2)
 	r.synced = false
-	r.settle()
+	r.judgeResizes()
 	r.synced = true
 	late := newEntry("late", 0)
 	late.set(sizedPod("late", 700, 1), 1)
 	r.pods["late"] = late
-	r.settle()
+	r.judgeResizes()
 	if node.asked != 0 {
 		t.Error("judged before every pod is known")
 	}
-	late.admitted = true
-	late.resume(late.desired)
-	r.settle()
+	late.phase = phaseAdmitted
+	late.recoverResources(late.desired, "")
+	r.judgeResizes()
 	if got := r.has("a"); !strings.HasPrefix(got, "300m Deferred@2") {
 		t.Errorf("a has %s", got)
 	}
@@ -193,7 +193,8 @@ func TestWhoAsks(t *testing.T) {
 		t.Error("a pod that ends asks")
 	}
 	static := newEntry("s", 0)
-	static.static, static.admitted = true, true
+	static.source = sourceDirectory
+	static.phase = phaseAdmitted
 	static.set(sizedPod("s", 300, 1), 1)
 	static.set(sizedPod("s", 400, 2), 1)
 	if _, asks := static.asks(); asks || static.pod.Generation != 2 {
@@ -211,7 +212,7 @@ func TestResume(t *testing.T) {
 	}
 	e := newEntry("a", 0)
 	e.set(pod, 1)
-	e.resume(e.desired)
+	e.recoverResources(e.desired, "")
 	r := testRunner()
 	r.pods = map[types.UID]*entry{"a": e}
 	if got := r.has("a"); got != "300m Deferred@4: m resizing@3" {

@@ -45,7 +45,7 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 	_, of := r.Groups.Sizes(e.pod)
 	has := of(&e.pod.Spec.Containers[0])
 	w.kernel["1"] = has
-	e.view.containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
+	workerOf(r, e).view.containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
 	_, of = r.Groups.Sizes(sizedPod("a", 500, 2))
 	want := of(&sizedPod("a", 500, 2).Spec.Containers[0])
 	return r, e, resize.Plan(resize.Group{}, []resize.Group{{Name: "c", ID: "1", Has: has, Want: want}})
@@ -57,11 +57,11 @@ func TestFailedUpdateIsWrittenAgain(t *testing.T) {
 		w.kernel["1"] = onto(w.kernel["1"], l)
 		return errors.New("the answer is lost")
 	})
-	before := e.view.containers["1"].Size
-	if err := r.resize(t.Context(), e, sizedPod("a", 500, 2), podlife.Action{Steps: steps}); err == nil {
+	before := workerOf(r, e).view.containers["1"].Size
+	if err := workerOf(r, e).resize(t.Context(), sizedPod("a", 500, 2), podlife.Action{Steps: steps}); err == nil {
 		t.Fatal("the update does not fail")
 	}
-	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: e.view.containers["1"].Size, Want: before}})
+	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: workerOf(r, e).view.containers["1"].Size, Want: before}})
 	if len(back) != 1 || !back[0].Request {
 		t.Errorf("the way back is %v, want the request of CPU to be written", back)
 	}
@@ -81,13 +81,11 @@ func TestStopInterruptsResize(t *testing.T) {
 	go func() {
 		defer close(over)
 		actions := []podlife.Action{{Kind: podlife.Resize, Steps: steps}}
-		r.perform(ctx, e, e.pod, nil, actions, &startSlot{line: newStartsLine(1)})
+		workerOf(r, e).perform(ctx, e.pod, nil, actions, &startSlot{line: newStartsLine(1)})
 	}()
 	<-begun
 	now, _ := r.now()
-	e.mu.Lock()
 	e.orderStop(now, 0, podlife.StopOrder{Remove: true})
-	e.mu.Unlock()
 	<-over
 	if ctx.Err() != nil {
 		t.Error("the stop waited for the update")
@@ -100,16 +98,16 @@ func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	pod := sizedPod("a", 9000, 2)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=300m", "")}
 	e := newEntry("a", 0)
-	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
 	e.set(pod, 1)
 	e.stop = &podlife.StopOrder{Remove: true}
-	r.admit(t.Context(), e)
+	workerOf(r, e).admit(t.Context())
 	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
 		t.Errorf("it holds %dm, want the 300m that it was granted", got)
 	}
 }
 
-// asking is a node where a user resizes each pod while it is let in.
+// asking is a node where a user resizes each pod while it is admitted.
 type asking struct {
 	*room
 	meanwhile func()
@@ -120,15 +118,15 @@ func (a asking) Admit(*corev1.Pod, []*corev1.Pod) *Rejection {
 	return nil
 }
 
-// What a pod asks for while it is let in is judged as any other resize.
+// What a pod asks for while it is admitted is judged as any other resize.
 func TestResizeDuringAdmission(t *testing.T) {
 	r, node := busyNode(t, 1000, nil)
 	e := newEntry("a", 0)
 	e.set(sizedPod("a", 300, 1), 1)
 	r.Admission = asking{node, func() { e.set(sizedPod("a", 9000, 2), 1) }}
-	r.admit(t.Context(), e)
+	workerOf(r, e).admit(t.Context())
 	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
-		t.Errorf("it has %dm, and was let in with 300m", got)
+		t.Errorf("it has %dm, and was admitted with 300m", got)
 	}
 	if _, waits := e.asks(); !waits {
 		t.Error("the resize is not judged")

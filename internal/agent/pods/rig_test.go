@@ -2,9 +2,11 @@ package pods
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,6 +25,17 @@ func testRunner() *Runner {
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
 	return r
+}
+
+// workerOf is the worker of a pod, which no goroutine has.
+func workerOf(r *Runner, e *entry) *worker {
+	e.idle.r = r
+	return e.idle
+}
+
+// What does not hold of an entry ends the tests.
+func init() {
+	broken = func(uid types.UID, what string) { panic(fmt.Sprintf("pod %s: %s", uid, what)) }
 }
 
 // noDevices is Devices of a node without plugins.

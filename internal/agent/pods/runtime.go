@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"strconv"
 	"time"
 
@@ -57,7 +56,11 @@ func (all inventory) at(labels, annotations map[string]string) *podInventory {
 	uid := uidOf(labels)
 	p := all[uid]
 	if p == nil {
-		p = &podInventory{identity{labels[criconfig.LabelPodNamespace], labels[criconfig.LabelPodName], specGraceDefault}, map[string]int32{}}
+		p = &podInventory{states: map[string]int32{}, identity: identity{
+			namespace: labels[criconfig.LabelPodNamespace],
+			name:      labels[criconfig.LabelPodName],
+			grace:     specGraceDefault,
+		}}
 		all[uid] = p
 	}
 	if seconds, err := strconv.ParseInt(annotations[criconfig.AnnotationPodGrace], 10, 64); err == nil && seconds >= 0 {
@@ -87,15 +90,15 @@ func (r *Runner) firstRelist(ctx context.Context) error {
 	}
 }
 
-// merge makes entries for pods that only the runtime knows and kicks those whose view is out of date.
+// merge makes entries for pods that only the runtime knows, and resyncs those whose view is out of date.
 func (r *Runner) merge(all inventory) {
 	now, _ := r.now()
 	r.mu.Lock()
 	r.lastSync = now
 	for uid, p := range all {
 		if r.pods[uid] == nil {
-			e := newEntry(uid, r.BackoffMax)
-			e.fallback, e.dirty.all, e.summary = p.identity, true, p.states
+			e := r.newEntry(uid)
+			e.foundInRuntime(p.identity, p.states)
 			r.pods[uid] = e
 		}
 	}
@@ -105,17 +108,13 @@ func (r *Runner) merge(all inventory) {
 		if p := all[e.uid]; p != nil {
 			states = p.states
 		}
-		e.mu.Lock()
-		stale := e.dirty.all || !e.busy && !maps.Equal(e.summary, states)
-		e.dirty.all = e.dirty.all || stale
-		e.mu.Unlock()
-		if stale {
-			r.kick(e)
+		if e.compare(states) {
+			r.resync(e)
 		}
 	}
 }
 
-// relistLoop is the back-stop for exits and events that nobody told us of.
+// relistLoop reads everything now and then, in case an exit or an event was lost.
 func (r *Runner) relistLoop(ctx context.Context) {
 	tick := time.NewTicker(r.Relist)
 	defer tick.Stop()
@@ -167,11 +166,11 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 			return err
 		}
 		if first {
-			slog.Info("the container runtime tells what happens to containers", "event", event.GetContainerEventType())
+			slog.Info("the container runtime sends events of containers", "event", event.GetContainerEventType())
 		}
 		if e := r.entryOf(types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())); e != nil {
-			e.soil("")
-			r.kick(e)
+			e.markDirty("")
+			r.resync(e)
 		}
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fairqueue"
 )
 
-// Slots bound what the runtime works on at once. They are held for the runtime's own work, never for a user's code, nor
-// for a grace period: whoever waits for those gives its slot back first.
+// Slots bound what the runtime works on at once. A slot is taken for the runtime's own work, never for a user's code or
+// a grace period: a worker gives its slot back before it waits for those.
 
 // How long a call keeps its slot at most (chosen): a signal takes the runtime 10 to 30 ms, a removal a tenth of a
 // second, both longer on a busy machine. What takes longer waits for something else: a process for the end of its
-// grace, a removal for a process that does not die. Raised, calls that hang hold up others longer; lowered, more of
-// them reach a slow runtime at once: signals, at most stopsAtOnce in each signalTime.
+// grace, a removal for a process that does not die. Raised, calls that hang delay others longer; lowered, more of them
+// reach a slow runtime at once: signals, at most stopsAtOnce in each signalTime.
 const (
 	signalTime  = 250 * time.Millisecond
 	removalTime = 10 * time.Second
@@ -33,19 +33,20 @@ func briefly(ctx context.Context, slots chan struct{}, work time.Duration, call 
 	return call()
 }
 
-// startsLine has the slots of pods that start, and those who wait for one: namespaces take turns, so that nobody's pod
+// startsLine has the slots of pods that start, and the workers that wait for one: namespaces take turns, so that no pod
 // waits for all those that another tenant has sent before.
 type startsLine struct {
+	all int // never changes
+
 	mu   sync.Mutex
-	all  int
-	free int // while somebody waits: none
-	line fairqueue.Line[chan struct{}]
+	free int                           // guarded by mu; zero while a worker waits
+	line fairqueue.Line[chan struct{}] // guarded by mu; of those that wait: each is closed when its turn has come
 }
 
 func newStartsLine(slots int) *startsLine { return &startsLine{all: slots, free: slots} }
 
-// held is how many slots are not free.
-func (l *startsLine) held() int {
+// taken is how many slots are not free.
+func (l *startsLine) taken() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all - l.free
@@ -65,8 +66,8 @@ func (l *startsLine) take(ctx context.Context, namespace string) error {
 	return l.await(ctx, namespace, turn)
 }
 
-// pass gives a slot to somebody of another namespace, if one waits, and waits for the next.
-func (l *startsLine) pass(ctx context.Context, namespace string) error {
+// yield gives a slot to a pod of another namespace, if one waits, and waits for the next.
+func (l *startsLine) yield(ctx context.Context, namespace string) error {
 	l.mu.Lock()
 	if !l.line.Others(namespace) {
 		l.mu.Unlock()
@@ -101,7 +102,7 @@ func (l *startsLine) give() {
 	l.next()
 }
 
-// next gives a slot to whose turn it is. Caller holds mu.
+// next gives a slot to the worker whose turn it is. Caller holds mu.
 func (l *startsLine) next() {
 	if turn, ok := l.line.Next(); ok {
 		close(turn)
@@ -118,29 +119,30 @@ const slotTime = 5 * time.Second
 // container, so that pods finish one after the other instead of all at the end, but not longer than slotTime while
 // others wait.
 type startSlot struct {
-	line  *startsLine
-	held  bool
-	since time.Time // when it was taken
+	line  *startsLine // never changes
+	taken bool
+	since time.Time // when it was taken; read while it is
 }
 
 // take has the slot for the next of a pod's starts. With an error there is none.
 func (s *startSlot) take(ctx context.Context, namespace string) error {
 	var err error
 	switch {
-	case !s.held:
+	case !s.taken:
 		err = s.line.take(ctx, namespace)
 	case time.Since(s.since) < slotTime:
 		return nil
 	default:
-		err = s.line.pass(ctx, namespace)
+		err = s.line.yield(ctx, namespace)
 	}
-	s.held, s.since = err == nil, time.Now()
+	s.taken = err == nil
+	s.since = time.Now()
 	return err
 }
 
 func (s *startSlot) release() {
-	if s.held {
+	if s.taken {
 		s.line.give()
-		s.held = false
+		s.taken = false
 	}
 }

@@ -25,7 +25,7 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 2)
 		stop := func(grace time.Duration, pod *corev1.Pod) {
 			e := newEntry("uid-1", 0)
-			_ = r.stopContainer(t.Context(), e, pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
+			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
 		}
 		hooked := testPod()
 		hooked.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
@@ -62,20 +62,13 @@ func hangingHook(t *testing.T) (r *Runner, e *entry, commands *endless) {
 	e.pod = testPod()
 	c := &e.pod.Spec.Containers[0]
 	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
-	e.view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
-	r.postStart(e, e.pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
+	workerOf(r, e).view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
+	workerOf(r, e).postStart(e.pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
 	return r, e, commands
 }
 
 func (e *entry) hookOf(id string) podlife.HookState {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range e.containersIn() {
-		if c.ID == id {
-			return c.Hook
-		}
-	}
-	return -1
+	return e.snapshot().hooks[id]
 }
 
 func TestPostStartHook(t *testing.T) {
@@ -84,17 +77,15 @@ func TestPostStartHook(t *testing.T) {
 		end  func(r *Runner, e *entry)
 	}{
 		{"the pod is to end", func(_ *Runner, e *entry) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
 			e.orderStop(noon, time.Minute, podlife.StopOrder{Remove: true})
 		}},
 		{"the container is to stop", func(r *Runner, e *entry) {
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
-			_ = r.stopContainer(r.ctx, e, nil, podlife.Action{ID: "c1"})
+			_ = workerOf(r, e).stopContainer(r.ctx, nil, podlife.Action{ID: "c1"})
 		}},
 		{"the container has ended", func(r *Runner, e *entry) {
-			e.view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
-			r.followHooks(e, e.pod)
+			workerOf(r, e).view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
+			workerOf(r, e).followHooks()
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -126,14 +117,14 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 			time.AfterFunc(time.Minute, func() {
 				e.mu.Lock()
 				defer e.mu.Unlock()
-				e.waits["c"]()
+				e.exits["c"]()
 			})
 			begun := time.Now()
-			_ = r.stopContainer(t.Context(), e, pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour})
+			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour})
 			if took := time.Since(begun); took != time.Minute+settleMax {
 				t.Errorf("with a preStop hook %t: the stop took %s, want %s", hooked, took, time.Minute+settleMax)
 			}
-			if len(e.waits) > 0 {
+			if len(e.exits) > 0 {
 				t.Error("what is over is waited for")
 			}
 		})
@@ -174,7 +165,7 @@ func TestNamespacesTakeTurnsToStart(t *testing.T) {
 			t.Errorf("behind a pod of a hundred containers a start took %s, want its own 2 s and %s", took, slotTime)
 		}
 		time.Sleep(time.Hour)
-		if n := line.held(); n != 0 {
+		if n := line.taken(); n != 0 {
 			t.Errorf("%d slots are held by nobody", n)
 		}
 	})
@@ -191,15 +182,15 @@ func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
 				slot := &startSlot{line: line}
 				defer slot.release()
 				for ctx.Err() == nil {
-					if err := slot.take(ctx, []string{"a", "b", "c"}[i%3]); (err == nil) != slot.held {
-						t.Errorf("with the error %v a slot is held: %t", err, slot.held)
+					if err := slot.take(ctx, []string{"a", "b", "c"}[i%3]); (err == nil) != slot.taken {
+						t.Errorf("with the error %v a slot is taken: %t", err, slot.taken)
 					}
 					time.Sleep(slotTime)
 				}
 			}()
 		}
 		time.Sleep(time.Hour)
-		if n := line.held(); n != 0 {
+		if n := line.taken(); n != 0 {
 			t.Errorf("%d slots are held by nobody", n)
 		}
 	})
@@ -221,10 +212,10 @@ func (v slowVolumes) SetUp(ctx context.Context, _ *corev1.Pod) error {
 func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
 	for name, start := range map[string]func(context.Context, *Runner, *entry, *startSlot) error{
 		"sandbox": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
-			return r.createSandbox(ctx, e, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
+			return workerOf(r, e).createSandbox(ctx, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
 		},
 		"container": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
-			return r.startContainer(ctx, e, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
+			return workerOf(r, e).startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
 		},
 	} {
 		r, slot := testRunner(), &startSlot{line: newStartsLine(1)}
@@ -237,7 +228,7 @@ func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
 		over := make(chan error)
 		go func() { over <- start(ctx, r, newEntry("uid-1", 0), slot) }()
 		<-volumes.asked
-		if slot.line.held() > 0 {
+		if slot.line.taken() > 0 {
 			t.Errorf("%s: the slot is held while volumes are made", name)
 		}
 		cancel()

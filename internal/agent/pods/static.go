@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 // staticRunner runs static pods: what staticpods.Source asks of a Runner.
@@ -34,31 +33,23 @@ func (s staticRunner) Start(pod *corev1.Pod) {
 	}
 }
 
-// Stop leaves alone what goes already. One that was rejected or evicted has a stop order, too, and stays until now.
+// Stop leaves alone what is being removed already. A pod that was rejected or evicted has a stop order, too, and stays
+// until now.
 func (s staticRunner) Stop(uid types.UID) {
 	e := s.r.entryOf(uid)
 	if e == nil {
 		return
 	}
 	now, _ := s.r.now()
-	e.mu.Lock()
-	stop := e.pod != nil && e.static && (e.stop == nil || !e.stop.Remove)
-	if stop {
-		e.orderStop(now, e.grace(), podlife.StopOrder{Remove: true})
-	}
-	e.mu.Unlock()
-	if stop {
-		s.r.kick(e)
+	if e.removeStatic(now) {
+		s.r.resync(e)
 	}
 }
 
 func (s staticRunner) Here() (here []staticpods.Here) {
 	for _, e := range s.r.entries() {
-		e.mu.Lock()
-		pod, static := e.pod, e.static
-		e.mu.Unlock()
-		if pod == nil || static {
-			here = append(here, staticpods.Here{UID: e.uid, Name: e.name(), Static: pod != nil})
+		if known, may := e.mayBeStatic(); may {
+			here = append(here, staticpods.Here{UID: e.uid, Name: e.name(), Static: known})
 		}
 	}
 	return here
@@ -70,14 +61,7 @@ func (s staticRunner) Mirrored(uid types.UID, mirror *corev1.Pod) {
 	if e == nil {
 		return
 	}
-	e.mu.Lock()
-	fresh := e.mirror == nil || e.mirror.UID != mirror.UID
-	if fresh {
-		e.report.Replaced(mirror)
-	}
-	e.mirror = mirror
-	e.mu.Unlock()
-	if fresh {
+	if e.setMirror(mirror) {
 		s.r.report.Enqueue(e.report)
 	}
 }
@@ -88,4 +72,4 @@ func (s staticRunner) DeleteMirror(ctx context.Context, mirror *corev1.Pod) erro
 
 func (s staticRunner) Order(a, b *corev1.Pod) int { return s.r.inOrder(a, b) }
 
-func (s staticRunner) StaticSynced() { s.r.sourceTold() }
+func (s staticRunner) StaticSynced() { s.r.sourceSynced() }

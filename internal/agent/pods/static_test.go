@@ -22,7 +22,9 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	r.static = newStatic(r, unwatched)
 	for name, stop := range map[string]*podlife.StopOrder{"running": nil, "rejected": {Phase: podlife.Failed, Reason: "PodOSNotSupported"}, "going": {Remove: true}} {
 		e := newEntry(types.UID(name), 0)
-		e.pod, e.static, e.stop = testPod(), true, stop
+		e.pod = testPod()
+		e.source = sourceDirectory
+		e.stop = stop
 		e.pod.Name = name
 		r.pods[e.uid] = e
 	}
@@ -51,7 +53,7 @@ func TestUnreadManifestsEndNothing(t *testing.T) {
 	r.pods[e.uid] = e
 	ends := func() bool {
 		readOnce(r.static)
-		_, _, ok := r.observe(e)
+		_, _, ok := workerOf(r, e).observe()
 		return ok
 	}
 	if err := os.WriteFile(r.StaticDir, nil, 0o600); err != nil {
@@ -85,7 +87,7 @@ func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
 	r.static = newStatic(r, unwatched)
 	now := writeManifest(t, r, "web")
 	old := newEntry("old", 0)
-	old.fallback = identity{namespace: now.Namespace, name: now.Name}
+	old.unclaimed = identity{namespace: now.Namespace, name: now.Name}
 	r.pods[old.uid] = old
 	readOnce(r.static)
 	if r.entryOf(now.UID) != nil {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// turns let pods in by the order in which they came; those that came together come in the order of core/admission
-// (inOrder). Each has a worker of its own, and workers overtake each other; but what a pod gets of CPUs, memory and
-// devices depends on those before it, and a scheduler that asked the same question for each of them asked in the order
+// turns has pods judged in the order in which they came; those that came together come in the order of core/admission
+// (inOrder). Each has its own worker, and workers overtake each other; but which CPUs, memory and devices are assigned
+// to a pod depends on those before it, and a scheduler that asked the same question for each of them asked in the order
 // of its binds.
 type turns struct {
 	mu    sync.Mutex
-	line  []*entry
-	moved chan struct{} // closed when one leaves the line; nil: nobody waits
+	line  []*entry      // guarded by mu: pods that have come and were not judged yet, first come first
+	moved chan struct{} // guarded by mu: closed when one leaves the line; nil: none waits
 }
 
-// turnPatience bounds the wait for pods that came before: one whose worker cannot get on must not hold up all others.
+// turnPatience bounds the wait for pods that came before: one whose worker cannot get on must not delay all others.
 // Chosen: longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
 const turnPatience = time.Second
 
@@ -37,7 +37,7 @@ func (t *turns) leave(e *entry) {
 	}
 }
 
-// move wakes those who wait. Caller holds mu.
+// move wakes those that wait. Caller holds mu.
 func (t *turns) move() {
 	if t.moved != nil {
 		close(t.moved)
@@ -45,7 +45,7 @@ func (t *turns) move() {
 	}
 }
 
-// await returns when nobody is before e. Those who do not get on in time lose their turns.
+// await returns when no pod is before e. Those that do not get on in time lose their turns.
 func (t *turns) await(e *entry) {
 	patience := time.NewTimer(turnPatience)
 	defer patience.Stop()

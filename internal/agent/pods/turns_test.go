@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestTurns: workers that come to their turn in any order are let in by the order in which their pods came; one that never comes
+// TestTurns: workers that come to their turn in any order are admitted by the order in which their pods came; one that never comes
 // costs the others its patience once.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestTurns(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(order) != len(entries)-1 || !slices.IsSorted(order[:20]) {
-			t.Errorf("let in: %v", order)
+			t.Errorf("admitted: %v", order)
 		}
 		next := &entry{}
 		line.join(next)

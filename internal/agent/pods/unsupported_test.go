@@ -29,23 +29,23 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	e := newEntry("uid-1", 0)
 	e.pod = usernsPod()
 	for range 3 {
-		if r.mayStart(e) || e.hold == nil || e.hold.Reason != "UnsupportedField" || !e.hold.Until.IsZero() || e.stop != nil {
+		if workerOf(r, e).mayStart() || e.hold == nil || e.hold.Reason != "UnsupportedField" || !e.hold.Until.IsZero() || e.stop != nil {
 			t.Fatalf("it may start: hold %+v, stop %+v", e.hold, e.stop)
 		}
 	}
 	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false requests a user namespace") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	d := e.life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.pod), Hold: e.hold})
+	d := workerOf(r, e).life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.pod), Hold: e.hold})
 	if len(d.Actions) > 0 || !d.Wake.IsZero() && d.Wake < 2 || d.Status.Phase != podlife.Pending {
 		t.Errorf("held, yet: %+v", d)
 	}
 	e.stop = &podlife.StopOrder{Remove: true}
-	if !r.mayStart(e) || e.hold != nil {
+	if !workerOf(r, e).mayStart() || e.hold != nil {
 		t.Error("it is being deleted, and held")
 	}
 	e.stop, e.pod = nil, testPod()
-	if !r.mayStart(e) || e.hold != nil {
+	if !workerOf(r, e).mayStart() || e.hold != nil {
 		t.Error("its field is gone, and it is held")
 	}
 }
@@ -55,7 +55,7 @@ func TestHeldIsToldOnce(t *testing.T) {
 	for name, mirrored := range map[string]bool{"a pod of the API": false, "a static pod": true} {
 		r, e := testRunner(), newEntry("uid-1", 0)
 		e.pod = usernsPod()
-		r.mayStart(e)
+		workerOf(r, e).mayStart()
 		events := r.Recorder.(*record.FakeRecorder).Events
 		<-events
 		shown := usernsPod()
@@ -65,7 +65,7 @@ func TestHeldIsToldOnce(t *testing.T) {
 		if mirrored {
 			next.pod, next.mirror = usernsPod(), shown
 		}
-		if r.mayStart(next) || next.hold == nil || len(events) > 0 {
+		if workerOf(r, next).mayStart() || next.hold == nil || len(events) > 0 {
 			t.Errorf("%s: hold %+v, %d events", name, next.hold, len(events))
 		}
 	}
@@ -75,9 +75,9 @@ func TestHeldIsToldOnce(t *testing.T) {
 func TestAdoptedIsLeftRunning(t *testing.T) {
 	r, e := testRunner(), newEntry("uid-1", 0)
 	e.pod = usernsPod()
-	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
+	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
 	for range 2 {
-		if !r.mayStart(e) || e.hold != nil || e.stop != nil {
+		if !workerOf(r, e).mayStart() || e.hold != nil || e.stop != nil {
 			t.Fatalf("it does not run on: hold %+v, stop %+v", e.hold, e.stop)
 		}
 	}
@@ -85,13 +85,13 @@ func TestAdoptedIsLeftRunning(t *testing.T) {
 	if text := <-events; len(events) > 0 || !strings.Contains(text, "left running") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	err := r.startContainer(t.Context(), e, e.pod, podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
+	err := workerOf(r, e).startContainer(t.Context(), e.pod, podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
 	var known *failure
 	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "spec.hostUsers") {
 		t.Errorf("a container of it is started: %v", err)
 	}
-	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
-	if r.mayStart(e) || e.hold == nil {
+	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	if workerOf(r, e).mayStart() || e.hold == nil {
 		t.Error("its sandbox is gone, and it gets another")
 	}
 }
@@ -100,8 +100,9 @@ func TestAdoptedIsLeftRunning(t *testing.T) {
 func TestUnmountableHolds(t *testing.T) {
 	r, e := testRunner(), newEntry("uid-1", 0)
 	e.pod = testPod()
-	e.unmountable = `MountVolume.SetUp failed for volume "data" : volume type persistentVolumeClaim is not supported by this agent: persistent volume pv-1 is of kind nfs`
-	if r.mayStart(e) || e.hold == nil || !strings.HasPrefix(e.hold.Message, e.unmountable) {
+	w := workerOf(r, e)
+	w.unmountable = `MountVolume.SetUp failed for volume "data" : volume type persistentVolumeClaim is not supported by this agent: persistent volume pv-1 is of kind nfs`
+	if w.mayStart() || e.hold == nil || !strings.HasPrefix(e.hold.Message, w.unmountable) {
 		t.Errorf("it may start: %+v", e.hold)
 	}
 }
@@ -117,11 +118,14 @@ func TestUnsuitedIsRejected(t *testing.T) {
 			r.Suits = func(*corev1.Pod) *Rejection {
 				return &Rejection{Reason: "SysctlForbidden", Message: "forbidden sysctl: x"}
 			}
-			e.pod, e.admitted = usernsPod(), c.admitted
-			if c.sandbox {
-				e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+			e.pod = usernsPod()
+			if c.admitted {
+				e.phase = phaseAdmitted
 			}
-			if r.mayStart(e) {
+			if c.sandbox {
+				workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+			}
+			if workerOf(r, e).mayStart() {
 				t.Error("it may start")
 			}
 			if rejected := e.stop != nil && e.stop.Phase == podlife.Failed && e.stop.Reason == "SysctlForbidden" && e.stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {

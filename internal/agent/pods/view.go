@@ -24,15 +24,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// view is what the runtime has of one pod, by id.
+// view is what the runtime has of one pod, by id, as it was read last. It belongs to the pod's worker.
 type view struct {
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]podlife.Container
-	watches    map[string]func() // pidfd watches of running containers and sandboxes
+	watches    map[string]func() // pidfd watches of running containers and sandboxes: to be called to end them
 }
 
 func newView() view {
-	return view{map[string]podlife.Sandbox{}, map[string]podlife.Container{}, map[string]func(){}}
+	return view{
+		sandboxes:  map[string]podlife.Sandbox{},
+		containers: map[string]podlife.Container{},
+		watches:    map[string]func(){},
+	}
 }
 
 // Time limits of calls that only ask. A runtime that takes longer is hung.
@@ -40,31 +44,27 @@ const askTimeout = 15 * time.Second
 
 // refresh re-reads what is marked dirty. It returns an error when the runtime does not answer; the view is then as
 // before and still dirty.
-func (r *Runner) refresh(ctx context.Context, e *entry) error {
-	e.mu.Lock()
-	dirty := e.dirty
-	e.dirty = dirt{}
-	e.mu.Unlock()
-	err := r.reread(ctx, e, dirty)
+func (w *worker) refresh(ctx context.Context) error {
+	err := w.reread(ctx, w.e.takeDirty())
 	if err != nil {
-		e.soil("")
+		w.e.markDirty("")
 	}
-	r.noteView(e)
+	w.e.sawRuntime(w.view.summary(), w.view.readySandbox())
 	return err
 }
 
-func (r *Runner) reread(ctx context.Context, e *entry, dirty dirt) error {
+func (w *worker) reread(ctx context.Context, dirty dirt) error {
 	for id := range dirty.exited {
-		e.unwatch(id)
-		if err := r.readEnded(ctx, e, id); err != nil {
+		w.unwatch(id)
+		if err := w.readEnded(ctx, id); err != nil {
 			return err
 		}
 	}
 	if dirty.all {
-		return r.readAll(ctx, e)
+		return w.readAll(ctx)
 	}
 	for id := range dirty.changed {
-		if err := r.readContainer(ctx, e, id, ""); err != nil {
+		if err := w.readContainer(ctx, id, ""); err != nil {
 			return err
 		}
 	}
@@ -72,34 +72,38 @@ func (r *Runner) reread(ctx context.Context, e *entry, dirty dirt) error {
 }
 
 // readAll reads every sandbox and container of the pod.
-func (r *Runner) readAll(ctx context.Context, e *entry) error {
+func (w *worker) readAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	mine := map[string]string{criconfig.LabelPodUID: string(e.uid)}
-	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: mine}})
+	mine := map[string]string{criconfig.LabelPodUID: string(w.e.uid)}
+	sandboxes, err := w.r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: mine},
+	})
 	if err != nil {
-		return fmt.Errorf("list sandboxes of %s: %w", e.name(), err)
+		return fmt.Errorf("list sandboxes of %s: %w", w.e.name(), err)
 	}
-	containers, err := r.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: mine}})
+	containers, err := w.r.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: mine},
+	})
 	if err != nil {
-		return fmt.Errorf("list containers of %s: %w", e.name(), err)
+		return fmt.Errorf("list containers of %s: %w", w.e.name(), err)
 	}
 	seen := map[string]bool{}
 	for _, s := range sandboxes.Items {
 		seen[s.Id] = true
-		if err := r.readSandbox(ctx, e, s.Id); err != nil {
+		if err := w.readSandbox(ctx, s.Id); err != nil {
 			return err
 		}
 	}
 	for _, c := range containers.Containers {
 		seen[c.Id] = true
-		if err := r.readContainer(ctx, e, c.Id, c.PodSandboxId); err != nil {
+		if err := w.readContainer(ctx, c.Id, c.PodSandboxId); err != nil {
 			return err
 		}
 	}
-	for id := range e.view.summary() {
+	for id := range w.view.summary() {
 		if !seen[id] {
-			r.drop(e, id)
+			w.drop(id)
 		}
 	}
 	return nil
@@ -120,31 +124,46 @@ func (v view) summary() map[string]int32 {
 	return all
 }
 
-// drop forgets a sandbox or container that the runtime no longer has.
-func (r *Runner) drop(e *entry, id string) {
-	r.oom.Drop(id)
-	delete(e.view.sandboxes, id)
-	delete(e.view.containers, id)
-	e.unwatch(id)
+// readySandbox is the id of the newest sandbox that is ready; empty: none.
+func (v view) readySandbox() (id string) {
+	newest := int64(-1)
+	for key, s := range v.sandboxes {
+		if int64(s.Attempt) > newest && s.State == podlife.SandboxReady {
+			id = key
+			newest = int64(s.Attempt)
+		}
+	}
+	return id
 }
 
-func (e *entry) unwatch(id string) {
-	if cancel := e.view.watches[id]; cancel != nil {
+// drop takes a sandbox or container out of the view that the runtime no longer has.
+func (w *worker) drop(id string) {
+	w.r.oom.Drop(id)
+	delete(w.view.sandboxes, id)
+	delete(w.view.containers, id)
+	w.unwatch(id)
+}
+
+func (w *worker) unwatch(id string) {
+	if cancel := w.view.watches[id]; cancel != nil {
 		cancel()
-		delete(e.view.watches, id)
+		delete(w.view.watches, id)
 	}
 }
 
-func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
+func (w *worker) readSandbox(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	response, err := r.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: e.view.watches[id] == nil})
+	response, err := w.r.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{
+		PodSandboxId: id,
+		Verbose:      w.view.watches[id] == nil,
+	})
 	if status.Code(err) == codes.NotFound {
-		r.drop(e, id)
+		w.drop(id)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read sandbox %s of %s: %w", id, e.name(), err)
+		return fmt.Errorf("read sandbox %s of %s: %w", id, w.e.name(), err)
 	}
 	s := response.Status
 	sandbox := podlife.Sandbox{ID: id, Attempt: s.GetMetadata().GetAttempt()}
@@ -157,50 +176,63 @@ func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
 			sandbox.IPs = append(sandbox.IPs, more.Ip)
 		}
 	}
-	e.view.sandboxes[id] = sandbox
-	e.handler = s.RuntimeHandler
-	if !slices.ContainsFunc(slices.Collect(maps.Values(e.view.sandboxes)), func(o podlife.Sandbox) bool {
+	w.view.sandboxes[id] = sandbox
+	w.handler = s.RuntimeHandler
+	if !slices.ContainsFunc(slices.Collect(maps.Values(w.view.sandboxes)), func(o podlife.Sandbox) bool {
 		return o.Attempt > sandbox.Attempt
 	}) {
-		e.noted = s.Annotations[criconfig.AnnotationAllocation]
+		w.note = s.Annotations[criconfig.AnnotationAllocation]
 	}
-	r.watchPID(e, id, sandbox.State == podlife.SandboxReady, response.Info)
+	w.watchPID(id, sandbox.State == podlife.SandboxReady, response.Info)
 	return nil
 }
 
 // readContainer reads one container; sandbox is its sandbox's id where the caller knows it.
-func (r *Runner) readContainer(ctx context.Context, e *entry, id, sandbox string) error {
+func (w *worker) readContainer(ctx context.Context, id, sandbox string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	response, err := r.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: e.view.watches[id] == nil})
+	response, err := w.r.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{
+		ContainerId: id,
+		Verbose:     w.view.watches[id] == nil,
+	})
 	if status.Code(err) == codes.NotFound {
-		r.drop(e, id)
+		w.drop(id)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read container %s of %s: %w", id, e.name(), err)
+		return fmt.Errorf("read container %s of %s: %w", id, w.e.name(), err)
 	}
-	old := e.view.containers[id]
-	c := r.containerOf(response.Status, old)
+	old := w.view.containers[id]
+	c := w.r.containerOf(response.Status, old)
 	if c.State == podlife.Exited && old.State != podlife.Exited {
-		c = r.oom.Explain(c)
+		c = w.r.oom.Explain(c)
 	}
 	c.SandboxID = cmp.Or(c.SandboxID, sandbox, parseInfo(response.Info).SandboxID)
-	e.view.containers[id] = c
+	w.view.containers[id] = c
 	if pid := parseInfo(response.Info).PID; c.State == podlife.Running {
-		r.oom.Know(e.uid, c, pid)
+		w.r.oom.Know(w.e.uid, c, pid)
 	}
-	r.watchPID(e, id, c.State == podlife.Running, response.Info)
+	w.watchPID(id, c.State == podlife.Running, response.Info)
 	return nil
 }
 
 // containerOf translates the runtime's status; what it does not repeat (the sandbox) is taken from old.
 func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container) podlife.Container {
 	c := podlife.Container{
-		ID: s.Id, Name: s.GetMetadata().GetName(), Attempt: s.GetMetadata().GetAttempt(), SandboxID: old.SandboxID,
-		CreatedAt: unit.Wall(s.CreatedAt), StartedAt: unit.Wall(s.StartedAt), FinishedAt: unit.Wall(s.FinishedAt),
-		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[criconfig.AnnotationHash], ImageID: s.ImageRef,
-		Fixed: s.Annotations[criconfig.AnnotationFixed], Size: old.Size,
+		ID:         s.Id,
+		Name:       s.GetMetadata().GetName(),
+		Attempt:    s.GetMetadata().GetAttempt(),
+		SandboxID:  old.SandboxID,
+		CreatedAt:  unit.Wall(s.CreatedAt),
+		StartedAt:  unit.Wall(s.StartedAt),
+		FinishedAt: unit.Wall(s.FinishedAt),
+		ExitCode:   s.ExitCode,
+		Reason:     s.Reason,
+		Message:    s.Message,
+		Hash:       s.Annotations[criconfig.AnnotationHash],
+		ImageID:    s.ImageRef,
+		Fixed:      s.Annotations[criconfig.AnnotationFixed],
+		Size:       old.Size,
 	}
 	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
 		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.
@@ -231,7 +263,7 @@ type verboseInfo struct {
 }
 
 func parseInfo(info map[string]string) (v verboseInfo) {
-	// Unreadable debug information costs us the pidfd, not correctness: the relist is the back-stop.
+	// Unreadable debug information costs the pidfd, not correctness: relists find what was missed.
 	if err := json.Unmarshal([]byte(info["info"]), &v); err != nil {
 		return verboseInfo{}
 	}
@@ -239,36 +271,32 @@ func parseInfo(info map[string]string) (v verboseInfo) {
 }
 
 // watchPID watches the first process of a sandbox or container as long as it is alive.
-func (r *Runner) watchPID(e *entry, id string, alive bool, info map[string]string) {
+func (w *worker) watchPID(id string, alive bool, info map[string]string) {
 	if !alive {
-		e.unwatch(id)
+		w.unwatch(id)
 		return
 	}
-	if e.view.watches[id] != nil {
+	if w.view.watches[id] != nil {
 		return
 	}
 	pid := parseInfo(info).PID
 	if pid <= 0 {
 		return
 	}
-	ended := func() {
-		e.mu.Lock()
-		e.dirty.exited = add(e.dirty.exited, id)
-		if gone := e.waits[id]; gone != nil {
-			gone()
-		}
-		e.mu.Unlock()
-		r.kick(e)
+	r, e := w.r, w.e
+	exited := func() { // on a goroutine that does not have the worker
+		e.exited(id)
+		r.resync(e)
 	}
-	cancel, err := r.exits.Watch(pid, func() bool { return cgroupNames(pid, id) }, ended)
+	cancel, err := r.exits.Watch(pid, func() bool { return cgroupNames(pid, id) }, exited)
 	if errors.Is(err, unix.ESRCH) {
-		ended() // it exited before we could watch it
+		exited() // it exited before we could watch it
 		cancel = func() {}
 	} else if err != nil {
-		r.log(e).Warn("no exit watch, the relist covers it", "id", id, "err", err)
+		w.log().Warn("no exit watch, the relist covers it", "id", id, "err", err)
 		cancel = func() {}
 	}
-	e.view.watches[id] = cancel
+	w.view.watches[id] = cancel
 }
 
 // cgroupNames reports whether the process's cgroup names the container: that pid still means what the runtime said.
@@ -288,21 +316,21 @@ func (r *Runner) terminationMessage(s *runtimeapi.ContainerStatus) string {
 	return text
 }
 
-// readEnded reads a container or sandbox whose first process has exited. The kernel tells us before it tells the
+// readEnded reads a container or sandbox whose first process has exited. The kernel notifies the agent before the
 // runtime, so it asks until the runtime agrees, at growing intervals from exitLag.
-func (r *Runner) readEnded(ctx context.Context, e *entry, id string) error {
+func (w *worker) readEnded(ctx context.Context, id string) error {
 	for wait := exitLag; wait < askTimeout; wait *= 2 {
-		e.view.watches[id] = func() {} // there is no process left to watch
+		w.view.watches[id] = func() {} // there is no process left to watch
 		var err error
-		if _, sandbox := e.view.sandboxes[id]; sandbox {
-			err = r.readSandbox(ctx, e, id)
+		if _, sandbox := w.view.sandboxes[id]; sandbox {
+			err = w.readSandbox(ctx, id)
 		} else {
-			err = r.readContainer(ctx, e, id, "")
+			err = w.readContainer(ctx, id, "")
 		}
 		if err != nil {
 			return err
 		}
-		if e.view.containers[id].State != podlife.Running && e.view.sandboxes[id].State != podlife.SandboxReady {
+		if w.view.containers[id].State != podlife.Running && w.view.sandboxes[id].State != podlife.SandboxReady {
 			return nil
 		}
 		select {
@@ -311,8 +339,8 @@ func (r *Runner) readEnded(ctx context.Context, e *entry, id string) error {
 		case <-time.After(wait):
 		}
 	}
-	e.unwatch(id)
-	return fmt.Errorf("read %s of %s: its process is gone, yet the runtime calls it running", id, e.name())
+	w.unwatch(id)
+	return fmt.Errorf("read %s of %s: its process is gone, yet the runtime calls it running", id, w.e.name())
 }
 
 // exitLag is the first interval at which a runtime is asked again about an exit that the kernel already reported

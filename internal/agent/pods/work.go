@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -15,371 +15,232 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
-	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// work is the worker of one pod: observe, decide, act, until there is nothing to do.
-func (r *Runner) work(ctx context.Context, e *entry) {
-	slot := &startSlot{line: r.starts}
+// worker is what only the goroutine has that works for a pod. Its entry keeps it while there is nothing to do, and hands
+// it to one goroutine at a time (entry.wake, entry.rest), so nothing in it needs a lock. While that goroutine waits for
+// the actions that it performs, theirs have it: one that may write, or several that only read. What other goroutines may
+// ask or change is in the entry.
+type worker struct {
+	r *Runner // what all workers share; never changes
+	e *entry  // never changes
+
+	life *podlife.Life // what core/podlife remembers of the pod between two steps
+	view view          // what the runtime has of it
+	seen time.Time     // when it was first looked at; zero: not yet. Waits for devices begin then
+	up   bool          // a sandbox of it was ready since this agent is here: it waits for devices no more
+
+	volumes volumeState
+	// unmountable is what of the pod's volumes this agent cannot mount, as found when they were set up. Empty: nothing.
+	unmountable string
+
+	handler string      // the runtime's, of the sandbox read last; empty: the default, or no sandbox was read
+	note    string      // what was allocated when the newest sandbox was made (noteOf); empty: nothing, or not read
+	size    resize.Size // of the pod's own cgroup; unknown until it was made or read
+}
+
+// volumeState is what became of a pod's volumes, and in the end of its cgroup, since this agent is here.
+type volumeState int
+
+const (
+	volumesUntouched volumeState = iota // an agent before this one may have set them up
+	volumesUp                           // they were set up, or taken up as far as that was possible
+	volumesReleased                     // the pod has ended for good: volumes and cgroup were taken down
+)
+
+// run is the goroutine of a worker: observe, decide, act, until there is nothing to do.
+func (w *worker) run(ctx context.Context) {
+	slot := &startSlot{line: w.r.starts}
 	defer slot.release()
 	for ctx.Err() == nil {
-		wake, acted := r.pass(ctx, e, slot)
-		e.mu.Lock()
-		if e.forgotten {
-			e.busy = false
-			e.mu.Unlock()
+		wake, acted := w.sync(ctx, slot)
+		if goOn := w.e.rest(w, acted, w.r.until(wake), func() { w.r.resync(w.e) }); !goOn {
 			return
 		}
-		if acted || e.again {
-			e.again = false
-			e.mu.Unlock()
-			continue
-		}
-		e.busy = false
-		r.sleepUntil(e, wake)
-		e.mu.Unlock()
-		return
 	}
-	e.mu.Lock()
-	e.busy = false
-	e.mu.Unlock()
+	w.e.handBack(w)
 }
 
-// sleepUntil arms the entry's timer. Caller holds e.mu.
-func (r *Runner) sleepUntil(e *entry, wake unit.Instant) {
-	if e.timer != nil {
-		e.timer.Stop()
-		e.timer = nil
-	}
+// until is how long a worker may rest that is to wake at an instant; zero for none.
+func (r *Runner) until(wake unit.Instant) time.Duration {
 	if wake.IsZero() {
-		return
+		return 0
 	}
 	now, _ := r.now()
-	e.timer = time.AfterFunc(max(wake.Sub(now), time.Millisecond), func() { r.kick(e) })
+	return max(wake.Sub(now), time.Millisecond)
 }
 
-// pass is one round of a worker. It returns when to look again and whether it did something.
-func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit.Instant, acted bool) {
-	if err := r.refresh(ctx, e); err != nil {
+// sync is one round of a worker. It returns when to look again and whether it did something.
+func (w *worker) sync(ctx context.Context, slot *startSlot) (wake unit.Instant, acted bool) {
+	if err := w.refresh(ctx); err != nil {
 		if ctx.Err() == nil {
-			r.log(e).Warn("runtime does not answer, trying again", "err", err)
+			w.log().Warn("runtime does not answer, trying again", "err", err)
 		}
-		now, _ := r.now()
+		now, _ := w.r.now()
 		return now.Add(time.Second), false
 	}
-	if r.mayStart(e) {
-		r.admit(ctx, e)
+	if w.mayStart() {
+		w.admit(ctx)
 	}
-	r.settle()
-	defer r.settle() // this pass may have made room
-	pod, o, ok := r.observe(e)
+	w.r.judgeResizes()
+	defer w.r.judgeResizes() // this sync may have made room
+	pod, o, ok := w.observe()
 	if !ok {
 		return 0, false
 	}
-	if e.takeRetry() {
-		e.life.Retry()
+	if w.e.takeRetry() {
+		w.life.Retry()
 	}
-	now, wall := r.now()
-	d := e.life.Step(now, wall, o)
-	r.letGo(e, d.Status.Phase) // before anybody hears that the pod has ended, and sends another for what it had
-	r.publish(e, pod, o, d)
+	now, wall := w.r.now()
+	d := w.life.Step(now, wall, o)
+	w.releaseResources(d.Status.Phase) // before its end is reported: a pod may be sent then for what it had
+	w.publish(pod, o, d)
 	if len(d.Actions) == 0 {
 		slot.release() // what follows may take long, and starts nothing
-		r.adopt(ctx, e, pod, o)
-		r.release(ctx, e, pod, d.Status.Phase)
-		r.clearEvicted(ctx, e, pod)
+		w.adopt(ctx, pod, o)
+		w.releaseVolumes(ctx, pod, d.Status.Phase)
+		w.clearEvicted(ctx, pod)
 		return d.Wake, false
 	}
-	r.perform(ctx, e, pod, o.Stop, d.Actions, slot)
-	r.noteView(e)
+	w.perform(ctx, pod, o.Stop, d.Actions, slot)
+	w.e.sawRuntime(w.view.summary(), w.view.readySandbox())
 	return 0, true
 }
 
+func (w *worker) log() *slog.Logger { return w.r.log(w.e) }
+
 // adopt takes up the volumes of a pod that was started by an agent before this one: their content is refreshed again.
-func (r *Runner) adopt(ctx context.Context, e *entry, pod *corev1.Pod, o podlife.Observation) {
-	if e.prepared || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
+func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observation) {
+	if w.volumes != volumesUntouched || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if !e.arm(o.Stop, cancel) {
+	if !w.e.arm(o.Stop, cancel) {
 		return
 	}
-	defer e.disarm()
-	if err := r.setUp(ctx, e, pod); err != nil {
+	defer w.e.disarm()
+	if err := w.setUp(ctx, pod); err != nil {
 		// Its containers run with what they have; the keeper goes on trying.
-		r.log(e).Warn("volumes of a running pod not taken up", "err", err)
-		e.prepared = true
+		w.log().Warn("volumes of a running pod not taken up", "err", err)
+		w.volumes = volumesUp
 	}
 }
 
-// letGo gives back the CPUs, memory and devices of a pod that ended for good.
-func (r *Runner) letGo(e *entry, phase podlife.Phase) {
+// releaseResources gives back the CPUs, memory and devices of a pod that ended for good.
+func (w *worker) releaseResources(phase podlife.Phase) {
 	if phase != podlife.Succeeded && phase != podlife.Failed {
 		return
 	}
-	for _, c := range e.view.containers {
+	for _, c := range w.view.containers {
 		if c.State != podlife.Exited {
 			return
 		}
 	}
-	r.Holdings.Release(string(e.uid))
-	r.Devices.Release(string(e.uid))
+	w.r.Holdings.Release(string(w.e.uid))
+	w.r.Devices.Release(string(w.e.uid))
 }
 
-// release gives back what a pod that ended for good no longer needs, while its object and logs stay.
-func (r *Runner) release(ctx context.Context, e *entry, pod *corev1.Pod, phase podlife.Phase) {
-	if e.released || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
+// releaseVolumes takes down what a pod that ended for good no longer needs, while its object and logs stay.
+func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podlife.Phase) {
+	if w.volumes == volumesReleased || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
 		return
 	}
-	err := r.Volumes.Release(ctx, e.uid)
+	err := w.r.Volumes.Release(ctx, w.e.uid)
 	if err == nil {
-		err = r.Groups.Remove(ctx, e.uid)
+		err = w.r.Groups.Remove(ctx, w.e.uid)
 	}
 	if err != nil {
-		r.log(e).Warn("what the ended pod held was not released yet", "err", err)
+		w.log().Warn("volumes and cgroup of the ended pod not released yet", "err", err)
 		return
 	}
-	e.released = true
+	w.volumes = volumesReleased
 }
 
-// noteView makes what the worker knows of the runtime visible to the rest of the agent.
-func (r *Runner) noteView(e *entry) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.summary = e.view.summary()
-	e.sandboxID = ""
-	newest := int64(-1)
-	for id, s := range e.view.sandboxes {
-		if int64(s.Attempt) > newest && s.State == podlife.SandboxReady {
-			e.sandboxID, newest = id, int64(s.Attempt)
-		}
-	}
-}
-
-// track tells the probes which containers run, so that what they then say of them is not of runs before.
-func (r *Runner) track(e *entry) {
-	e.mu.Lock()
-	pod, stopping, containers := e.pod, e.stop != nil, e.containersIn()
-	e.mu.Unlock()
-	if pod == nil {
+// trackProbes gives the probes the containers that run, so that no later result of theirs is of runs before.
+func (w *worker) trackProbes(s snapshot) {
+	if s.pod == nil {
 		return
 	}
 	running := map[string]probe.Container{}
-	for _, c := range containers {
+	for _, c := range w.containers(s) {
 		// Upstream probes none before its postStart hook has succeeded.
 		if c.State == podlife.Running && c.Hook == podlife.HookOver {
 			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
-	r.Probes.Track(pod, r.addressOf(e, pod), running, stopping)
+	w.r.Probes.Track(s.pod, w.address(s.pod), running, s.stop != nil)
 }
 
-// addressOf is where the pod's containers are reached.
-func (r *Runner) addressOf(e *entry, pod *corev1.Pod) string {
-	for _, s := range e.view.sandboxes {
+// address is where the pod's containers are reached.
+func (w *worker) address(pod *corev1.Pod) string {
+	for _, s := range w.view.sandboxes {
 		if s.State == podlife.SandboxReady && len(s.IPs) > 0 {
 			return s.IPs[0]
 		}
 	}
-	if pod.Spec.HostNetwork && len(r.HostIPs) > 0 {
-		return r.HostIPs[0]
+	if pod.Spec.HostNetwork && len(w.r.HostIPs) > 0 {
+		return w.r.HostIPs[0]
 	}
 	return ""
 }
 
-// observe assembles what the step may look at. ok is false when the pod must be left alone for now: nobody asks for it
-// as far as we heard, and we have not heard the whole of the API and of the directory of manifests yet.
-func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok bool) {
-	synced := r.Synced()
-	r.followHooks(e, e.object())
-	r.track(e)
-	r.adoptSizes(e)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	pod = e.pod
-	if pod == nil && !e.gone && !synced {
+// observe assembles what the step may look at. ok is false when the pod must be left alone for now: no source has it as
+// far as is known, and the API and the directory of manifests have not shown all of their pods yet.
+func (w *worker) observe() (pod *corev1.Pod, o podlife.Observation, ok bool) {
+	synced := w.r.Synced()
+	w.followHooks()
+	w.trackProbes(w.e.snapshot())
+	w.adoptSizes()
+	now, _ := w.r.now()
+	if !w.e.endUnclaimed(now, synced) {
 		return nil, o, false
 	}
-	if pod == nil && e.stop == nil {
-		now, _ := r.now()
-		e.orderStop(now, e.fallback.grace, podlife.StopOrder{Remove: true})
-	}
+	s := w.e.snapshot()
 	o = podlife.Observation{
-		Stop:       e.stop,
-		Sandboxes:  slices.Collect(maps.Values(e.view.sandboxes)),
-		Containers: e.containersIn(),
+		Stop:       s.stop,
+		Sandboxes:  slices.Collect(maps.Values(w.view.sandboxes)),
+		Containers: w.containers(s),
 	}
-	if pod == nil {
+	if s.pod == nil {
 		return nil, o, true
 	}
-	o.Spec = r.specOf(pod)
-	o.Hold = e.hold
-	o.Size = e.size
-	o.Resizing = podlife.Resizing{Generation: e.resizing, Pending: e.pending}
-	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
+	pod = s.pod
+	o.Spec = w.r.specOf(pod)
+	o.Hold = s.hold
+	o.Size = w.size
+	o.Resizing = s.resizing
+	o.StartTime = wallOf(cmp.Or(s.status.StartTime, pod.Status.StartTime))
 	o.Terminal = translate.PodlifeTerminal(pod)
-	o.Past = podstatus.Past(pod, e.status)
+	o.Past = podstatus.Past(pod, s.status)
 	o.Gates = translate.PodlifeGates(pod)
 	if pod.Spec.HostNetwork {
-		o.HostIPs = r.HostIPs
+		o.HostIPs = w.r.HostIPs
 	}
-	o.Probes = r.Probes.Results(e.uid)
+	o.Probes = w.r.Probes.Results(w.e.uid)
 	return pod, o, true
 }
 
-// admit asks for the node's last word, once, unless the pod is ending or already runs here.
-func (r *Runner) admit(ctx context.Context, e *entry) {
-	defer r.turns.leave(e)
-	e.mu.Lock()
-	if e.stop != nil && e.granted == nil && !e.static && e.pod != nil && len(e.view.sandboxes) > 0 {
-		e.resume(e.desired) // it ends, and holds until then what an agent before this one granted it
-	}
-	pod, asked := e.pod, e.admitted || e.stop != nil
-	e.mu.Unlock()
-	if asked || pod == nil || translate.PodlifeTerminal(pod) != "" {
-		return
-	}
-	if len(e.view.sandboxes) == 0 {
-		r.turns.await(e)
-	}
-	if rejected := r.letIn(ctx, e, pod); rejected != nil {
-		if w := r.mayWait(e, *rejected); time.Now().Before(w.until) {
-			r.holdUp(e, pod, w)
-		} else {
-			r.refuse(e, pod, *rejected)
+// containers are those of the view, with what is known of their hooks.
+func (w *worker) containers(s snapshot) []podlife.Container {
+	var all []podlife.Container
+	for id, c := range w.view.containers {
+		if state, hooked := s.hooks[id]; hooked {
+			c.Hook = state
 		}
-		return
+		all = append(all, c)
 	}
-	for _, c := range e.view.containers {
-		if containerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
-			r.Holdings.Finish(string(e.uid)) // an agent before us started it
-		}
-	}
-	e.mu.Lock()
-	e.admitted = true
-	if !e.static {
-		e.resume(pod)
-	}
-	e.mu.Unlock()
-}
-
-// letIn lets a pod of which nothing is here in, or one that has lost what it had. Admissions go one at a time, as pods
-// came: each sees the pods that the ones before let in. What device plugins say and do about a pod is waited for by
-// this pod alone: it holds nothing while one thinks, and is admitted beside the pods that are here by then.
-func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejection {
-	asked := e.recovered(pod).in(pod)
-	for range consultationsMax {
-		rejected, anew := r.admitBeside(e, asked)
-		switch {
-		case !anew:
-			return nil
-		case rejected == nil:
-			return r.waitFor(ctx, e, asked, r.Admission.Give)
-		case !rejected.Asks:
-			return rejected
-		}
-		if rejected := r.waitFor(ctx, e, asked, r.Admission.Consult); rejected != nil || e.stopping() {
-			return rejected
-		}
-	}
-	return &Rejection{
-		Reason:  numa.UnexpectedAdmission,
-		Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax), Later: true,
-	}
-}
-
-// consultationsMax bounds how often plugins are asked before a pod is let in: once for each resource of each container,
-// while what is free changes (chosen: more than any pod has of both).
-const consultationsMax = 1000
-
-// admitBeside lets a pod in beside those that are here. anew is false for one that was let in by an agent before this.
-func (r *Runner) admitBeside(e *entry, asked *corev1.Pod) (rejected *Rejection, anew bool) {
-	r.admission.Lock()
-	defer r.admission.Unlock()
-	if len(e.view.sandboxes) > 0 && !r.Holdings.Anew(string(e.uid)) {
-		return nil, false
-	}
-	rejected = r.Admission.Admit(asked, r.holders(e))
-	switch {
-	case rejected == nil:
-		e.counts(inside)
-	case rejected.Asks:
-		e.counts(consulting)
-	default:
-		e.counts(outside)
-	}
-	return rejected, true
-}
-
-// waitFor has device plugins do something about a pod, as long as it is not to stop. A pod that is rejected holds
-// nothing.
-func (r *Runner) waitFor(
-	ctx context.Context, e *entry, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection,
-) *Rejection {
-	r.turns.leave(e)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !e.arm(nil, cancel) { // a stop order must not wait for a plugin
-		e.counts(outside)
-		return nil
-	}
-	rejected := do(ctx, asked)
-	e.disarm()
-	if rejected == nil {
-		return nil
-	}
-	e.counts(outside)
-	if e.stopping() {
-		return nil // whatever the plugin said, it is over
-	}
-	return rejected
-}
-
-// stopping reports whether the pod is to end.
-func (e *entry) stopping() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.stop != nil
-}
-
-// counts says how far the pod has come before it is admitted.
-func (e *entry) counts(as letting) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.let = as
-}
-
-// holders returns the pods that hold resources here, except e's.
-func (r *Runner) holders(e *entry) []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, o := range r.entries() {
-		if o == e {
-			continue
-		}
-		if pod := o.holds(); pod != nil {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
-
-// Holders returns the pods that hold resources here.
-func (r *Runner) Holders() []*corev1.Pod { return r.holders(nil) }
-
-func (r *Runner) entries() []*entry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Values(r.pods))
+	return all
 }
 
 // perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period.
 // known is the stop order under which they were decided on.
-func (r *Runner) perform(
-	ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *startSlot,
+func (w *worker) perform(
+	ctx context.Context, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *startSlot,
 ) {
 	for i := 0; i < len(actions); {
 		n := 1
@@ -388,23 +249,24 @@ func (r *Runner) perform(
 				n++
 			}
 		}
-		if !r.performGroup(ctx, e, pod, known, actions[i:i+n], slot) {
+		if !w.performGroup(ctx, pod, known, actions[i:i+n], slot) {
 			return
 		}
 		i += n
 	}
 }
 
-// performGroup does actions at once and reports whether all succeeded.
-func (r *Runner) performGroup(
-	ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot,
+// performGroup does actions at once and reports whether all succeeded. More than one are stops, which only read the
+// worker.
+func (w *worker) performGroup(
+	ctx context.Context, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot,
 ) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	kind := group[0].Kind
 	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
 	waits := starts || kind == podlife.StopContainer || kind == podlife.Resize
-	if waits && !e.arm(known, cancel) { // a stop order must not wait for these
+	if waits && !w.e.arm(known, cancel) { // a stop order must not wait for these
 		return false
 	}
 	if !starts {
@@ -413,50 +275,61 @@ func (r *Runner) performGroup(
 	failures := make([]error, len(group))
 	var running sync.WaitGroup
 	for i, a := range group {
-		running.Go(func() { failures[i] = r.act(ctx, e, pod, a, slot) })
+		running.Go(func() { failures[i] = w.act(ctx, pod, a, slot) })
 	}
 	running.Wait()
-	e.disarm()
+	w.e.disarm()
 	ok := true
 	for i, err := range failures {
 		if group[i].Kind == podlife.StopContainer {
-			e.soil(group[i].ID)
+			w.e.markDirty(group[i].ID)
 		}
 		if err == nil {
 			continue
 		}
 		ok = false
 		if ctx.Err() != nil {
-			e.soil("") // interrupted: nobody's failure, but who knows what the runtime did
+			w.e.markDirty("") // interrupted: that is no failure, but what the runtime did is not known
 			continue
 		}
-		r.failed(e, pod, group[i], err)
+		w.failed(pod, group[i], err)
 	}
 	return ok
 }
 
 // failed records an action's failure where users look for it.
-func (r *Runner) failed(e *entry, pod *corev1.Pod, a podlife.Action, err error) {
+func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 	reason := "RuntimeError"
 	var known *failure
 	if errors.As(err, &known) {
 		reason = known.reason
 	}
-	now, _ := r.now()
-	e.life.Failed(now, a, reason, err.Error())
-	e.soil("")
-	r.log(e).Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
+	now, _ := w.r.now()
+	w.life.Failed(now, a, reason, err.Error())
+	w.e.markDirty("")
+	w.log().Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
 	if pod != nil && known != nil && known.event != "" {
-		r.Recorder.Event(translate.ContainerReference(pod, a.Container), corev1.EventTypeWarning, known.event, known.eventText())
+		target := translate.ContainerReference(pod, a.Container)
+		w.r.Recorder.Event(target, corev1.EventTypeWarning, known.event, known.eventText())
 	}
 }
 
 // failure is an action's error with the words users know.
 type failure struct {
-	reason string // waiting reason: ErrImagePull, CreateContainerError, ...
-	event  string // event reason: Failed, FailedMount, FailedCreatePodSandBox
-	prefix string // of the event's text
+	reason string // of the container that waits: ErrImagePull, CreateContainerError, ...
+	event  string // reason of the Event: Failed, FailedMount, FailedCreatePodSandBox; empty: there is none
+	prefix string // of the Event's text
 	err    error
+}
+
+// sandboxFailed is the failure to make a sandbox.
+func sandboxFailed(doing string, err error) error {
+	return &failure{reason: "CreatePodSandboxError", event: "FailedCreatePodSandBox", prefix: doing, err: err}
+}
+
+// containerFailed is the failure to make or start a container.
+func containerFailed(reason string, err error) error {
+	return &failure{reason: reason, event: "Failed", prefix: "Error: ", err: err}
 }
 
 // Error is the runtime's own words; that they came over gRPC is said only where upstream says it, too: of pulls.

@@ -49,12 +49,10 @@ func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 1)
 			e := newEntry("uid-1", 0)
 			e.stop = c.known
-			e.mu.Lock()
 			e.orderStop(podlife.StopOrder{}.Deadline, time.Second, podlife.StopOrder{Remove: true})
-			e.mu.Unlock()
 			begun := time.Now()
 			stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
-			if r.performGroup(t.Context(), e, nil, c.known, stop, &startSlot{}) {
+			if workerOf(r, e).performGroup(t.Context(), nil, c.known, stop, &startSlot{}) {
 				t.Errorf("%s: the action is told to have succeeded", c.name)
 			}
 			if took := time.Since(begun); took != 0 || len(runtime.graces) > 0 {
@@ -72,11 +70,9 @@ func TestStopOrderDuringAction(t *testing.T) {
 		e := newEntry("uid-1", 0)
 		begun := time.Now()
 		time.AfterFunc(time.Minute, func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
 			e.orderStop(noon, time.Second, podlife.StopOrder{Remove: true})
 		})
-		r.performGroup(t.Context(), e, nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &startSlot{})
+		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &startSlot{})
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("the action ended after %s, want 1m0s", took)
 		}
@@ -96,9 +92,9 @@ func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
-		go r.performGroup(t.Context(), newEntry("uid-1", 0), nil, nil, stop, slot)
+		go workerOf(r, newEntry("uid-1", 0)).performGroup(t.Context(), nil, nil, stop, slot)
 		synctest.Wait()
-		if slot.line.held() > 0 {
+		if slot.line.taken() > 0 {
 			t.Error("the slot is held through the grace")
 		}
 		time.Sleep(2 * time.Hour)

@@ -1,0 +1,229 @@
+package pods
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// How far a pod has come (phase), what keeps it from starting, and the resources that it has.
+
+// unjudgedPod is the pod if the node is to judge it: a source has it, it was not judged yet, and it is not to end. Else
+// nil.
+func (e *entry) unjudgedPod() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil || e.phase == phaseAdmitted || e.stop != nil || translate.PodlifeTerminal(e.pod) != "" {
+		return nil
+	}
+	return e.pod
+}
+
+// setPhase is enter, for the worker.
+func (e *entry) setPhase(to phase) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enter(to)
+}
+
+// admit lets the pod start with the resources that version as asks for, or that an agent before this one allocated to
+// it (note: see recovered). What the pod asks for by now is judged as a resize.
+func (e *entry) admit(as *corev1.Pod, note string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enter(phaseAdmitted)
+	if e.source != sourceDirectory { // static pods are not resized
+		e.recoverResources(as, note)
+	}
+}
+
+// reject ends a pod before anything of it runs. A pod that is to end already keeps the order that it has; one that was
+// admitted stays so, and has its resources until its status says that it has failed.
+func (e *entry) reject(now unit.Instant, order podlife.StopOrder) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop == nil && e.phase != phaseAdmitted {
+		e.enter(phaseRejected)
+	}
+	e.mergeStop(now, 0, order)
+}
+
+// dropHold begins a decision on whether the pod may start.
+func (e *entry) dropHold() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hold = nil
+}
+
+// setHold has the pod wait; nil: it does not, and only reason is noted. known reports whether users have an Event of
+// reason.
+func (e *entry) setHold(h *podlife.Hold, reason string) (known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h != nil {
+		e.hold = h
+	}
+	known = e.held == reason
+	e.held = reason
+	return known
+}
+
+// isHeld reports whether something keeps the pod from starting.
+func (e *entry) isHeld() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hold != nil
+}
+
+// image is the pod as the API has it: of a static pod its mirror; nil: not seen yet.
+func (e *entry) image() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mirror != nil {
+		return e.mirror
+	}
+	return e.pod
+}
+
+// counted returns the pod if it has resources of the node: it was judged to fit, or the runtime has something of it,
+// and it has not ended.
+func (e *entry) counted() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.counts() {
+		return nil
+	}
+	return e.asAllocated()
+}
+
+// counts reports whether the pod has resources of the node. Caller holds mu.
+func (e *entry) counts() bool {
+	switch {
+	case e.pod == nil || translate.PodlifeTerminal(e.pod) != "" || ended(&e.status):
+		return false
+	case e.phase == phasePreparing || e.phase == phaseAdmitted:
+		return true
+	}
+	return len(e.summary) > 0
+}
+
+func ended(s *corev1.PodStatus) bool {
+	return s.Phase == corev1.PodFailed || s.Phase == corev1.PodSucceeded
+}
+
+// asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. That a resize is
+// pending is left out: of such pods some believe the status alone. Caller holds mu.
+func (e *entry) asAllocated() *corev1.Pod {
+	pod := *e.pod
+	if e.status.Phase != "" {
+		pod.Status = e.status
+	}
+	pod.Status.Conditions = nil
+	return &pod
+}
+
+// present is the pod as the node's evictions see it. at is when an instant is. ok is false for one that has nothing
+// here.
+func (e *entry) present(at func(unit.Instant) time.Time) (p Present, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.counts():
+		p.Pod = e.asAllocated()
+	case e.leftovers && e.pod != nil:
+		p.Pod = e.pod
+		p.Ended = true
+	default:
+		return Present{}, false
+	}
+	p.Static = e.source == sourceDirectory
+	if e.stop != nil {
+		p.KillAt = at(e.stop.Deadline)
+	}
+	return p, true
+}
+
+// unjudged reports whether the pod is known, and its worker has neither judged nor held it yet, nor asked plugins about
+// it.
+func (e *entry) unjudged() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil || e.source == sourceDirectory || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
+		return false
+	}
+	return e.phase == phaseNew && e.hold == nil && e.stop == nil
+}
+
+// asks returns what the pod asks for, if that is not what is allocated to it.
+func (e *entry) asks() (ResizeRequest, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
+		return ResizeRequest{}, false
+	}
+	if e.allocated.meets(e.desired) {
+		return ResizeRequest{}, false
+	}
+	return ResizeRequest{Desired: e.desired, Granted: e.asAllocated(), Since: e.pendingSince}, true
+}
+
+// rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if it
+// asks for something else by now, of which its worker knows.
+func (e *entry) rule(asked ResizeRequest, v Verdict, now unit.Wall) (before, after *podlife.PendingResize, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.desired != asked.Desired || e.stop != nil {
+		return nil, nil, false
+	}
+	before = e.pending
+	if v.Granted {
+		e.allocated = allocationOf(asked.Desired)
+		e.pod = asked.Desired
+		e.pending = nil
+		e.pendingSince = 0
+		e.resizing = asked.Desired.Generation
+		return before, nil, true
+	}
+	e.pending = &podlife.PendingResize{Reason: v.Reason, Message: v.Message, Generation: asked.Desired.Generation}
+	if before == nil || before.Reason != v.Reason {
+		e.pendingSince = now
+	}
+	return before, e.pending, true
+}
+
+// resizes says why what the pod asks for is not allocated (nil: it is), and whether a resize is being carried out.
+func (e *entry) resizes() (pending *podlife.PendingResize, underWay bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pending, e.resizing != 0
+}
+
+// recoverEnding is for a pod that is to end and was started by an agent before this one: until then it has what that
+// one allocated to it.
+func (e *entry) recoverEnding(note string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop != nil && e.allocated == nil && e.source != sourceDirectory && e.pod != nil {
+		e.recoverResources(e.desired, note)
+	}
+}
+
+// recoverResources takes up what is known of a pod's resources; as is the version of it that was admitted, since which
+// it may have asked for more. Caller holds mu.
+func (e *entry) recoverResources(as *corev1.Pod, note string) {
+	e.allocated = recovered(as, note)
+	e.pod = e.allocated.in(e.desired)
+	for _, c := range e.desired.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodResizeInProgress && c.Status == corev1.ConditionTrue:
+			e.resizing = c.ObservedGeneration
+		case c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && !e.allocated.meets(e.desired):
+			e.pending = &podlife.PendingResize{Reason: c.Reason, Message: c.Message, Generation: c.ObservedGeneration}
+			e.pendingSince = unit.WallOf(c.LastTransitionTime.Time)
+		}
+	}
+}

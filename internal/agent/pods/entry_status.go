@@ -1,0 +1,129 @@
+package pods
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// What is reported of a pod: its status as computed here, and the object that it is written to.
+
+// lastStatus is the status computed last, before the first one that of the given version.
+func (e *entry) lastStatus(pod *corev1.Pod) corev1.PodStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.status.Phase == "" {
+		return pod.Status
+	}
+	return e.status
+}
+
+// statusChange is what a newly computed status says that the one before it did not.
+type statusChange struct {
+	any     bool
+	started bool  // the pod runs for the first time since it came here
+	resized int64 // generation of the resize that has been carried out; zero: none
+}
+
+// setStatus keeps a status that a decision d on an observation o has led to. pod is the version that the worker sees.
+func (e *entry) setStatus(
+	pod *corev1.Pod, status corev1.PodStatus, o podlife.Observation, d podlife.Status,
+) (change statusChange) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	runs := status.Phase == corev1.PodRunning
+	change.any = e.status.Phase == "" || !equality.Semantic.DeepEqual(e.status, status)
+	change.started = runs && !e.started && pod.Status.Phase == corev1.PodPending
+	change.resized = e.resized(o, d)
+	e.status = status
+	e.started = e.started || runs
+	return change
+}
+
+// resized notes that a resize is complete, once a step has found nothing more to do. It returns the generation to
+// report, zero for none. Caller holds mu.
+func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
+	generation := o.Resizing.Generation
+	under := slices.ContainsFunc(
+		s.Conditions, func(c podlife.Condition) bool { return c.Type == podlife.ResizeInProgress },
+	)
+	if generation == 0 || e.resizing != generation || under {
+		return 0
+	}
+	e.resizing = 0
+	if o.Stop != nil || s.Phase == podlife.Succeeded || s.Phase == podlife.Failed {
+		return 0
+	}
+	return generation
+}
+
+// toReport returns the object to write the pod's status to, and its latest status. A static pod has its mirror's;
+// before the mirror exists there is nothing to write to. Statuses are replaced, never changed, so they may be shared.
+func (e *entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.pod == nil, e.source == sourceGone, e.phase == phaseDropped:
+		return nil, e.status
+	case e.source == sourceDirectory:
+		return e.mirror, e.status
+	}
+	return e.pod, e.status
+}
+
+// current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
+func (e *entry) current() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil {
+		return nil
+	}
+	pod := *e.pod
+	if e.status.Phase != "" {
+		pod.Status = e.status
+		pod.Status.Conditions = podstatus.WithOthers(e.status.Conditions, e.pod.Status.Conditions)
+	}
+	return &pod
+}
+
+// containerStatus is the status of a container as computed here; nil: there is none yet.
+func (e *entry) containerStatus(name string) *corev1.ContainerStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, list := range translate.StatusLists(&e.status) {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (e *entry) mirrorUID() types.UID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mirror == nil {
+		return ""
+	}
+	return e.mirror.UID
+}
+
+// setMirror is the API's image of a static pod, to which its status is written. It reports whether that is another
+// object than before.
+func (e *entry) setMirror(mirror *corev1.Pod) (fresh bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fresh = e.mirror == nil || e.mirror.UID != mirror.UID
+	if fresh {
+		e.report.Replaced(mirror)
+	}
+	e.mirror = mirror
+	return fresh
+}
