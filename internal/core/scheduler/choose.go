@@ -33,7 +33,7 @@ func (c *cluster) choose(d *demand, self PodID) choice {
 	return c.chooseByMasks(d, self)
 }
 
-// choosePlain evaluates every rule for every row. It is the plain form of what searches by masks and tables compute
+// choosePlain evaluates every rule for every row. It is the plain form of what masks and tables compute
 // faster.
 func (c *cluster) choosePlain(d *demand, self PodID) choice {
 	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)

@@ -30,7 +30,7 @@ var unmet = map[string]string{
 }
 
 // TestHistoriesMeetEveryField checks that pods and nodes in random histories differ in every field, so that histories
-// find errors of searches by masks, tables, keys, notifications and sweeps.
+// find errors of masks, tables, keys, notifications and sweeps.
 func TestHistoriesMeetEveryField(t *testing.T) {
 	met := map[string]map[string]bool{}
 	meet := func(x any) {

@@ -6,7 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A search by masks computes what choosePlain computes, for all rows at once. The feasible rows are the intersection of
+// chooseByMasks computes what choosePlain computes, for all rows at once. The feasible rows are the intersection of
 // a few masks: each rule removes the rows that it rejects. The feasible rows are divided into groups for which the
 // normalized scorers give equal scores. The best row is searched for in tiles of rows, most of which are skipped as a
 // whole. The cost depends on what is special about the pod: the rows in domains with pods that its terms match, and the
@@ -15,7 +15,7 @@ import (
 // The answers equal those of choosePlain; TestMasksAgree checks that.
 
 // marks are sets of rows with some property, independent of any demand. Most rules only need to examine these rows.
-// Only look changes them.
+// Only updateMarks changes them.
 type marks struct {
 	position int // in cluster.changes
 

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// sameChoice compares the choice of a search by masks with that of the plain form.
+// sameChoice compares the choice by masks with that of the plain form.
 func (h *history) sameChoice(d *demand, id PodID, plain, byMasks choice) {
 	h.t.Helper()
 	if plain.row != byMasks.row || plain.score != byMasks.score || plain.feasible != byMasks.feasible {
@@ -25,7 +25,7 @@ func (h *history) sameChoice(d *demand, id PodID, plain, byMasks choice) {
 	}
 }
 
-// TestMasksAgree runs random histories with everything that rules read, and compares searches by masks with the plain
+// TestMasksAgree runs random histories with everything that rules read, and compares choices by masks with the plain
 // form for every waiting pod and for new pods. It must meet failures, ties, and choices by each scorer.
 func TestMasksAgree(t *testing.T) {
 	chosen, failed := 0, 0
@@ -252,7 +252,7 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	}
 }
 
-// oddProfile differs from the default where searches by masks have special cases.
+// oddProfile differs from the default where masks have special cases.
 func oddProfile(seed uint64) Profile {
 	p := DefaultProfile()
 	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // more than one byte, for some seeds

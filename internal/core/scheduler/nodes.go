@@ -91,7 +91,7 @@ func (n *nodes) readFacts(in *selector.Interner) {
 }
 
 // A fact is one property of a node, in a column.
-// A call of hear is followed by a call of write, or by another hear.
+// A call of compare is followed by a call of write, or by another call of compare.
 type fact interface {
 	// compare reads the property of a Node, and returns how it differs from the one of row r.
 	compare(of *Node, r row) factChange

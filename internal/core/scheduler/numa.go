@@ -33,7 +33,7 @@ type expectedNUMA struct {
 // few.
 type numaVerdicts struct {
 	key  numaStateKey
-	refs int // how many expectedNUMAs have it
+	refs int // how many rows have this state
 	// By class.numaKey.
 	byPod map[string]numaVerdict
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// An predicate is a question about a node alone that many kinds of pods have in common: whether the node has certain
+// A predicate is a question about a node alone that many kinds of pods have in common: whether the node has certain
 // labels, or whether certain tolerations tolerate its taints. The answers for all nodes are kept as a mask, and
 // recomputed only for nodes whose facts changed. What a demand requires of nodes is then the intersection of a few
 // masks, however many kinds of demands there are.

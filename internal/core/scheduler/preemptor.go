@@ -25,8 +25,8 @@ func (p *Placer) preemptFor(now unit.Instant, e *entry, f *Failure, left *[]Pree
 	}
 	f.Preemption = why
 	if made == nil {
-		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) && !c.awaitsNode(e.pod.ID) {
-			p.cluster.clearNomination(e.pod.ID) // the nomination is of no use any more
+		if c.endsNomination(e.demand, e.pod.ID) {
+			c.clearNomination(e.pod.ID)
 		}
 		return nil
 	}
@@ -48,6 +48,13 @@ func (p *Placer) preemptFor(now unit.Instant, e *entry, f *Failure, left *[]Pree
 		}
 	}
 	return made
+}
+
+// endsNomination reports whether a pod loses its nomination because it fits nowhere and preemption does not help. As in
+// upstream, a pod that may not preempt keeps a nomination by others: with preemptionPolicy Never, and if its profile
+// has no preemption. (If a profile has no PostFilter plugin at all, not even DynamicResources, upstream removes it.)
+func (c *cluster) endsNomination(d *demand, self PodID) bool {
+	return !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, self) && !c.awaitsNode(self)
 }
 
 // forgetUnbound removes a victim from its row that is assumed but waits for its volumes: no request is in flight that

@@ -147,7 +147,7 @@ type Decision struct {
 	Came    unit.Instant // when it was first seen as pending
 
 	// ExtenderNodes, if not empty, are the nodes about which extenders must be asked before the pod is placed. The
-	// shell reports the answer with Heard or ExtendersFailed. The decision has nothing else then.
+	// shell reports the answer with ExtendersAnswered or ExtendersFailed. The decision has nothing else then.
 	ExtenderNodes []string
 	// ExtenderCandidates, if not empty, are preemptions about which extenders must be asked before one is chosen. The
 	// shell reports the answer with PreemptionAnswered or ExtendersFailed. Failure says why the pod fits nowhere.

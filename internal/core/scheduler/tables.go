@@ -12,13 +12,13 @@ import (
 const tablesMin = 64
 
 // tablesMax is how many demands have tables, at 24 bytes per row each. Chosen: tables are for kinds of pods that come
-// in long runs, a few kinds at a time. If more kinds alternate, searches by masks are faster.
+// in long runs, a few kinds at a time. If more kinds alternate, masks are faster.
 const tablesMax = 16
 
-// The cost of a decision in nanoseconds. A search by masks takes masksCost, plus one nanosecond for each
+// The cost of a decision in nanoseconds. A decision by masks takes masksCost, plus one nanosecond for each
 // masksRowsPerNano rows. Tables take tableBuildCost per row when they are built, and tableRowCost per changed row when
 // they are used again. Measured on 2026-11-23 by BenchmarkRuns and BenchmarkTurns, for pods with the default spread
-// constraints: a search by masks takes 28 microseconds on 5,000 nodes and 50 on 50,000; tables take 2.3 and 35
+// constraints: masks take 28 microseconds on 5,000 nodes and 50 on 50,000; tables take 2.3 and 35
 // milliseconds. If a constant is wrong by a factor, some pods cost more by that factor.
 const (
 	masksCost        = 25000
@@ -29,13 +29,13 @@ const (
 
 func masksTime(rows int) int { return masksCost + rows/masksRowsPerNano }
 
-// tablesAfter returns after how many searches by masks tables are built: as many as cost the same as building them.
+// tablesAfter returns after how many decisions by masks tables are built: as many as cost the same as building them.
 // This is the ski-rental rule: however many pods of a kind come, they cost at most twice as much as with the better
 // choice, which is known only afterwards.
 func tablesAfter(rows int) int { return rows * tableBuildCost / masksTime(rows) }
 
 // tablesPay reports whether tables should be used for d: there were so many decisions for it, with so few changes
-// between them, that updating tables costs less than searches by masks.
+// between them, that updating tables costs less than deciding by masks.
 func (c *cluster) tablesPay(d *demand) bool {
 	rows := len(c.name)
 	since := c.changes.End() - d.asked
@@ -255,7 +255,7 @@ func (c *cluster) buildTables(d *demand) *tables {
 }
 
 // limitTables drops the tables that were used longest ago, until there are at most tablesMax. Their demands must earn
-// new tables by searches by masks. Otherwise, if more kinds of pods alternate than may have tables, tables would be
+// new tables by further decisions. Otherwise, if more kinds of pods alternate than may have tables, tables would be
 // built for each pod.
 func (c *cluster) limitTables() {
 	for len(c.tables) > tablesMax {

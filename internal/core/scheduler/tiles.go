@@ -273,7 +273,7 @@ func (x *tiling) makeTile(c *state, places []rowPlace, rows []row) []row {
 	return rows
 }
 
-// An resourceQuery is what one demand needs of resources, as far as tiles bound the scores.
+// A resourceQuery is what one demand needs of resources, as far as tiles bound the scores.
 type resourceQuery struct {
 	scorers       []weightedScorer // those that depend on the row alone
 	fit, balance  int64            // weights of the two scorers that tiles bound; 0: not used

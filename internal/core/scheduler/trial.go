@@ -11,7 +11,7 @@ type trial struct {
 	on bool
 	// noAntiAffinity is the result of demand.noAntiAffinity when the trial began.
 	noAntiAffinity bool
-	pods           []*placedPod // pods whose count was changed in the trial; see held.tried
+	pods           []*placedPod // pods whose count was changed in the trial; see placedPod.tried
 }
 
 // begin begins a trial for d.

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// An PodSet is a set of pods: those that all its parts select. Constraints and terms that select the same pods share
+// A PodSet is a set of pods: those that all its parts select. Constraints and terms that select the same pods share
 // one PodSet.
 type PodSet struct {
 	ID  int32

@@ -46,7 +46,7 @@ func (w *PodMounts) EachClaim(see func(ClaimKey)) {
 	}
 }
 
-// An Needs is what the mounts of a pod need, given the claims and volumes as they are now. Filters about volumes read
+// Needs is what the mounts of a pod need, given the claims and volumes as they are now. Filters about volumes read
 // it.
 type Needs struct {
 	inputs []any // the facts from which it was computed, as pointers and versions
