@@ -165,7 +165,7 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	if err != nil {
 		return nodeLine{}, err
 	}
-	line, err := allocatable.Draw(m, settings)
+	line, err := allocatable.Compute(m, settings)
 	if err != nil {
 		return nodeLine{}, err
 	}

@@ -120,7 +120,7 @@ func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []cor
 	for i := range tolerations {
 		ours = append(ours, translate.HealthToleration(&tolerations[i]))
 	}
-	got, ends := lifecycle.Patience(node.Taints, ours)
+	got, ends := lifecycle.ToleratedTime(node.Taints, ours)
 	if len(taints) == 0 { // upstream cancels before the computation
 		if ends {
 			t.Fatalf("seed %d, case %d: nobody taints the node, and the pod leaves", *healthSeed, n)

@@ -32,7 +32,7 @@ func TestWhatifExitCodes(t *testing.T) {
 		{"whatif allocatable -o json --config " + good + " --machine " + machine, 0, nil},
 		{"whatif allocatable", 2, []string{"--machine: required"}},
 		{"whatif allocatable --machine " + good + " --config " + bad, 2, []string{"good.yaml: ", "want Machine", "bad.yaml: ", "maxPods"}},
-		{"whatif allocatable --machine " + machine + " --config " + much, 2, []string{"memory: 2148Mi is kept back of a capacity of 1Gi"}},
+		{"whatif allocatable --machine " + machine + " --config " + much, 2, []string{"memory: reservations and eviction threshold of 2148Mi exceed the capacity of 1Gi"}},
 		{"whatif allocatable -o xml --machine " + machine, 2, []string{"want one of table, json, yaml"}},
 		{"whatif allocatable more --machine " + machine, 2, []string{"more"}},
 		{"whatif admit --machine " + machine + " -f " + pods, 0, nil},

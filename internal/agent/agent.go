@@ -108,7 +108,7 @@ type Agent struct {
 
 	metrics  *metrics.Set
 	machine  machine.Machine
-	line     allocatable.Line
+	line     allocatable.Resources
 	numa     numa.Config
 	groups   *groups
 	holdings *agentnuma.Keeper

@@ -103,7 +103,7 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 		problems = append(problems, err)
 		return err != nil
 	}
-	a.line, err = allocatable.Draw(a.machine, settings)
+	a.line, err = allocatable.Compute(a.machine, settings)
 	problem(err)
 	problem(tree.Require())
 	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))

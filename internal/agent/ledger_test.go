@@ -20,7 +20,7 @@ import (
 // burstPods is how many pods a burst has.
 const burstPods = 110
 
-func lineOf(cpu unit.MilliCPU, memory unit.Bytes, podsMax int64) (line allocatable.Line) {
+func lineOf(cpu unit.MilliCPU, memory unit.Bytes, podsMax int64) (line allocatable.Resources) {
 	line.CPU.Allocatable = cpu
 	line.Memory.Allocatable = memory
 	line.Pods.Allocatable = podsMax

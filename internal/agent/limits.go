@@ -75,7 +75,7 @@ func (l *limits) lower(group string, target unit.Bytes) error {
 	if d := l.active[group]; d != nil && d.Target() == target {
 		return nil
 	}
-	d := &descent{Lowering: allocatable.Lower(target, l.tree.Mode() == cgroup.V2)}
+	d := &descent{Lowering: allocatable.NewLowering(target, l.tree.Mode() == cgroup.V2)}
 	done, err := l.step(group, d)
 	if err != nil {
 		return err

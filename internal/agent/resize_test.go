@@ -110,7 +110,7 @@ func TestUpdateOfContainer(t *testing.T) {
 
 // The node's verdict on a resize, by what fits and by what forbids it.
 func TestAdmitResize(t *testing.T) {
-	var line allocatable.Line
+	var line allocatable.Resources
 	line.CPU.Allocatable = unit.CPU
 	line.Memory.Allocatable = unit.GiB
 	line.Pods.Allocatable = 10

@@ -56,7 +56,7 @@ import (
 const WritesInFlightDefault = 32
 
 // contactEvery is the interval of probes of the API server. Chosen: a little less than half of
-// lifecycle.Options.DeafAfter, so that one lost probe does not count as a broken connection.
+// lifecycle.Options.ContactTimeout, so that one lost probe does not count as a broken connection.
 const contactEvery = 5 * time.Second
 
 // Options configure the controller.

@@ -76,7 +76,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	if err != nil {
 		return nil, err
 	}
-	line, err := allocatable.Draw(m, settings)
+	line, err := allocatable.Compute(m, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ type node struct {
 }
 
 // offersOf is what a node of this name on a machine offers to pods.
-func offersOf(line allocatable.Line, m machine.Machine, name string) scheduler.Node {
+func offersOf(line allocatable.Resources, m machine.Machine, name string) scheduler.Node {
 	n := scheduler.Node{
 		Name:   name,
 		Labels: []scheduler.Label{{Key: corev1.LabelHostname, Value: name}, {Key: corev1.LabelOSStable, Value: "linux"}},

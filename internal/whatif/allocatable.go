@@ -90,7 +90,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 	if err != nil {
 		return nil, err
 	}
-	line, impossible := allocatable.Draw(m, settings)
+	line, impossible := allocatable.Compute(m, settings)
 	a := &Allocatable{Warnings: append([]string{}, line.Notes...)}
 	a.publish(line)
 	a.breakDown(line, c.EvictionHard)
@@ -109,7 +109,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 }
 
 // publish sets what the Node object would contain.
-func (a *Allocatable) publish(l allocatable.Line) {
+func (a *Allocatable) publish(l allocatable.Resources) {
 	capacity, allocatable := translate.NodeResources(l)
 	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
 	for name, quantity := range capacity {
@@ -121,7 +121,7 @@ func (a *Allocatable) publish(l allocatable.Line) {
 }
 
 // breakDown sets how the numbers are computed.
-func (a *Allocatable) breakDown(l allocatable.Line, configured map[string]string) {
+func (a *Allocatable) breakDown(l allocatable.Resources, configured map[string]string) {
 	add := func(resource string, k kind, t terms, signal allocatable.Signal) {
 		row := subtraction(resource, k, t)
 		if text, ok := configured[string(signal)]; ok && t[3] > 0 {
@@ -158,7 +158,7 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 }
 
 // enforce sets the limits that the kernel enforces.
-func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
+func (a *Allocatable) enforce(l allocatable.Resources, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
 		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel enforces no limits on all pods together, whatever enforceNodeAllocatable says")
 		return

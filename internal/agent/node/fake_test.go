@@ -325,7 +325,7 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 0},
 		Identity:  machine.Identity{MachineID: "m", SystemUUID: "s", BootID: "boot-1", KernelVersion: "6.1.0", OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
 	}
-	line, err := allocatable.Draw(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
+	line, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

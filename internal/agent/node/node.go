@@ -98,7 +98,7 @@ type Options struct {
 	Recorder record.EventRecorder
 
 	Machine machine.Machine
-	Line    allocatable.Line
+	Line    allocatable.Resources
 	Rhythm  heartbeat.Config // Seed 0: New draws one
 
 	Register bool // create the Node object; otherwise wait until it is created

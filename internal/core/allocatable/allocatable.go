@@ -10,7 +10,7 @@
 //
 // # Invariants
 //
-//   - A Line can be checked by hand: each Row holds every term of its subtraction.
+//   - Resources can be checked by hand: each Row holds every term of its subtraction.
 //   - The numbers equal those of Kubernetes 1.36 to the byte, including its percentages in single precision.
 //   - Settings that cannot work are an error that names all problems. Settings with a surprising effect are Notes.
 //
@@ -120,8 +120,8 @@ type HugePages struct {
 	Row[unit.Bytes]
 }
 
-// Line is the result: the Row of each resource of a node. It does not change after Draw.
-type Line struct {
+// Resources is the result: the Row of each resource of a node. It does not change after Compute.
+type Resources struct {
 	CPU              Row[unit.MilliCPU]
 	Memory           Row[unit.Bytes]
 	HugePages        []HugePages     // by size; their capacity is also subtracted from Memory.Allocatable
@@ -141,40 +141,40 @@ type Line struct {
 	enforcePods  bool      // copied from Settings, for Enforced
 }
 
-// Draw computes the Line of a machine under settings. Reservations above capacity are an error that names all of them.
-// The Line returned with that error shows them, but a node must not be started with it.
-func Draw(m machine.Machine, s Settings) (Line, error) {
+// Compute computes the Resources of a machine under settings. Reservations above capacity are an error that names all of them.
+// The Resources returned with that error shows them, but a node must not be started with it.
+func Compute(m machine.Machine, s Settings) (Resources, error) {
 	cores := int64(m.CPUs.Len())
 	asked := s
 	if s.ReservedCPUs > 0 {
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
 	}
-	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs.Union(m.Offline)}
+	r := Resources{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs.Union(m.Offline)}
 	memoryThreshold := unit.Bytes(s.EvictionHard[MemoryAvailable].Of(int64(m.Memory)))
-	l.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
-	l.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)
+	r.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
+	r.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)
 	if !s.StorageUncounted {
 		threshold := unit.Bytes(s.EvictionHard[NodeFSAvailable].Of(int64(m.NodeFS.Capacity)))
-		l.EphemeralStorage = row(m.NodeFS.Capacity, s.System.EphemeralStorage, s.Kube.EphemeralStorage, threshold)
+		r.EphemeralStorage = row(m.NodeFS.Capacity, s.System.EphemeralStorage, s.Kube.EphemeralStorage, threshold)
 	}
-	l.PIDs = row(m.PIDs, s.System.PIDs, s.Kube.PIDs, 0)
-	l.Pods = row(s.MaxPods, 0, 0, 0)
+	r.PIDs = row(m.PIDs, s.System.PIDs, s.Kube.PIDs, 0)
+	r.Pods = row(s.MaxPods, 0, 0, 0)
 	if s.PodsPerCore > 0 {
-		l.Pods = row(min(s.PodsPerCore*cores, s.MaxPods), 0, 0, 0)
+		r.Pods = row(min(s.PodsPerCore*cores, s.MaxPods), 0, 0, 0)
 	}
 	for size, count := range m.HugePages {
-		l.HugePages = append(l.HugePages, HugePages{size, row(size*unit.Bytes(count), 0, 0, 0)})
+		r.HugePages = append(r.HugePages, HugePages{size, row(size*unit.Bytes(count), 0, 0, 0)})
 	}
-	slices.SortFunc(l.HugePages, func(a, b HugePages) int { return cmp.Compare(a.Size, b.Size) })
-	l.Memory.Allocatable = max(0, l.Memory.Allocatable-l.HugeMemory())
-	l.note(m, asked)
-	return l, l.checkReservations()
+	slices.SortFunc(r.HugePages, func(a, b HugePages) int { return cmp.Compare(a.Size, b.Size) })
+	r.Memory.Allocatable = max(0, r.Memory.Allocatable-r.HugeMemory())
+	r.note(m, asked)
+	return r, r.checkReservations()
 }
 
 // HugeMemory returns the memory that huge pages of all sizes take.
-func (l Line) HugeMemory() unit.Bytes {
+func (r Resources) HugeMemory() unit.Bytes {
 	var total unit.Bytes
-	for _, h := range l.HugePages {
+	for _, h := range r.HugePages {
 		total += h.Capacity
 	}
 	return total
@@ -182,12 +182,12 @@ func (l Line) HugeMemory() unit.Bytes {
 
 func row[T ~int64](capacity, system, kube, eviction T) Row[T] {
 	r := Row[T]{Capacity: capacity, System: system, Kube: kube, Eviction: eviction}
-	r.Allocatable = max(0, capacity-r.Kept())
+	r.Allocatable = max(0, capacity-r.Withheld())
 	return r
 }
 
-// Kept returns the sum of reservations and eviction threshold, and math.MaxInt64 when the sum overflows.
-func (r Row[T]) Kept() T { return plus(plus(r.System, r.Kube), r.Eviction) }
+// Withheld returns the sum of reservations and eviction threshold, and math.MaxInt64 when the sum overflows.
+func (r Row[T]) Withheld() T { return plus(plus(r.System, r.Kube), r.Eviction) }
 
 // plus adds two amounts that are not negative.
 func plus[T ~int64](a, b T) T {
@@ -199,21 +199,21 @@ func plus[T ~int64](a, b T) T {
 
 // checkReservations returns an error when the reservations and the threshold exceed the capacity: such a node could
 // never run a pod.
-func (l Line) checkReservations() error {
+func (r Resources) checkReservations() error {
 	var problems []string
-	check := func(resource string, capacity, kept fmt.Stringer, over bool) {
+	check := func(resource string, capacity, withheld fmt.Stringer, over bool) {
 		if over {
-			problems = append(problems, fmt.Sprintf("%s: %v is kept back of a capacity of %v", resource, kept, capacity))
+			problems = append(problems, fmt.Sprintf("%s: reservations and eviction threshold of %v exceed the capacity of %v", resource, withheld, capacity))
 		}
 	}
-	check("cpu", l.CPU.Capacity, l.CPU.Kept(), l.CPU.Kept() > l.CPU.Capacity)
-	check("memory", l.Memory.Capacity, l.Memory.Kept(), l.Memory.Kept() > l.Memory.Capacity)
-	check("ephemeral-storage", l.EphemeralStorage.Capacity, l.EphemeralStorage.Kept(), l.EphemeralStorage.Kept() > l.EphemeralStorage.Capacity)
-	if known := l.PIDs.Capacity > 0; known && l.PIDs.Kept() > l.PIDs.Capacity {
-		problems = append(problems, fmt.Sprintf("pid: %d is kept back of a capacity of %d", l.PIDs.Kept(), l.PIDs.Capacity))
+	check("cpu", r.CPU.Capacity, r.CPU.Withheld(), r.CPU.Withheld() > r.CPU.Capacity)
+	check("memory", r.Memory.Capacity, r.Memory.Withheld(), r.Memory.Withheld() > r.Memory.Capacity)
+	check("ephemeral-storage", r.EphemeralStorage.Capacity, r.EphemeralStorage.Withheld(), r.EphemeralStorage.Withheld() > r.EphemeralStorage.Capacity)
+	if known := r.PIDs.Capacity > 0; known && r.PIDs.Withheld() > r.PIDs.Capacity {
+		problems = append(problems, fmt.Sprintf("pid: reservations of %d exceed the capacity of %d", r.PIDs.Withheld(), r.PIDs.Capacity))
 	}
 	if len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("draw load line: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
+	return fmt.Errorf("compute allocatable: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
 }

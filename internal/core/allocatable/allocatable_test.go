@@ -42,7 +42,7 @@ func TestWorkedExample(t *testing.T) {
 			MaxPods:      110, EnforcePods: true,
 		}, "1250m", "2274180Ki", "43828836Ki", 2478980 * unit.KiB},
 	} {
-		l, err := Draw(example(), c.settings)
+		l, err := Compute(example(), c.settings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestWorkedExample(t *testing.T) {
 func TestHugePagesComeOffMemory(t *testing.T) {
 	m := example()
 	m.HugePages = map[unit.Bytes]int64{unit.GiB: 1, 2 * unit.MiB: 512}
-	l, err := Draw(m, Settings{MaxPods: 110})
+	l, err := Compute(m, Settings{MaxPods: 110})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestHugePagesComeOffMemory(t *testing.T) {
 		t.Errorf("huge pages %+v", l.HugePages)
 	}
 	m.HugePages = map[unit.Bytes]int64{unit.GiB: 8}
-	if l, err = Draw(m, Settings{MaxPods: 110}); err != nil || l.Memory.Allocatable != 0 || len(l.Notes) != 1 || !strings.Contains(l.Notes[0], "huge pages take 8Gi") {
+	if l, err = Compute(m, Settings{MaxPods: 110}); err != nil || l.Memory.Allocatable != 0 || len(l.Notes) != 1 || !strings.Contains(l.Notes[0], "huge pages take 8Gi") {
 		t.Errorf("more huge pages than memory: %v, %v, %v", l.Memory.Allocatable, l.Notes, err)
 	}
 }
@@ -84,24 +84,24 @@ func TestNotes(t *testing.T) {
 		huge     int64 // pages of 2Mi
 		want     []string
 	}{
-		"ordinary":           {Settings{EnforcePods: true, EvictionHard: hard(MemoryAvailable, Threshold{Amount: int64(100 * unit.MiB)})}, 0, nil},
-		"reserved CPUs":      {Settings{EnforcePods: true, ReservedCPUs: 1, System: Reserved{CPU: 100}}, 0, []string{"reservedSystemCPUs moves no process", "reservedSystemCPUs replaces the reserved CPU: 1 whole CPUs instead of systemReserved 100m and kubeReserved 0"}},
-		"pods per core":      {Settings{EnforcePods: true, PodsPerCore: 10}, 0, []string{"podsPerCore 10 on 2 CPUs allows 20 pods, fewer than maxPods 110"}},
-		"dropped defaults":   {Settings{EnforcePods: true, Dropped: []Signal{NodeFSAvailable, ImageFSAvailable}}, 0, []string{"leaves out imagefs.available, nodefs.available"}},
-		"threshold kept":     {Settings{EnforcePods: true, System: Reserved{Memory: unit.GiB}, EvictionHard: hard(MemoryAvailable, Threshold{Amount: int64(unit.MiB)})}, 0, []string{"limits all pods together to 2990980Ki of memory, 1Mi above what is allocatable"}},
-		"share of memory":    {Settings{EnforcePods: true, EvictionHard: hard(MemoryAvailable, share(t, "10%"))}, 0, []string{"memory.available is a share of the machine"}},
-		"a forgotten suffix": {Settings{EnforcePods: true, EvictionHard: hard(NodeFSAvailable, Threshold{Amount: 100})}, 0, []string{"nodefs.available is 100 bytes: was a unit meant, as in 100Mi"}},
-		"more than there is": {Settings{EnforcePods: true, EvictionHard: hard(ImageFSAvailable, Threshold{Amount: int64(unit.TiB)})}, 0, []string{"imagefs.available 1Ti is more than the 100Gi there is"}},
-		"not enforced":       {Settings{System: Reserved{CPU: 100}}, 0, []string{"enforceNodeAllocatable leaves out pods"}},
-		"huge pages":         {Settings{EnforcePods: true}, 512, []string{"huge pages take 1Gi off allocatable memory", "the kernel does not count huge pages as memory: it limits all pods together to 4039556Ki of ordinary memory, of which there is only 2990980Ki"}},
-		"no local storage":   {Settings{EnforcePods: true, StorageUncounted: true}, 0, []string{"ephemeral-storage is no resource of this node"}},
-		"nothing left":       {Settings{EnforcePods: true, System: Reserved{CPU: 2000}}, 0, []string{"nothing is allocatable of cpu"}},
+		"ordinary":                 {Settings{EnforcePods: true, EvictionHard: hard(MemoryAvailable, Threshold{Amount: int64(100 * unit.MiB)})}, 0, nil},
+		"reserved CPUs":            {Settings{EnforcePods: true, ReservedCPUs: 1, System: Reserved{CPU: 100}}, 0, []string{"reservedSystemCPUs moves no process", "reservedSystemCPUs replaces the reserved CPU: 1 whole CPUs instead of systemReserved 100m and kubeReserved 0"}},
+		"pods per core":            {Settings{EnforcePods: true, PodsPerCore: 10}, 0, []string{"podsPerCore 10 on 2 CPUs allows 20 pods, fewer than maxPods 110"}},
+		"dropped defaults":         {Settings{EnforcePods: true, Dropped: []Signal{NodeFSAvailable, ImageFSAvailable}}, 0, []string{"does not contain imagefs.available, nodefs.available"}},
+		"threshold not subtracted": {Settings{EnforcePods: true, System: Reserved{Memory: unit.GiB}, EvictionHard: hard(MemoryAvailable, Threshold{Amount: int64(unit.MiB)})}, 0, []string{"limits all pods together to 2990980Ki of memory, 1Mi above allocatable"}},
+		"share of memory":          {Settings{EnforcePods: true, EvictionHard: hard(MemoryAvailable, share(t, "10%"))}, 0, []string{"memory.available is a percentage of the machine's memory"}},
+		"a forgotten suffix":       {Settings{EnforcePods: true, EvictionHard: hard(NodeFSAvailable, Threshold{Amount: 100})}, 0, []string{"nodefs.available is 100 bytes: was a unit meant, as in 100Mi"}},
+		"more than there is":       {Settings{EnforcePods: true, EvictionHard: hard(ImageFSAvailable, Threshold{Amount: int64(unit.TiB)})}, 0, []string{"imagefs.available 1Ti is more than the capacity of 100Gi"}},
+		"not enforced":             {Settings{System: Reserved{CPU: 100}}, 0, []string{"enforceNodeAllocatable does not contain pods"}},
+		"huge pages":               {Settings{EnforcePods: true}, 512, []string{"huge pages reduce allocatable memory by 1Gi", "the kernel does not count huge pages as memory: it limits all pods together to 4039556Ki of ordinary memory, but there is only 2990980Ki"}},
+		"no local storage":         {Settings{EnforcePods: true, StorageUncounted: true}, 0, []string{"this node does not report ephemeral-storage"}},
+		"nothing left":             {Settings{EnforcePods: true, System: Reserved{CPU: 2000}}, 0, []string{"allocatable cpu is 0"}},
 	} {
 		m := example()
 		m.ImageFS.Capacity = 100 * unit.GiB
 		m.HugePages = map[unit.Bytes]int64{2 * unit.MiB: c.huge}
 		c.settings.MaxPods = 110
-		l, err := Draw(m, c.settings)
+		l, err := Compute(m, c.settings)
 		if err != nil || len(l.Notes) != len(c.want) {
 			t.Errorf("%s: %q, %v", name, l.Notes, err)
 			continue
@@ -115,32 +115,32 @@ func TestNotes(t *testing.T) {
 }
 
 func TestReservedCPUsReplace(t *testing.T) {
-	l, err := Draw(example(), Settings{System: Reserved{CPU: 100, Memory: unit.GiB}, Kube: Reserved{CPU: 100}, ReservedCPUs: 1, MaxPods: 110, PodsPerCore: 10})
-	if err != nil || l.CPU.Allocatable != 1000 || l.CPU.Kept() != 1000 || l.Pods.Capacity != 20 {
+	l, err := Compute(example(), Settings{System: Reserved{CPU: 100, Memory: unit.GiB}, Kube: Reserved{CPU: 100}, ReservedCPUs: 1, MaxPods: 110, PodsPerCore: 10})
+	if err != nil || l.CPU.Allocatable != 1000 || l.CPU.Withheld() != 1000 || l.Pods.Capacity != 20 {
 		t.Errorf("cpu %+v, pods %d, %v", l.CPU, l.Pods.Capacity, err)
 	}
 }
 
 func TestUncountedStorage(t *testing.T) {
-	l, err := Draw(example(), Settings{MaxPods: 110, StorageUncounted: true, System: Reserved{EphemeralStorage: unit.TiB}, EvictionHard: map[Signal]Threshold{NodeFSAvailable: {Amount: int64(unit.TiB)}}})
+	l, err := Compute(example(), Settings{MaxPods: 110, StorageUncounted: true, System: Reserved{EphemeralStorage: unit.TiB}, EvictionHard: map[Signal]Threshold{NodeFSAvailable: {Amount: int64(unit.TiB)}}})
 	if err != nil || !l.StorageUncounted || l.EphemeralStorage != (Row[unit.Bytes]{}) {
 		t.Errorf("%+v, %v", l.EphemeralStorage, err)
 	}
 }
 
 func TestReservationsAboveCapacityAreAllNamed(t *testing.T) {
-	l, err := Draw(example(), Settings{System: Reserved{CPU: 3000, Memory: unit.TiB, EphemeralStorage: unit.TiB, PIDs: 40000}})
-	for _, want := range []string{"cpu: 3 is kept back of a capacity of 2", "memory: 1Ti", "ephemeral-storage: 1Ti", "pid: 40000 is kept back of a capacity of 32768", "lower systemReserved"} {
+	l, err := Compute(example(), Settings{System: Reserved{CPU: 3000, Memory: unit.TiB, EphemeralStorage: unit.TiB, PIDs: 40000}})
+	for _, want := range []string{"cpu: reservations and eviction threshold of 3 exceed the capacity of 2", "memory: reservations and eviction threshold of 1Ti", "ephemeral-storage: reservations and eviction threshold of 1Ti", "pid: reservations of 40000 exceed the capacity of 32768", "lower systemReserved"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}
 	}
 	if l.CPU.System != 3000 || l.CPU.Allocatable != 0 {
-		t.Errorf("the line that is to be shown: %+v", l.CPU)
+		t.Errorf("the resources returned with the error: %+v", l.CPU)
 	}
 	// Sums that overflow an int64 must not become small.
-	l, err = Draw(example(), Settings{System: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}, Kube: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}})
-	if err == nil || l.CPU.Allocatable != 0 || l.Memory.Allocatable != 0 || l.CPU.Kept() != math.MaxInt64 {
+	l, err = Compute(example(), Settings{System: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}, Kube: Reserved{CPU: math.MaxInt64, Memory: math.MaxInt64}})
+	if err == nil || l.CPU.Allocatable != 0 || l.Memory.Allocatable != 0 || l.CPU.Withheld() != math.MaxInt64 {
 		t.Errorf("cpu %+v, memory %+v, %v", l.CPU, l.Memory, err)
 	}
 }
@@ -149,7 +149,7 @@ func TestEnforcedFollowsTheSetting(t *testing.T) {
 	s := Settings{System: Reserved{CPU: 500, PIDs: 768}, MaxPods: 110}
 	for enforce, want := range map[bool]struct{ shares, pids int64 }{true: {1536, 32000}, false: {2048, 32768}} {
 		s.EnforcePods = enforce
-		l, err := Draw(example(), s)
+		l, err := Compute(example(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestEnforcedFollowsTheSetting(t *testing.T) {
 	}
 	unknown := example()
 	unknown.PIDs = 0
-	if l, err := Draw(unknown, s); err != nil || !l.Enforced().PIDs.IsKept() {
+	if l, err := Compute(unknown, s); err != nil || !l.Enforced().PIDs.IsKept() {
 		t.Errorf("an unknown number of pids was enforced: %v", err)
 	}
 }
@@ -182,7 +182,7 @@ func FuzzParseShare(f *testing.F) {
 func TestEnforcedNamesOfflineCPUs(t *testing.T) {
 	m := example()
 	m.Offline = idset.Of(3)
-	l, err := Draw(m, Settings{EnforcePods: true, MaxPods: 110})
+	l, err := Compute(m, Settings{EnforcePods: true, MaxPods: 110})
 	if err != nil {
 		t.Fatal(err)
 	}

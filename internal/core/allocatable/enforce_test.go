@@ -9,7 +9,7 @@ import (
 
 // The two reservations of issue 3: 256 shares and 524288000 bytes, 1024 shares and 1073741824 bytes.
 func TestReservedGroupsOfTheIssue(t *testing.T) {
-	l, err := Draw(example(), Settings{
+	l, err := Compute(example(), Settings{
 		System: Reserved{CPU: 250, Memory: 500 * unit.MiB}, Kube: Reserved{CPU: 1000, Memory: unit.GiB, PIDs: 1000}, MaxPods: 110,
 	})
 	if err != nil {
@@ -36,7 +36,7 @@ func TestReservedGroupsOfTheIssue(t *testing.T) {
 		}
 	}
 	// Resources without a reservation are not changed.
-	if l, err = Draw(example(), Settings{System: Reserved{EphemeralStorage: unit.GiB}}); err != nil {
+	if l, err = Compute(example(), Settings{System: Reserved{EphemeralStorage: unit.GiB}}); err != nil {
 		t.Fatal(err)
 	}
 	if v := l.EnforcedOn(SystemReserved, false, true); v.CPUShares.IsSet() || !v.Memory.IsKept() || !v.PIDs.IsKept() || v.MemoryMin.IsSet() || v.HugePages != nil {

@@ -22,49 +22,49 @@ import (
 //   - The target is written as soon as the memory that is not cheap to reclaim fits below it. Until then pods must end
 //     or be evicted. This package does not decide that.
 //
-// The zero Lowering is not usable. Make one with Lower. It is for one goroutine.
+// The zero Lowering is not usable. Make one with NewLowering. It is for one goroutine.
 type Lowering struct {
-	// Set by Lower, never changed.
+	// Set by NewLowering, never changed.
 	target  unit.Bytes
 	unified bool // the machine has cgroup v2
 
 	// What Step has seen so far. Only Step writes these fields.
-	begun  bool       // Step was called at least once: before is valid
-	before unit.Bytes // the limit at the first Step, which no ceiling exceeds; math.MaxInt64: there was none
-	used   unit.Bytes // usage at the last Step
-	dipped unit.Bytes // how much the last Move's dip asked the kernel to reclaim; 0: it had no dip
+	begun     bool       // Step was called at least once: oldLimit is valid
+	oldLimit  unit.Bytes // the limit at the first Step, which no ceiling exceeds; math.MaxInt64: there was none
+	lastUsage unit.Bytes // usage at the last Step
+	lastDip   unit.Bytes // how much the last LoweringDecision's dip asked the kernel to reclaim; 0: it had no dip
 
 	// The next dip waits after a dip that freed too little. Then either the kernel could not reclaim, or pods filled
 	// the cache again at once, and another dip would only make them read their disks.
-	rest    time.Duration // the pause after the next useless dip is twice this
-	squeeze unit.Instant  // no dip before this moment
+	pause   time.Duration // the pause after the next useless dip is twice this
+	nextDip unit.Instant  // no dip before this moment
 }
 
-// Seen is the state of the cgroup, as just read.
-type Seen struct {
+// GroupMemory is the state of the cgroup, as just read.
+type GroupMemory struct {
 	Limit   unit.Limit[unit.Bytes]
 	Usage   unit.Bytes // memory charged to the cgroup
 	Cold    unit.Bytes // the part of Usage that is page cache and cheap to reclaim (inactive_file)
-	Refused bool       // the kernel refused a write of the last Move, because it could not reclaim enough
+	Refused bool       // the kernel refused a write of the last LoweringDecision, because it could not reclaim enough
 }
 
-// Knob is a file of a memory cgroup.
-type Knob string
+// LimitFile is a file of a memory cgroup.
+type LimitFile string
 
-// The knobs.
+// The files.
 const (
-	Max  Knob = "max"  // the limit: memory.max, on v1 memory.limit_in_bytes
-	High Knob = "high" // memory.high, v2 only
+	Max  LimitFile = "max"  // the limit: memory.max, on v1 memory.limit_in_bytes
+	High LimitFile = "high" // memory.high, v2 only
 )
 
-// Write is a value to write to a knob.
+// Write is a value to write to a file.
 type Write struct {
-	Knob Knob
+	File LimitFile
 	To   unit.Limit[unit.Bytes]
 }
 
-// Move is what the caller does next: make Writes in order, and skip the rest after one that fails.
-type Move struct {
+// LoweringDecision is what the caller does next: make Writes in order, and skip the rest after one that fails.
+type LoweringDecision struct {
 	Writes []Write
 	Done   bool         // the target is the limit if all Writes succeed
 	Wake   unit.Instant // when to call Step again; zero when Done
@@ -76,16 +76,16 @@ const (
 	// (some 50 us). A shorter time follows the usage closer. A longer time lets pods use up the room below a ceiling.
 	lowerEvery = time.Second
 
-	// lowerRestMax is the longest pause between dips. The pause doubles with each dip that freed less than one part in
+	// dipPauseMax is the longest pause between dips. The pause doubles with each dip that freed less than one part in
 	// dipWorth of what it asked for. Upstream tries again once a minute.
-	lowerRestMax = time.Minute
-	dipWorth     = 4
+	dipPauseMax = time.Minute
+	dipWorth    = 4
 
-	// One dip reclaims at most one part in squeezeShare of the usage, or squeezeMin if that is more. Chosen: lowering
+	// One dip reclaims at most one part in dipShare of the usage, or dipMin if that is more. Chosen: lowering
 	// by a third takes half a minute, and at 64 GiB one dip drops 2 GiB of clean cache, which takes some 0.2 s of one
 	// CPU. A larger part is faster and stalls the pods longer.
-	squeezeShare            = 32
-	squeezeMin   unit.Bytes = 16 * unit.MiB
+	dipShare            = 32
+	dipMin   unit.Bytes = 16 * unit.MiB
 
 	// A dip reclaims at most one part in coldShare of the cold cache, so that a pod that allocates during the dip finds
 	// memory to reclaim.
@@ -103,38 +103,38 @@ const (
 	marginMin   unit.Bytes = unit.MiB
 )
 
-// Lower returns a Lowering to target. unified: the machine has cgroup v2.
-func Lower(target unit.Bytes, unified bool) *Lowering {
-	return &Lowering{target: target, unified: unified, rest: lowerEvery}
+// NewLowering returns a Lowering to target. unified: the machine has cgroup v2.
+func NewLowering(target unit.Bytes, unified bool) *Lowering {
+	return &Lowering{target: target, unified: unified, pause: lowerEvery}
 }
 
 // Target returns the limit to reach.
 func (l *Lowering) Target() unit.Bytes { return l.target }
 
 // Step takes the state of the cgroup at now, which must not go backwards, and returns what to do.
-func (l *Lowering) Step(now unit.Instant, seen Seen) Move {
+func (l *Lowering) Step(now unit.Instant, seen GroupMemory) LoweringDecision {
 	if !l.begun {
-		l.begun, l.used = true, seen.Usage
-		l.before = math.MaxInt64
+		l.begun, l.lastUsage = true, seen.Usage
+		l.oldLimit = math.MaxInt64
 		if limit, ok := seen.Limit.Get(); ok {
-			l.before = limit
+			l.oldLimit = limit
 		}
 	}
-	growth := max(0, seen.Usage-l.used)
-	if won := l.used - seen.Usage; seen.Refused || l.dipped > 0 && won < l.dipped/dipWorth {
-		l.rest = min(2*l.rest, lowerRestMax)
-		l.squeeze = now.Add(l.rest)
-	} else if l.dipped > 0 {
-		l.rest = lowerEvery
+	growth := max(0, seen.Usage-l.lastUsage)
+	if won := l.lastUsage - seen.Usage; seen.Refused || l.lastDip > 0 && won < l.lastDip/dipWorth {
+		l.pause = min(2*l.pause, dipPauseMax)
+		l.nextDip = now.Add(l.pause)
+	} else if l.lastDip > 0 {
+		l.pause = lowerEvery
 	}
-	l.used, l.dipped = seen.Usage, 0
+	l.lastUsage, l.lastDip = seen.Usage, 0
 	margin := max(marginMin+l.target/marginShare, 2*growth)
 	hot := max(0, seen.Usage-seen.Cold/coldShare)
-	dip := min(seen.Cold/coldShare, max(seen.Usage/squeezeShare, squeezeMin))
+	dip := min(seen.Cold/coldShare, max(seen.Usage/dipShare, dipMin))
 	switch {
-	case l.target >= l.before && l.before < math.MaxInt64, seen.Usage == 0:
+	case l.target >= l.oldLimit && l.oldLimit < math.MaxInt64, seen.Usage == 0:
 		return l.finish(fmt.Sprintf("limit is %v, was %v", l.target, seen.Limit))
-	case seen.Usage+margin <= l.target, hot+margin <= l.target && seen.Usage-dip <= l.target && now >= l.squeeze:
+	case seen.Usage+margin <= l.target, hot+margin <= l.target && seen.Usage-dip <= l.target && now >= l.nextDip:
 		return l.finish(fmt.Sprintf("limit is %v, usage %v", l.target, seen.Usage))
 	}
 	return l.descend(now, seen, dip)
@@ -142,39 +142,39 @@ func (l *Lowering) Step(now unit.Instant, seen Seen) Move {
 
 // finish writes the target. On v2 memory.high is set to the target first, so that the usage does not grow past the
 // target between the read and the write. memory.high is removed last, also one that a previous agent process left.
-func (l *Lowering) finish(reason string) Move {
+func (l *Lowering) finish(reason string) LoweringDecision {
 	target := unit.LimitTo(l.target)
-	m := Move{Done: true, Reason: reason, Writes: []Write{{Max, target}}}
+	m := LoweringDecision{Done: true, Reason: reason, Writes: []Write{{Max, target}}}
 	if l.unified {
 		m.Writes = []Write{{Max, target}, {High, unit.Unlimited[unit.Bytes]()}}
-		if l.target < l.before {
+		if l.target < l.oldLimit {
 			m.Writes = append([]Write{{High, target}}, m.Writes...)
 		}
 	}
 	return m
 }
 
-func (l *Lowering) descend(now unit.Instant, seen Seen, dip unit.Bytes) Move {
-	knob := Max
+func (l *Lowering) descend(now unit.Instant, seen GroupMemory, dip unit.Bytes) LoweringDecision {
+	file := Max
 	if l.unified {
-		knob = High
+		file = High
 	}
-	m := Move{Wake: now.Add(lowerEvery), Reason: fmt.Sprintf("usage %v, of it %v cold, is above the limit of %v to come: %v to go", seen.Usage, seen.Cold, l.target, max(0, seen.Usage-l.target))}
+	m := LoweringDecision{Wake: now.Add(lowerEvery), Reason: fmt.Sprintf("usage %v, %v of it cold, is above the target of %v by %v", seen.Usage, seen.Cold, l.target, max(0, seen.Usage-l.target))}
 	after := seen.Usage
-	if now >= l.squeeze && dip >= marginMin {
+	if now >= l.nextDip && dip >= marginMin {
 		after -= dip
-		l.dipped = dip
-		m.Writes = append(m.Writes, Write{knob, unit.LimitTo(max(l.target, after))})
+		l.lastDip = dip
+		m.Writes = append(m.Writes, Write{file, unit.LimitTo(max(l.target, after))})
 	}
 	// Whole MiB are easier to read
 	ceiling := max(l.target, (after+max(after/ceilingShare, ceilingMin))/unit.MiB*unit.MiB)
 	to := unit.LimitTo(ceiling)
-	if ceiling >= l.before {
-		to = unit.LimitTo(l.before)
-		if l.unified || l.before == math.MaxInt64 {
+	if ceiling >= l.oldLimit {
+		to = unit.LimitTo(l.oldLimit)
+		if l.unified || l.oldLimit == math.MaxInt64 {
 			to = unit.Unlimited[unit.Bytes]()
 		}
 	}
-	m.Writes = append(m.Writes, Write{knob, to})
+	m.Writes = append(m.Writes, Write{file, to})
 	return m
 }

@@ -36,7 +36,7 @@ func (k *kernel) reclaim(to unit.Bytes) bool {
 func (k *kernel) write(w Write) (refused bool) {
 	to, bounded := w.To.Get()
 	switch {
-	case w.Knob == High:
+	case w.File == High:
 		k.high = w.To
 		if bounded {
 			k.reclaim(to)
@@ -70,9 +70,9 @@ func (k *kernel) charge(hot, cold unit.Bytes) {
 	}
 }
 
-// look calls l.Step once, and performs the Move on the simulated kernel; it returns the Move.
-func (k *kernel) look(l *Lowering, now unit.Instant) Move {
-	m := l.Step(now, Seen{Limit: k.limit, Usage: k.usage(), Cold: k.cold, Refused: k.refused})
+// look calls l.Step once, and performs the LoweringDecision on the simulated kernel; it returns the LoweringDecision.
+func (k *kernel) look(l *Lowering, now unit.Instant) LoweringDecision {
+	m := l.Step(now, GroupMemory{Limit: k.limit, Usage: k.usage(), Cold: k.cold, Refused: k.refused})
 	k.refused = false
 	for _, w := range m.Writes {
 		if k.refused = k.write(w); k.refused {
@@ -116,11 +116,11 @@ func TestScenarios(t *testing.T) {
 					k.limit = unit.Unlimited[unit.Bytes]()
 				}
 			case "lower":
-				l = Lower(size("to"), k.unified)
+				l = NewLowering(size("to"), k.unified)
 			case "pods":
 				k.charge(size("hot"), size("cold"))
 			case "look", "run":
-				var m Move
+				var m LoweringDecision
 				for range seconds {
 					m = k.look(l, now)
 					if d.Cmd == "look" {
@@ -144,10 +144,10 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-func writes(m Move) string {
+func writes(m LoweringDecision) string {
 	var out []string
 	for _, w := range m.Writes {
-		out = append(out, fmt.Sprintf("%s=%v", w.Knob, w.To))
+		out = append(out, fmt.Sprintf("%s=%v", w.File, w.To))
 	}
 	if m.Done {
 		out = append(out, "done")
@@ -177,7 +177,7 @@ func TestLoweringIsSafeAndEnds(t *testing.T) {
 		k.charge(size(limit), 0)
 		k.charge(0, size(limit-k.hot))
 		target := 64*unit.MiB + size(limit)
-		l := Lower(target, k.unified)
+		l := NewLowering(target, k.unified)
 		now := unit.Instant(time.Hour)
 		fits := false
 		for second := range 2000 {
@@ -189,7 +189,7 @@ func TestLoweringIsSafeAndEnds(t *testing.T) {
 				fits = true
 				break
 			}
-			if dip := max(usage/squeezeShare, squeezeMin); k.most > max(dip, limit/squeezeShare) {
+			if dip := max(usage/dipShare, dipMin); k.most > max(dip, limit/dipShare) {
 				t.Fatalf("seed %d: second %d: a dip took %v of %v", seed, second, k.most, usage)
 			}
 			now = now.Add(lowerEvery)

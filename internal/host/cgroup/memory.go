@@ -12,18 +12,18 @@ import (
 )
 
 // Memory reads what an allocatable.Lowering must know about group.
-func (t *Tree) Memory(group string) (allocatable.Seen, error) {
+func (t *Tree) Memory(group string) (allocatable.GroupMemory, error) {
 	if err := check(group); err != nil {
-		return allocatable.Seen{}, fmt.Errorf("read memory: %w", err)
+		return allocatable.GroupMemory{}, fmt.Errorf("read memory: %w", err)
 	}
 	seen, err := t.memory(group)
 	if err != nil {
-		return allocatable.Seen{}, fmt.Errorf("read memory of cgroup %s: %w", group, err)
+		return allocatable.GroupMemory{}, fmt.Errorf("read memory of cgroup %s: %w", group, err)
 	}
 	return seen, nil
 }
 
-func (t *Tree) memory(group string) (seen allocatable.Seen, err error) {
+func (t *Tree) memory(group string) (seen allocatable.GroupMemory, err error) {
 	dir, err := t.need("memory", group)
 	if err != nil {
 		return seen, err
@@ -87,9 +87,9 @@ func (t *Tree) SetMemory(group string, w allocatable.Write) error {
 	}
 	var err error
 	switch {
-	case w.Knob == allocatable.Max && t.mode != V2:
+	case w.File == allocatable.Max && t.mode != V2:
 		err = t.setMemoryV1(group, w.To)
-	case w.Knob == allocatable.Max:
+	case w.File == allocatable.Max:
 		err = setLimit(t, "memory", group, "memory.max", w.To, "max")
 	case t.mode == V2:
 		err = setLimit(t, "memory", group, "memory.high", w.To, "max")

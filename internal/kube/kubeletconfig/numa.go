@@ -24,7 +24,7 @@ const nodesAllowedMin = 8
 
 // NUMA translates the parts of a loaded configuration that concern the assignment of CPUs, memory and devices to
 // containers. line is what the node has allocatable.
-func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line) (numa.Config, error) {
+func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources) (numa.Config, error) {
 	var p problems
 	out := numa.Config{
 		CPU:    cpuManager(c, line, &p),
@@ -56,7 +56,7 @@ var policies = map[string]numa.Policy{
 	kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy: numa.PolicySingleNUMANode,
 }
 
-func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line, p *problems) numa.CPUConfig {
+func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources, p *problems) numa.CPUConfig {
 	out := numa.CPUConfig{Static: c.CPUManagerPolicy == "static"}
 	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]*bool{
 		"full-pcpus-only":                  &out.FullPCPUsOnly,
@@ -79,7 +79,7 @@ func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.L
 }
 
 // memoryManager translates reservedMemory. Its sum must be the memory that the node does not make allocatable.
-func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line, p *problems) numa.MemoryConfig {
+func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources, p *problems) numa.MemoryConfig {
 	out := numa.MemoryConfig{Static: c.MemoryManagerPolicy == kubeletconfigv1beta1.StaticMemoryManagerPolicy}
 	if !out.Static {
 		return out

@@ -30,7 +30,7 @@ func numaOf(t *testing.T, text string) (numa.Config, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line, err := allocatable.Draw(m, settings)
+	line, err := allocatable.Compute(m, settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 // AdmissionNode translates what a node offers to pods: amounts by its load line, and by the API's Node (nil: not known
 // yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out: something
 // else counts them.
-func AdmissionNode(line allocatable.Line, node *corev1.Node, elsewhere []string) scheduler.Node {
+func AdmissionNode(line allocatable.Resources, node *corev1.Node, elsewhere []string) scheduler.Node {
 	var out scheduler.Node
 	own, podsMax := PlacementAllocatable(line)
 	if node != nil {

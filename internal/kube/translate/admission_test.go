@@ -88,7 +88,7 @@ func TestStarted(t *testing.T) {
 // TestAdmissionNode holds what a node offers to its own pods to what it publishes: the same amounts as the scheduler
 // reads from its Node, whatever else that says, except the resources that are counted elsewhere.
 func TestAdmissionNode(t *testing.T) {
-	var line allocatable.Line
+	var line allocatable.Resources
 	line.CPU.Allocatable = 3920
 	line.Memory.Allocatable = 7 * unit.GiB
 	line.EphemeralStorage.Allocatable = 90 * unit.GiB

@@ -9,7 +9,7 @@ import (
 )
 
 // NodeResources returns the capacity and the allocatable resources that a node with this Line publishes.
-func NodeResources(l allocatable.Line) (capacity, allocatable corev1.ResourceList) {
+func NodeResources(l allocatable.Resources) (capacity, allocatable corev1.ResourceList) {
 	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
 		capacity[name], allocatable[name] = has, offers

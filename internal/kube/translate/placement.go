@@ -130,7 +130,7 @@ func PlacementNode(node *corev1.Node) scheduler.Node {
 
 // PlacementAllocatable translates what a node with this load line offers to pods, sorted by resource, and how many pods
 // it takes.
-func PlacementAllocatable(l allocatable.Line) (list []scheduler.Amount, podsMax int64) {
+func PlacementAllocatable(l allocatable.Resources) (list []scheduler.Amount, podsMax int64) {
 	add := func(name corev1.ResourceName, value int64) {
 		list = append(list, scheduler.Amount{Resource: string(name), Value: bounded(value)})
 	}

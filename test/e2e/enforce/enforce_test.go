@@ -248,7 +248,7 @@ failSwapOn: false
 			t.Errorf("%s is not named:\n%s", want, out)
 		}
 	}
-	for _, want := range []string{"memory: 104858200Mi is kept back", "singleProcessOOMKill: false: needs cgroup v2", "--create-missing-cgroups"} {
+	for _, want := range []string{"memory: reservations and eviction threshold of 104858200Mi", "singleProcessOOMKill: false: needs cgroup v2", "--create-missing-cgroups"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in:\n%s", want, out)
 		}
