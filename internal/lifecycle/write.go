@@ -86,7 +86,7 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 	case err == nil:
 		took := time.Since(began)
 		c.metrics.node.Observe(took.Seconds())
-		if a.Empties() {
+		if a.StartsEvictions() {
 			c.metrics.nodeEvictions.WithLabelValues(translate.HealthNode(node).Zone).Inc()
 		}
 		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))

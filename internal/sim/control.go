@@ -118,7 +118,7 @@ func (w *world) writeNode(o *order) {
 		}
 		n.taints = append(n.taints, t)
 	}
-	if o.Empties() {
+	if o.StartsEvictions() {
 		w.emptied++
 	}
 	w.note("node", fmt.Sprintf("%s unknown=%d +%v -%v", n.name, len(o.Unknown), o.Add, o.Drop))

@@ -231,7 +231,7 @@ func (n *node) coasted(renewed, reported unit.Instant) {
 		n.heartbeat = w.wall(reported)
 	}
 	n.lastSign = max(renewed, reported).Add(latency + n.suffers.Delay)
-	w.control.monitor.Assured(w.now, n.lastSign, n.name, n.renewed, n.heartbeat)
+	w.control.monitor.AssumeSigns(w.now, n.lastSign, n.name, n.renewed, n.heartbeat)
 	n.setWake(n.beat.Step(w.now).Wake.Earlier(n.changes))
 }
 

@@ -141,8 +141,8 @@ type Resources struct {
 	enforcePods  bool      // copied from Settings, for Enforced
 }
 
-// Compute computes the Resources of a machine under settings. Reservations above capacity are an error that names all of them.
-// The Resources returned with that error shows them, but a node must not be started with it.
+// Compute computes the Resources of a machine under settings. Reservations above capacity are an error that names all
+// of them. The Resources returned with that error shows them, but a node must not be started with it.
 func Compute(m machine.Machine, s Settings) (Resources, error) {
 	cores := int64(m.CPUs.Len())
 	asked := s

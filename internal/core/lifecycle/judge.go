@@ -25,13 +25,13 @@ func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
 		age = wall.Sub(n.renewed)
 		n.overdue = age > grace
 	}
-	left := min(max(grace-max(age, 0), m.o.Hearing), grace)
-	m.arm(n, now.Add(left))
+	left := min(max(grace-max(age, 0), m.o.FirstSightGrace), grace)
+	m.setDeadline(n, now.Add(left))
 }
 
-// look processes the first lists: it takes over what a previous controller left unfinished.
-func (m *Monitor) look(now unit.Instant) {
-	m.looked = true
+// takeOver processes the first lists: it takes over what a previous controller left unfinished.
+func (m *Monitor) takeOver(now unit.Instant) {
+	m.tookOver = true
 	leases, overdue := 0, 0
 	for _, n := range m.nodes {
 		if n.exists && n.renewed != 0 && n.Status[Ready] != Unknown {
@@ -40,40 +40,40 @@ func (m *Monitor) look(now unit.Instant) {
 		}
 	}
 	if overdue > 0 && float32(overdue)/float32(leases) >= m.o.UnhealthyZone {
-		m.because("all nodes", "most leases are over: it was the API that was away; nodes get their grace anew")
-		m.forgive(now)
+		m.explain("all nodes", "most leases are expired, so the API server was away: nodes get a new grace period")
+		m.renewGrace(now)
 	}
 	for _, p := range m.pods {
-		p.arrived = m.dateOf(now, p.Bound)
-		m.touchPod(p)
+		p.arrived = m.instantOf(now, p.Bound)
+		m.markPodDirty(p)
 	}
-	m.takeUpPace()
+	m.restoreRates()
 }
 
-// sign records that n is alive now.
-func (m *Monitor) sign(now unit.Instant, n *node) {
+// noteSign records that n is alive now.
+func (m *Monitor) noteSign(now unit.Instant, n *node) {
 	if n.silent {
 		n.silent = false
-		m.stand(now, n)
-		m.settle(n)
-		m.touch(n)
-		m.touchPods(n)
+		m.updateStanding(now, n)
+		m.updateShare(n)
+		m.markDirty(n)
+		m.markPodsDirty(n)
 	}
-	m.arm(n, now.Add(m.graceOf(n)))
+	m.setDeadline(n, now.Add(m.graceOf(n)))
 }
 
 // Advance evaluates the nodes whose deadline has passed, and returns what must be written now.
 func (m *Monitor) Advance(now unit.Instant) Decision {
-	if !m.looked {
-		m.look(now)
+	if !m.tookOver {
+		m.takeOver(now)
 	}
-	hears := !m.hearingBad(now)
-	if hears {
-		m.ring(now)
+	connected := !m.isDisconnected(now)
+	if connected {
+		m.handleAlarms(now)
 	}
 	m.reviewZones(now)
-	if hears {
-		m.pace(now)
+	if connected {
+		m.grantDue(now)
 	}
 	d := Decision{}
 	for _, n := range m.takeDirty() {
@@ -86,30 +86,30 @@ func (m *Monitor) Advance(now unit.Instant) Decision {
 	d.Reasons = m.reasons
 	m.notices = nil
 	m.reasons = nil
-	d.Wake = m.wake(now, hears)
+	d.Wake = m.wake(now, connected)
 	return d
 }
 
 // wake is when the first alarm is due. While the watch is broken no alarm is handled; then Advance is called soon, to
 // check whether the watch works again.
-func (m *Monitor) wake(now unit.Instant, hears bool) (at unit.Instant) {
+func (m *Monitor) wake(now unit.Instant, connected bool) (at unit.Instant) {
 	if m.alarms.Len() > 0 {
 		at = at.Earlier(m.alarms.First().alarm)
 	}
 	if m.podAlarms.Len() > 0 {
 		at = at.Earlier(m.podAlarms.First().alarm)
 	}
-	if m.paces.Len() > 0 {
-		at = at.Earlier(m.paces.First().due)
+	if m.zonesDue.Len() > 0 {
+		at = at.Earlier(m.zonesDue.First().due)
 	}
-	if !hears && !at.IsZero() {
+	if !connected && !at.IsZero() {
 		at = max(at, now.Add(time.Second))
 	}
 	return at
 }
 
-func (m *Monitor) hearingBad(now unit.Instant) bool {
-	return m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter
+func (m *Monitor) isDisconnected(now unit.Instant) bool {
+	return m.disconnected || now.Sub(m.lastContact) > m.o.ContactTimeout
 }
 
 // staleEarly is how much too early an alarm may be handled if its node has given signs of life since the alarm was set.
@@ -118,31 +118,32 @@ func (m *Monitor) hearingBad(now unit.Instant) bool {
 // give more signs until then.
 const staleEarly = time.Second
 
-// ring handles every alarm that is due: a deadline that passed without a sign, a retry, or a pod's eviction time.
-func (m *Monitor) ring(now unit.Instant) {
+// handleAlarms handles every alarm that is due: a deadline that passed without a sign, a retry, or a pod's eviction
+// time.
+func (m *Monitor) handleAlarms(now unit.Instant) {
 	for m.alarms.Len() > 0 {
 		n := m.alarms.First()
 		if n.alarm > now && (n.alarm > now.Add(staleEarly) || !n.isStale(now)) {
 			break
 		}
 		stale := n.isStale(now)
-		m.disarm(n)
+		m.dropAlarm(n)
 		switch {
 		case stale:
-			m.setAlarm(n, m.lookAt(n.deadline))
+			m.setAlarm(n, m.checkTime(n.deadline))
 		case n.silent || !n.exists: // a retry
-			m.touch(n)
-		case m.lookAt(n.deadline) > now: // a retry, and the node has given a sign since
-			m.setAlarm(n, m.lookAt(n.deadline))
-			m.touch(n)
+			m.markDirty(n)
+		case m.checkTime(n.deadline) > now: // a retry, and the node has given a sign since
+			m.setAlarm(n, m.checkTime(n.deadline))
+			m.markDirty(n)
 		default:
-			m.judge(now, n)
+			m.becomeSilent(now, n)
 		}
 	}
 	for m.podAlarms.Len() > 0 && m.podAlarms.First().alarm <= now {
 		p := m.podAlarms.First()
-		m.disarmPod(p)
-		m.touchPod(p)
+		m.dropPodAlarm(p)
+		m.markPodDirty(p)
 	}
 }
 
@@ -151,19 +152,19 @@ func (n *node) isStale(now unit.Instant) bool {
 	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
 }
 
-func (m *Monitor) judge(now unit.Instant, n *node) {
+func (m *Monitor) becomeSilent(now unit.Instant, n *node) {
 	n.silent = true
 	if n.Status[Ready] == True {
 		m.noticeNode(n, "NodeNotReady", "status is now: NodeNotReady")
 	}
-	m.stand(now, n)
-	m.settle(n)
-	m.touch(n)
-	m.touchPods(n)
+	m.updateStanding(now, n)
+	m.updateShare(n)
+	m.markDirty(n)
+	m.markPodsDirty(n)
 }
 
-// touch makes Advance evaluate n.
-func (m *Monitor) touch(n *node) {
+// markDirty makes Advance evaluate n.
+func (m *Monitor) markDirty(n *node) {
 	if !n.isDirty {
 		n.isDirty = true
 		m.dirty = append(m.dirty, n)
@@ -229,13 +230,13 @@ func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
 			if ok && a.Do != MarkNotReady {
 				p.did |= 1 << a.Do
 			}
-			m.touchPod(p)
+			m.markPodDirty(p)
 		}
 		return
 	}
 	if n := m.nodes[a.Node]; n != nil {
 		m.outcome(now, &n.work, n.Name, ok)
-		m.touch(n)
+		m.markDirty(n)
 	}
 }
 
@@ -272,15 +273,15 @@ func chance(seed uint64, id string, n int) uint64 {
 	return h ^ h>>29
 }
 
-// arm sets the deadline of n. Its alarm may then be due too early, but never too late. Moving the alarm with every sign
-// of life would cost a heap operation per heartbeat.
-func (m *Monitor) arm(n *node, deadline unit.Instant) {
+// setDeadline sets the deadline of n. Its alarm may then be due too early, but never too late. Moving the alarm with
+// every sign of life would cost a heap operation per heartbeat.
+func (m *Monitor) setDeadline(n *node, deadline unit.Instant) {
 	n.deadline = deadline
-	m.setAlarm(n, m.lookAt(deadline))
+	m.setAlarm(n, m.checkTime(deadline))
 }
 
-// lookAt is when a deadline is evaluated: at once, or at the next Options.MonitorPeriod.
-func (m *Monitor) lookAt(deadline unit.Instant) unit.Instant {
+// checkTime is when a deadline is evaluated: at once, or at the next Options.MonitorPeriod.
+func (m *Monitor) checkTime(deadline unit.Instant) unit.Instant {
 	if m.o.MonitorPeriod == 0 {
 		return deadline
 	}
@@ -296,7 +297,7 @@ func (m *Monitor) setAlarm(n *node, at unit.Instant) {
 	}
 }
 
-func (m *Monitor) disarm(n *node) {
+func (m *Monitor) dropAlarm(n *node) {
 	m.alarms.Remove(n)
 	n.alarm = 0
 }

@@ -14,7 +14,7 @@ import (
 // TestLeadersNeitherForgetNorRepeat changes the leader at random moments, also during a wave of failures, and with
 // writes in flight whose outcome is not known. The calendars of leaders differ by seconds. Whoever leads: the rate of a
 // zone is never exceeded, no pod is evicted twice or too early, and every pod that must be evicted is evicted when the
-// new leader's Hearing is over.
+// new leader's FirstSightGrace is over.
 func TestLeadersNeitherForgetNorRepeat(t *testing.T) {
 	for seed := range uint64(20) {
 		h := newSuccession(seed)
@@ -148,9 +148,9 @@ func (h *succession) write(t *testing.T, a Action) {
 		return
 	}
 	n := h.nodes[a.Node]
-	if a.Empties() {
+	if a.StartsEvictions() {
 		if last := h.lastGive[n.Zone]; last != 0 && h.now.Sub(last) < 10*time.Second-skewMax*2 {
-			t.Errorf("%s is emptied %v after another node of its zone", a.Node, h.now.Sub(last))
+			t.Errorf("%s is tainted NoExecute %v after another node of its zone", a.Node, h.now.Sub(last))
 		}
 		h.lastGive[n.Zone], h.tainted[a.Node] = h.now, h.now
 	}
@@ -197,7 +197,7 @@ func (h *succession) due(p Pod) (unit.Instant, bool) {
 	return at.Add(time.Duration(p.Tolerations[0].Seconds) * time.Second), tainted
 }
 
-// checkLate allows for Hearing, for clock differences, and for some failed writes.
+// checkLate allows for FirstSightGrace, for clock differences, and for some failed writes.
 func (h *succession) checkLate(t *testing.T) {
 	const slack = 15*time.Second + 2*skewMax + 10*time.Second
 	for _, p := range h.pods {

@@ -16,35 +16,34 @@
 // NoSchedule taints are set at once. A NoExecute taint evicts the pods of a node. Therefore the NoExecute taints for
 // not-ready and unreachable are granted to one node after another, per zone. The rate falls when many nodes of the zone
 // are down (zones.go), or when the rest of the cluster has no room for the pods (room.go). A pod on a node with
-// NoExecute taints is evicted when the time that its tolerations allow is over (patience.go, pods.go).
+// NoExecute taints is evicted when the time that its tolerations allow is over (toleration.go, pods.go).
 //
 // # Vocabulary
 //
-//	sign      an observation that only a living node can cause
-//	grace     how long a node may give no sign
-//	hearing   the shortest time that a node has to give a sign after it was seen for the first time
-//	silent    a node that gave no sign for its grace period
-//	deaf      the API server cannot be reached or the watch is broken, so that silence of a node means nothing
-//	zone      nodes that fail together, by upstream's zone key
-//	grant     permission to set the first NoExecute taint of a node that is down
-//	stop      all nodes of every zone are down: no pods are evicted, because a fault of this process's network is more likely
-//	patience  how long a pod tolerates a NoExecute taint
-//	room      the resources that healthy nodes have left
+//	sign          an observation that only a living node can cause
+//	grace         how long a node may give no sign: the node-monitor grace period
+//	silent        a node that gave no sign for its grace period
+//	disconnected  the API server cannot be reached or the watch is broken, so that silence of a node means nothing
+//	zone          nodes that fail together, by upstream's zone key
+//	grant         permission to set the first NoExecute taint of a node that is down
+//	stop          all nodes of every zone are down: no pods are evicted, because a fault of this process's
+//	              network is more likely
+//	room          the resources that healthy nodes have left
 //
 // # Choices
 //
 //   - First sight. A controller that starts knows only what is written. A node whose lease is fresh gets the rest of
-//     its grace period, computed with calendar time. A node whose lease expired long ago gets Hearing instead of a
-//     whole grace period; a living node gives a sign within Hearing. So a restart does not give a dead node its whole
-//     grace period again, and does not taint a node whose clock is wrong: a wrong renewTime costs at most the
-//     difference. A renewTime in the future counts as now. If the share of expired leases is that of an unhealthy zone,
-//     the API server was away, and not the nodes: then they get their whole grace period.
+//     its grace period, computed with calendar time. A node whose lease expired long ago gets FirstSightGrace instead
+//     of a whole grace period; a living node gives a sign within FirstSightGrace. So a restart does not give a dead
+//     node its whole grace period again, and does not taint a node whose clock is wrong: a wrong renewTime costs at
+//     most the difference. A renewTime in the future counts as now. If the share of expired leases is that of an
+//     unhealthy zone, the API server was away, and not the nodes: then they get their whole grace period.
 //   - Clock steps of a node do not matter: any change of its renewTime is a sign, also a step backwards. Upstream waits
 //     until the old time is reached again. Clock steps of this process's machine matter only at first sight.
 //   - Broken watch. While the API server cannot be reached, or when this process itself did not run, no node becomes
 //     silent, none is granted a NoExecute taint, and no pod is evicted because of one. Afterwards every node that was
-//     not silent gets a new grace period, because it could not renew either, and no pods are evicted before Hearing is
-//     over.
+//     not silent gets a new grace period, because it could not renew either, and no pods are evicted before
+//     FirstSightGrace is over.
 //   - State across restarts is what is written. Taints stay as they are; upstream removes all at its start and sets
 //     them again. The time that a pod tolerates a taint counts from the taint's timeAdded. The eviction rate counts
 //     from the latest timeAdded.
@@ -160,9 +159,9 @@ type Action struct {
 	Due unit.Instant // for Evict: since when the pod should be evicted
 }
 
-// Empties reports whether a adds the first NoExecute taint of this package to a node. Only such actions are
+// StartsEvictions reports whether a adds the first NoExecute taint of this package to a node. Only such actions are
 // rate-limited and counted.
-func (a Action) Empties() bool {
+func (a Action) StartsEvictions() bool {
 	for _, t := range a.Drop {
 		if t.isReadiness() {
 			return false
@@ -209,20 +208,20 @@ type Monitor struct {
 
 	alarms    heap.Heap[*node] // by alarm, then by name
 	podAlarms heap.Heap[*pod]  // by alarm, then by id
-	paces     heap.Heap[*zone] // zones with a node that waits for a grant, by due, then by key
+	zonesDue  heap.Heap[*zone] // zones with a node that waits for a grant, by due, then by key
 	dirty     []*node          // nodes that may need an action
 	dirtyPods []*pod           // pods that may need an action
 	notices   []Notice         // for the next Decision
 	reasons   []Reason         // for the next Decision
 
 	// When New was called, and when the API server last answered.
-	began       unit.Instant
-	lastContact unit.Instant
-	deaf        bool         // the last contact with the API server failed
-	listenUntil unit.Instant // no pods are evicted because of a node that is down before this moment
-	looked      bool         // Advance was called: observations since then are changes, not the first lists
-	calendar    unit.Wall    // the last calendar time that was passed in, at calendarAt
-	calendarAt  unit.Instant
+	began             unit.Instant
+	lastContact       unit.Instant
+	disconnected      bool         // the last contact with the API server failed
+	noEvictionsBefore unit.Instant // no pods are evicted because of a node that is down before this moment
+	tookOver          bool         // Advance was called: observations since then are changes, not the first lists
+	calendar          unit.Wall    // the last calendar time that was passed in, at calendarAt
+	calendarAt        unit.Instant
 
 	disruption
 	capacity
@@ -260,15 +259,15 @@ type work struct {
 
 // New returns a Monitor without observations. now counts as contact with the API server.
 func New(now unit.Instant, o Options) *Monitor {
-	o.Hearing = min(o.Hearing, o.Grace)
+	o.FirstSightGrace = min(o.FirstSightGrace, o.Grace)
 	return &Monitor{
 		o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, zones: map[string]*zone{},
-		began: now, lastContact: now, listenUntil: now.Add(o.Hearing), capacity: capacity{unbound: map[PodID]*pod{}},
+		began: now, lastContact: now, noEvictionsBefore: now.Add(o.FirstSightGrace), capacity: capacity{unbound: map[PodID]*pod{}},
 		alarms: heap.New(func(a, b *node) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), strings.Compare(a.Name, b.Name)) },
 			func(n *node) *int { return &n.place }),
 		podAlarms: heap.New(func(a, b *pod) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.ID, b.ID)) },
 			func(p *pod) *int { return &p.place }),
-		paces: heap.New(func(a, b *zone) int { return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.Key, b.Key)) },
+		zonesDue: heap.New(func(a, b *zone) int { return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.Key, b.Key)) },
 			func(z *zone) *int { return &z.place }),
 	}
 }
@@ -285,7 +284,7 @@ func (m *Monitor) node(name string) *node {
 // drop drops the entry of a name for which no Node, Lease or pod is left.
 func (m *Monitor) drop(n *node) {
 	if !n.exists && n.renewed == 0 && len(n.pods) == 0 {
-		m.disarm(n)
+		m.dropAlarm(n)
 		delete(m.nodes, n.Name)
 	}
 }
@@ -302,22 +301,22 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	n.Node = seen
 	n.exists = true
 	n.missing = 0
-	m.date(now, n, existed)
+	m.dateTaints(now, n, existed)
 	switch {
 	case !existed:
-		if m.looked || wall.Sub(n.Created) < m.o.StartupGrace {
+		if m.tookOver || wall.Sub(n.Created) < m.o.StartupGrace {
 			m.noticeNode(n, "RegisteredNode", "event: Registered Node "+n.Name+" in Controller")
 		}
 		m.firstSight(now, wall, n)
 	case n.Status[Ready] == Absent: // no sign: the node has not reported anything yet
 	case before.Status[Ready] == Absent || before.Heartbeat != n.Heartbeat:
-		m.sign(now, n)
+		m.noteSign(now, n)
 	}
-	m.stand(now, n)
-	m.settle(n)
-	m.touch(n)
+	m.updateStanding(now, n)
+	m.updateShare(n)
+	m.markDirty(n)
 	if !existed || before.Status[Ready] != n.Status[Ready] || before.outOfService() != n.outOfService() {
-		m.touchPods(n)
+		m.markPodsDirty(n)
 	}
 }
 
@@ -335,10 +334,10 @@ func (m *Monitor) NodeGone(now unit.Instant, name string) {
 	n.noExecute = nil
 	n.granted = false
 	n.missing = now
-	m.stand(now, n)
-	m.settle(n)
-	m.disarm(n)
-	m.touchPods(n)
+	m.updateStanding(now, n)
+	m.updateShare(n)
+	m.dropAlarm(n)
+	m.markPodsDirty(n)
 	m.drop(n)
 }
 
@@ -353,7 +352,7 @@ func (m *Monitor) LeaseSeen(now unit.Instant, wall unit.Wall, name string, renew
 	case first && now < n.deadline && n.Status[Ready] != Absent && !n.silent:
 		m.firstSight(now, wall, n) // the node was seen before its lease; the lease gives a better deadline
 	default:
-		m.sign(now, n)
+		m.noteSign(now, n)
 	}
 }
 
@@ -368,37 +367,38 @@ func (m *Monitor) LeaseGone(name string) {
 // Contact takes whether the API server answered just now. Call it every few seconds (see Options.DeafAfter).
 func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	if !ok {
-		m.deaf = true
+		m.disconnected = true
 		return
 	}
-	if m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter {
-		m.deaf = false
-		m.forgive(now)
+	if m.disconnected || now.Sub(m.lastContact) > m.o.ContactTimeout {
+		m.disconnected = false
+		m.renewGrace(now)
 	}
 	m.lastContact = now
 }
 
-// forgive gives every node that is not silent a new grace period, and prevents evictions until Hearing is over.
-func (m *Monitor) forgive(now unit.Instant) {
-	m.listenUntil = max(m.listenUntil, now.Add(m.o.Hearing))
+// renewGrace gives every node that is not silent a new grace period, and prevents evictions until FirstSightGrace is
+// over.
+func (m *Monitor) renewGrace(now unit.Instant) {
+	m.noEvictionsBefore = max(m.noEvictionsBefore, now.Add(m.o.FirstSightGrace))
 	for _, n := range m.nodes {
 		if n.exists && !n.silent {
-			m.arm(n, max(n.deadline, now.Add(m.graceOf(n))))
+			m.setDeadline(n, max(n.deadline, now.Add(m.graceOf(n))))
 		}
 	}
 }
 
-// today is this process's calendar time at now, computed from the last one that was passed in. Zero: none was.
-func (m *Monitor) today(now unit.Instant) unit.Wall {
+// wallNow is this process's calendar time at now, computed from the last one that was passed in. Zero: none was.
+func (m *Monitor) wallNow(now unit.Instant) unit.Wall {
 	if m.calendar == 0 {
 		return 0
 	}
 	return m.calendar + unit.Wall(now.Sub(m.calendarAt))
 }
 
-// dateOf converts the calendar time w to a moment in the past. An unknown w, and one in the future, is now.
-func (m *Monitor) dateOf(now unit.Instant, w unit.Wall) unit.Instant {
-	today := m.today(now)
+// instantOf converts the calendar time w to a moment in the past. An unknown w, and one in the future, is now.
+func (m *Monitor) instantOf(now unit.Instant, w unit.Wall) unit.Instant {
+	today := m.wallNow(now)
 	if w == 0 || today == 0 || w >= today {
 		return now
 	}
@@ -413,6 +413,6 @@ func (m *Monitor) noticeNode(n *node, reason, text string) {
 	m.notices = append(m.notices, Notice{Node: n.Name, UID: n.UID, Reason: reason, Message: "Node " + n.Name + " " + text})
 }
 
-func (m *Monitor) because(subject, text string) {
+func (m *Monitor) explain(subject, text string) {
 	m.reasons = append(m.reasons, Reason{subject, text})
 }

@@ -15,13 +15,13 @@ type Options struct {
 	Grace time.Duration
 	// StartupGrace replaces Grace for a node that has never reported Ready, counted from its creation. Upstream: 60 s.
 	StartupGrace time.Duration
-	// Hearing is the shortest time that a node has to give a sign of life after it was seen for the first time. It must
-	// exceed the interval at which a lease is renewed (10 s: a quarter of its 40 s). Chosen: 15 s; never more than
-	// Grace.
-	Hearing time.Duration
-	// DeafAfter is how long the API server may be silent before silence of nodes is ignored. Chosen: 12 s, two missed
-	// probes at one each 5 s.
-	DeafAfter time.Duration
+	// FirstSightGrace is the shortest time that a node has to give a sign of life after it was seen for the first time.
+	// It must exceed the interval at which a lease is renewed (10 s: a quarter of its 40 s). Chosen: 15 s; never more
+	// than Grace.
+	FirstSightGrace time.Duration
+	// ContactTimeout is how long the API server may be silent before silence of nodes is ignored. Chosen: 12 s, two
+	// missed probes at one each 5 s.
+	ContactTimeout time.Duration
 
 	// MonitorPeriod is the interval at which all nodes are checked together for the end of their grace period. Zero:
 	// each node is checked at that moment. Upstream's --node-monitor-period, 5 s: a silent node is noticed up to one
@@ -61,7 +61,7 @@ type Options struct {
 // Defaults returns upstream's values, and this project's where upstream has none.
 func Defaults() Options {
 	return Options{
-		Grace: 50 * time.Second, StartupGrace: 60 * time.Second, Hearing: 15 * time.Second, DeafAfter: 12 * time.Second,
+		Grace: 50 * time.Second, StartupGrace: 60 * time.Second, FirstSightGrace: 15 * time.Second, ContactTimeout: 12 * time.Second,
 		EvictionRate: 0.1, SecondaryRate: 0.01, UnhealthyZone: 0.55, LargeZone: 50, ByRoom: true,
 		Collect: true, OrphanAfter: 40 * time.Second,
 	}

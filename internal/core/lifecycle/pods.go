@@ -33,7 +33,7 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 		m.pods[seen.ID] = p
 	case p.Node != seen.Node:
 		m.uncount(p)
-		m.moveOut(p)
+		m.unbind(p)
 		p.arrived = now
 	default:
 		m.uncount(p)
@@ -49,11 +49,11 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 			p.home.missing = now
 		}
 	}
-	_, ends := patience(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
+	_, ends := toleratedTime(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
 	p.leaves = ends && !p.Ended
 	m.recount(p)
 	if n := p.home; n != nil && (!n.exists || n.silent || len(n.noExecute) > 0 || n.outOfService()) {
-		m.touchPod(p)
+		m.markPodDirty(p)
 	}
 }
 
@@ -64,12 +64,12 @@ func (m *Monitor) PodGone(_ unit.Instant, id PodID) {
 		return
 	}
 	m.uncount(p)
-	m.disarmPod(p)
+	m.dropPodAlarm(p)
 	delete(m.pods, id)
-	m.moveOut(p)
+	m.unbind(p)
 }
 
-func (m *Monitor) moveOut(p *pod) {
+func (m *Monitor) unbind(p *pod) {
 	delete(m.unbound, p.ID)
 	if n := p.home; n != nil {
 		p.home = nil
@@ -91,7 +91,7 @@ func (m *Monitor) uncount(p *pod) {
 		if p.leaves && !p.Terminating {
 			n.leaving = n.leaving.minus(p.Requests)
 		}
-		m.settle(n)
+		m.updateShare(n)
 	}
 }
 
@@ -114,20 +114,20 @@ func (m *Monitor) recount(p *pod) {
 	if p.leaves && !p.Terminating {
 		n.leaving = n.leaving.plus(p.Requests)
 	}
-	m.settle(n)
+	m.updateShare(n)
 }
 
-func (m *Monitor) touchPod(p *pod) {
+func (m *Monitor) markPodDirty(p *pod) {
 	if !p.isDirty {
 		p.isDirty = true
 		m.dirtyPods = append(m.dirtyPods, p)
 	}
 }
 
-// touchPods makes Advance evaluate all pods of n.
-func (m *Monitor) touchPods(n *node) {
+// markPodsDirty makes Advance evaluate all pods of n.
+func (m *Monitor) markPodsDirty(n *node) {
 	for _, p := range n.pods {
-		m.touchPod(p)
+		m.markPodDirty(p)
 	}
 }
 
@@ -146,7 +146,7 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	if m.pods[p.ID] != p || p.home == nil || p.work.busy {
 		return out
 	}
-	do, at, wanted := m.wish(now, p)
+	do, at, wanted := m.nextVerb(now, p)
 	if !wanted {
 		return out
 	}
@@ -154,7 +154,7 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 		return out // no more attempts
 	}
 	begin := max(at, p.work.retryAt)
-	if begin > now || do != MarkNotReady && m.hearingBad(now) {
+	if begin > now || do != MarkNotReady && m.isDisconnected(now) {
 		m.setPodAlarm(p, begin)
 		return out
 	}
@@ -195,8 +195,8 @@ func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
 		return false
 	}
 	if p.home != nil && p.Node == a.Node {
-		do, at, wanted := m.wish(now, p)
-		if wanted && do == a.Do && at <= now && (do == MarkNotReady || !m.hearingBad(now)) {
+		do, at, wanted := m.nextVerb(now, p)
+		if wanted && do == a.Do && at <= now && (do == MarkNotReady || !m.isDisconnected(now)) {
 			return true
 		}
 		if a.Do == Evict && !p.Terminating && !(wanted && do == Evict) {
@@ -205,12 +205,12 @@ func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
 		}
 	}
 	p.work.busy = false
-	m.touchPod(p)
+	m.markPodDirty(p)
 	return false
 }
 
-// wish returns what should be done to p next, and when.
-func (m *Monitor) wish(now unit.Instant, p *pod) (do Verb, at unit.Instant, wanted bool) {
+// nextVerb returns what should be done to p next, and when.
+func (m *Monitor) nextVerb(now unit.Instant, p *pod) (do Verb, at unit.Instant, wanted bool) {
 	n := p.home
 	if !n.exists {
 		p.scheduled = false
@@ -247,4 +247,4 @@ func (m *Monitor) setPodAlarm(p *pod, at unit.Instant) {
 	m.podAlarms.Set(p)
 }
 
-func (m *Monitor) disarmPod(p *pod) { m.podAlarms.Remove(p) }
+func (m *Monitor) dropPodAlarm(p *pod) { m.podAlarms.Remove(p) }

@@ -50,12 +50,12 @@ func (l Load) String() string {
 	return fmt.Sprintf("cpu %v, memory %v, %d pods", l.CPU, l.Memory, l.Pods)
 }
 
-// capacity holds sums over all nodes and pods. Only uncount, recount, settle and forgetWaiting change them.
+// capacity holds sums over all nodes and pods. Only uncount, recount, updateShare and dropWaiting change them.
 type capacity struct {
-	room     Load // left on healthy nodes
-	leaving  Load // requests of pods that will move from nodes whose pods are being evicted
-	waiting  Load // requests of unbound pods that were created after the evictions began
-	emptying int  // number of nodes whose pods are being evicted
+	room          Load // left on healthy nodes
+	leaving       Load // requests of pods that will move from nodes whose pods are being evicted
+	waiting       Load // requests of unbound pods that were created after the evictions began
+	evictingNodes int  // number of nodes whose pods are being evicted
 
 	unbound map[PodID]*pod // unbound pods without scheduling gates, by id
 }
@@ -65,19 +65,19 @@ type share struct {
 	used    Load // requests of all pods on it
 	leaving Load // requests of the pods that would move
 
-	offers  Load // its part of capacity.room
-	sends   Load // its part of capacity.leaving
-	empties bool // it is counted in capacity.emptying
+	offers Load // its part of capacity.room
+	sends  Load // its part of capacity.leaving
+	evicts bool // it is counted in capacity.evictingNodes
 }
 
-func (m *Monitor) onTheirWay() Load { return m.capacity.leaving.plus(m.waiting) }
+func (m *Monitor) moving() Load { return m.capacity.leaving.plus(m.waiting) }
 
 func (m *Monitor) hasRoomFor(n *node) bool {
-	return n.leaving.plus(m.onTheirWay()).within(m.room)
+	return n.leaving.plus(m.moving()).within(m.room)
 }
 
-// settle updates what n contributes to capacity.
-func (m *Monitor) settle(n *node) {
+// updateShare updates what n contributes to capacity.
+func (m *Monitor) updateShare(n *node) {
 	if !m.o.ByRoom {
 		return
 	}
@@ -88,17 +88,17 @@ func (m *Monitor) settle(n *node) {
 	m.room = m.room.minus(n.offers).plus(offers)
 	n.offers = offers
 
-	empties, sends := n.exists && (n.granted || n.hasReadiness()), Load{}
-	if empties {
+	evicts, sends := n.exists && (n.granted || n.hasReadiness()), Load{}
+	if evicts {
 		sends = n.leaving
 	}
 	m.capacity.leaving = m.capacity.leaving.minus(n.sends).plus(sends)
 	n.sends = sends
-	if empties != n.empties {
-		n.empties = empties
-		m.emptying += one(empties) - one(!empties)
-		if empties && m.emptying == 1 {
-			m.forgetWaiting()
+	if evicts != n.evicts {
+		n.evicts = evicts
+		m.evictingNodes += one(evicts) - one(!evicts)
+		if evicts && m.evictingNodes == 1 {
+			m.dropWaiting()
 		}
 	}
 }
@@ -119,8 +119,8 @@ func (n *node) takesPods() bool {
 	return true
 }
 
-// forgetWaiting stops counting unbound pods: pods that waited before the evictions began do not wait because of them.
-func (m *Monitor) forgetWaiting() {
+// dropWaiting stops counting unbound pods: pods that waited before the evictions began do not wait because of them.
+func (m *Monitor) dropWaiting() {
 	for _, p := range m.unbound {
 		p.waits = false
 	}

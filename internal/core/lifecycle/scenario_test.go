@@ -30,7 +30,7 @@ import (
 //	calendar D                    this process's calendar is set by D
 //	fail N                        the next N actions fail
 //	restart                       a new Monitor without observations
-//	option NAME VALUE             evictionRate, byRoom, collect, hearing, monitorPeriod, evictAttempts
+//	option NAME VALUE             evictionRate, byRoom, collect, firstSightGrace, monitorPeriod, evictAttempts
 //	mute, unmute                  stop printing, print again
 //	show NAME, pods               a node, all pods
 //	tally                         per zone: state, nodes down, nodes with a readiness NoExecute taint
@@ -175,8 +175,8 @@ func (w *world) option(name, value string) {
 		o.MonitorPeriod = duration(value)
 	case "evictAttempts":
 		o.EvictAttempts, _ = strconv.Atoi(value)
-	case "hearing":
-		o.Hearing = duration(value)
+	case "firstSightGrace":
+		o.FirstSightGrace = duration(value)
 	}
 	w.restart()
 }

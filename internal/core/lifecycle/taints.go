@@ -86,7 +86,7 @@ func readinessTaint(ready Status) (Taint, bool) {
 // the first NoExecute taint of a node that is down may be set. stopped: no NoExecute taint for readiness may be there.
 // While Ready is absent, the taints that depend on it stay as they are, because the state of the node is not known.
 func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped bool) (add, drop []Taint) {
-	judge := func(t Taint, wanted bool) {
+	becomeSilent := func(t Taint, wanted bool) {
 		switch has, ok := n.taint(t); {
 		case wanted && !ok:
 			add = append(add, t)
@@ -96,10 +96,10 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 	}
 	for _, r := range taintRules {
 		if r.condition != Ready || status[Ready] != Absent {
-			judge(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
+			becomeSilent(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
 		}
 	}
-	judge(Taint{Key: TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
+	becomeSilent(Taint{Key: TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
 	if status[Ready] == Absent {
 		return add, drop
 	}
@@ -108,11 +108,11 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 		t := Taint{Key: key, Effect: NoExecute}
 		if other, has := n.otherReadiness(t); has {
 			t.Added = other.Added // toleration times are not restarted
-			judge(t, down && !stopped && t.Same(right))
+			becomeSilent(t, down && !stopped && t.Same(right))
 			continue
 		}
 		_, has := n.taint(t)
-		judge(t, down && !stopped && t.Same(right) && (has || mayEmpty))
+		becomeSilent(t, down && !stopped && t.Same(right) && (has || mayEmpty))
 	}
 	return add, drop
 }
@@ -142,9 +142,9 @@ type dated struct {
 	since unit.Instant
 }
 
-// date records since when n has its NoExecute taints: since now, unless they were seen before. For taints found at
-// first sight it is their timeAdded. A change between the two readiness taints keeps the time.
-func (m *Monitor) date(now unit.Instant, n *node, seenBefore bool) {
+// dateTaints records since when n has its NoExecute taints: since now, unless they were seen before. For taints found
+// at first sight it is their timeAdded. A change between the two readiness taints keeps the time.
+func (m *Monitor) dateTaints(now unit.Instant, n *node, seenBefore bool) {
 	var after []dated
 	for _, t := range n.Taints {
 		if t.Effect != NoExecute {
@@ -154,12 +154,12 @@ func (m *Monitor) date(now unit.Instant, n *node, seenBefore bool) {
 		if i := slices.IndexFunc(n.noExecute, func(d dated) bool { return d.Same(t) || d.isReadiness() && t.isReadiness() }); i >= 0 {
 			since = n.noExecute[i].since
 		} else if !seenBefore {
-			since = m.dateOf(now, t.Added)
+			since = m.instantOf(now, t.Added)
 		}
 		after = append(after, dated{t, since})
 	}
 	if !slices.EqualFunc(n.noExecute, after, func(a, b dated) bool { return a.Same(b.Taint) && a.Value == b.Value }) {
-		m.touchPods(n)
+		m.markPodsDirty(n)
 	}
 	n.noExecute = after
 }

@@ -87,7 +87,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	o.Grace, o.StartupGrace = 1000*time.Hour, 1000*time.Hour
 	h.m = New(h.now, o)
 	h.twin = twin{zones: map[string]*twinZone{}, down: map[string]unit.Instant{}, granted: map[string]bool{},
-		tainted: map[string]map[string]unit.Instant{}, arrived: map[PodID]unit.Instant{}, listen: h.now.Add(o.Hearing)}
+		tainted: map[string]map[string]unit.Instant{}, arrived: map[PodID]unit.Instant{}, listen: h.now.Add(o.FirstSightGrace)}
 	for i := range h.count + one(o.ByRoom) { // the last node is spare room: it never changes
 		name := fmt.Sprintf("n%02d", i)
 		h.nodes[name] = &Node{Name: name, UID: name, Status: map[ConditionType]Status{Ready: True}, Zone: h.zone(), Allocatable: Load{CPU: 1 << 40, Memory: 1 << 40, Pods: 1 << 20}}
@@ -214,7 +214,7 @@ func (h *history) writeNode(a Action) {
 	n := h.nodes[a.Node]
 	n.Taints = slices.DeleteFunc(slices.Clone(n.Taints), func(t Taint) bool { return slices.ContainsFunc(a.Drop, t.Same) })
 	n.Taints = append(n.Taints, a.Add...)
-	if a.Empties() {
+	if a.StartsEvictions() {
 		h.grants++
 	}
 	h.see(a.Node)
@@ -255,7 +255,7 @@ func (h *history) decide() (emptied map[string]bool) {
 		t.stopped = all
 		h.stops += one(all)
 		if !all {
-			t.listen = max(t.listen, h.now.Add(o.Hearing))
+			t.listen = max(t.listen, h.now.Add(o.FirstSightGrace))
 		}
 	}
 	emptied = map[string]bool{}
@@ -325,7 +325,7 @@ func (h *history) due(p Pod) (at unit.Instant, leaves bool) {
 		right, _ = readinessTaint(n.Status[Ready])
 	}
 	for _, t := range h.taintsOf(p.Node) {
-		d, ends := Patience([]Taint{t}, p.Tolerations)
+		d, ends := ToleratedTime([]Taint{t}, p.Tolerations)
 		if !ends || t.isReadiness() && (h.twin.stopped || !t.Same(right)) {
 			continue
 		}
@@ -358,7 +358,7 @@ func (h *history) checkSums() {
 				continue
 			}
 			used = used.plus(p.Requests)
-			if _, ends := Patience([]Taint{{Key: TaintUnreachable, Effect: NoExecute}}, p.Tolerations); ends {
+			if _, ends := ToleratedTime([]Taint{{Key: TaintUnreachable, Effect: NoExecute}}, p.Tolerations); ends {
 				goes = goes.plus(p.Requests)
 			}
 		}

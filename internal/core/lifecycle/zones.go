@@ -56,7 +56,7 @@ type zone struct {
 	isDirty bool             // in disruption.dirtyZones
 }
 
-// standing is what one node contributes to its zone. Only stand, count, setStopped and pace change it.
+// standing is what one node contributes to its zone. Only updateStanding, count, setStopped and grantDue change it.
 type standing struct {
 	// The node's zone, nil: the node does not exist; how count has counted the node in it.
 	zone       *zone
@@ -101,15 +101,15 @@ func (m *Monitor) zoneOf(key string) *zone {
 	return z
 }
 
-// stand updates what n contributes to its zone. Advance computes what follows for the zone, once for all observations
-// until then.
-func (m *Monitor) stand(now unit.Instant, n *node) {
+// updateStanding updates what n contributes to its zone. Advance computes what follows for the zone, once for all
+// observations until then.
+func (m *Monitor) updateStanding(now unit.Instant, n *node) {
 	if z := n.zone; z != nil && (!n.exists || z.Key != n.Zone) {
 		m.count(n, false, false)
 		z.queue.Remove(n)
 		n.zone = nil
 		z.members--
-		m.touchZone(z)
+		m.markZoneDirty(z)
 	}
 	if !n.exists {
 		n.waits = false
@@ -118,7 +118,7 @@ func (m *Monitor) stand(now unit.Instant, n *node) {
 	if n.zone == nil {
 		n.zone = m.zoneOf(n.Zone)
 		n.zone.members++
-		m.touchZone(n.zone)
+		m.markZoneDirty(n.zone)
 	}
 	ready := n.ready()
 	m.count(n, !n.Excluded, ready == True)
@@ -129,8 +129,8 @@ func (m *Monitor) stand(now unit.Instant, n *node) {
 	waits := down && !n.hasReadiness() && !n.granted
 	if waits && !n.waits {
 		n.downSince = now
-		if !m.looked {
-			n.downSince = m.dateOf(now, n.Changed)
+		if !m.tookOver {
+			n.downSince = m.instantOf(now, n.Changed)
 		}
 	}
 	if n.waits = waits; waits == n.zone.queue.Has(n) {
@@ -141,7 +141,7 @@ func (m *Monitor) stand(now unit.Instant, n *node) {
 	} else {
 		n.zone.queue.Remove(n)
 	}
-	m.touchZone(n.zone)
+	m.markZoneDirty(n.zone)
 }
 
 // ready is the node's Ready condition, as written or about to be written.
@@ -160,7 +160,7 @@ func (m *Monitor) count(n *node, counts, up bool) {
 	z.Size += one(counts) - one(n.counts)
 	z.Down += one(counts && !up) - one(n.counts && !n.up)
 	n.counts, n.up = counts, up
-	m.touchZone(z)
+	m.markZoneDirty(z)
 }
 
 func one(b bool) int {
@@ -170,7 +170,7 @@ func one(b bool) int {
 	return 0
 }
 
-func (m *Monitor) touchZone(z *zone) {
+func (m *Monitor) markZoneDirty(z *zone) {
 	if !z.isDirty {
 		z.isDirty = true
 		m.dirtyZones = append(m.dirtyZones, z)
@@ -188,9 +188,9 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 		before := z.State
 		z.State = StateOf(z.Size, z.Down, m.o.UnhealthyZone)
 		if before != z.State && z.Size > 0 {
-			m.because(z.label(), fmt.Sprintf("%s: %d of %d nodes down", z.State, z.Down, z.Size))
+			m.explain(z.label(), fmt.Sprintf("%s: %d of %d nodes down", z.State, z.Down, z.Size))
 		}
-		m.tally(z)
+		m.updateCounts(z)
 	}
 	dirty := m.dirtyZones
 	m.dirtyZones = nil
@@ -201,14 +201,14 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 		m.setRate(now, z)
 		m.schedule(z)
 		if z.members == 0 {
-			m.paces.Remove(z)
+			m.zonesDue.Remove(z)
 			delete(m.zones, z.Key)
 		}
 	}
 }
 
-// tally updates what z contributes to the number of zones that count and the number that are fully down.
-func (m *Monitor) tally(z *zone) {
+// updateCounts updates what z contributes to the number of zones that count and the number that are fully down.
+func (m *Monitor) updateCounts(z *zone) {
 	counts, whole := z.Size > 0, z.Size > 0 && z.State == FullDisruption
 	m.counted += one(counts) - one(z.counts)
 	m.wholly += one(whole) - one(z.whole)
@@ -220,18 +220,18 @@ func (m *Monitor) tally(z *zone) {
 func (m *Monitor) setStopped(now unit.Instant, stop bool) {
 	m.stopped = stop
 	if stop {
-		m.because("all zones", fmt.Sprintf("every node of %d zones is down: nobody is emptied", m.counted))
+		m.explain("all zones", fmt.Sprintf("every node of %d zones is down: no pods are evicted", m.counted))
 	} else {
-		m.because("all zones", "not every zone is down any more: nodes are emptied again")
-		m.forgive(now)
+		m.explain("all zones", "not every zone is down any more: evictions continue")
+		m.renewGrace(now)
 	}
 	for _, n := range m.nodes {
 		if n.exists && (n.granted || n.hasReadiness()) {
 			n.granted = false
-			m.stand(now, n)
-			m.settle(n)
-			m.touch(n)
-			m.touchPods(n)
+			m.updateStanding(now, n)
+			m.updateShare(n)
+			m.markDirty(n)
+			m.markPodsDirty(n)
 		}
 	}
 	for _, z := range m.zones {
@@ -272,34 +272,34 @@ func interval(rate float32) time.Duration {
 // schedule sets when to check z's queue.
 func (m *Monitor) schedule(z *zone) {
 	if z.queue.Len() == 0 || z.rate <= 0 {
-		m.paces.Remove(z)
+		m.zonesDue.Remove(z)
 		z.held = false
 		return
 	}
-	z.due = max(z.next, m.listenUntil)
-	m.paces.Set(z)
+	z.due = max(z.next, m.noEvictionsBefore)
+	m.zonesDue.Set(z)
 }
 
 // roomEvery is how often a zone whose next node has no room is checked again. Chosen: 1 s. Room changes with every pod,
 // and a tenth of the interval at upstream's rate is soon enough.
 const roomEvery = time.Second
 
-// pace grants NoExecute taints that are due.
-func (m *Monitor) pace(now unit.Instant) {
-	for m.paces.Len() > 0 && m.paces.First().due <= now {
-		z := m.paces.First()
+// grantDue grants NoExecute taints that are due.
+func (m *Monitor) grantDue(now unit.Instant) {
+	for m.zonesDue.Len() > 0 && m.zonesDue.First().due <= now {
+		z := m.zonesDue.First()
 		n := z.queue.First()
-		if m.listenUntil > now {
+		if m.noEvictionsBefore > now {
 			m.schedule(z)
 			continue
 		}
 		if slow := z.last.Add(interval(m.o.SecondaryRate)); m.o.ByRoom && z.last != 0 && slow > now && !m.hasRoomFor(n) {
 			if !z.held {
 				z.held = true
-				m.because(z.label(), fmt.Sprintf("node %s: its pods ask for %v, %v are on their way, and healthy nodes have %v left: wait", n.Name, n.leaving, m.onTheirWay(), m.room))
+				m.explain(z.label(), fmt.Sprintf("node %s: its pods request %v, other moving pods request %v, and healthy nodes have %v left: wait", n.Name, n.leaving, m.moving(), m.room))
 			}
 			z.due = min(now.Add(roomEvery), slow)
-			m.paces.Set(z)
+			m.zonesDue.Set(z)
 			continue
 		}
 		z.queue.Remove(n)
@@ -307,9 +307,9 @@ func (m *Monitor) pace(now unit.Instant) {
 		z.next = now.Add(interval(z.rate))
 		z.held = false
 		n.granted, n.waits = true, false
-		m.because(n.Name, fmt.Sprintf("pods may leave: %s, %d of %d nodes down, %g nodes per second", z.label(), z.Down, z.Size, z.rate))
-		m.settle(n)
-		m.touch(n)
+		m.explain(n.Name, fmt.Sprintf("evictions granted: %s, %d of %d nodes down, %g nodes per second", z.label(), z.Down, z.Size, z.rate))
+		m.updateShare(n)
+		m.markDirty(n)
 		m.schedule(z)
 	}
 }
@@ -321,8 +321,8 @@ func (z *zone) label() string {
 	return "zone " + strings.ReplaceAll(z.Key, ":\x00:", "/")
 }
 
-// takeUpPace finds when each zone last had a grant, from the taints that are written.
-func (m *Monitor) takeUpPace() {
+// restoreRates finds when each zone last had a grant, from the taints that are written.
+func (m *Monitor) restoreRates() {
 	for _, n := range m.nodes {
 		for _, t := range n.noExecute {
 			if t.isReadiness() && (n.zone.last == 0 || t.since > n.zone.last) {

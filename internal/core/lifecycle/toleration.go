@@ -6,25 +6,25 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Patience returns how long a pod with these tolerations may stay on a node with these taints. ends is false if it may
-// stay without limit. For each taint the first toleration that matches counts, and the shortest time decides. Only
+// ToleratedTime returns how long a pod with these tolerations may stay on a node with these taints. ends is false if it
+// may stay without limit. For each taint the first toleration that matches counts, and the shortest time decides. Only
 // NoExecute taints matter.
-func Patience(taints []Taint, tolerations []Toleration) (d time.Duration, ends bool) {
+func ToleratedTime(taints []Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 	for _, t := range taints {
 		if t.Effect != NoExecute {
 			continue
 		}
-		if one, e := patience(t, tolerations); e && (!ends || one < d) {
+		if one, e := toleratedTime(t, tolerations); e && (!ends || one < d) {
 			d, ends = one, true
 		}
 	}
 	return d, ends
 }
 
-// patienceMax is the longest tolerationSeconds. Chosen: a hundred years, so that no sum with it overflows.
-const patienceMax = 100 * 365 * 24 * time.Hour
+// toleratedMax is the longest tolerationSeconds. Chosen: a hundred years, so that no sum with it overflows.
+const toleratedMax = 100 * 365 * 24 * time.Hour
 
-func patience(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
+func toleratedTime(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 	for _, o := range tolerations {
 		if !o.accepts(t) {
 			continue
@@ -32,7 +32,7 @@ func patience(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 		if !o.Bounded {
 			return 0, false
 		}
-		return time.Duration(min(max(o.Seconds, 0), int64(patienceMax/time.Second))) * time.Second, true
+		return time.Duration(min(max(o.Seconds, 0), int64(toleratedMax/time.Second))) * time.Second, true
 	}
 	return 0, true
 }
@@ -43,13 +43,13 @@ func patience(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 func (m *Monitor) leaveAt(n *node, p *pod) (at unit.Instant, leaves bool) {
 	right, down := readinessTaint(n.ready())
 	for _, t := range n.noExecute {
-		d, ends := patience(t.Taint, p.Tolerations)
+		d, ends := toleratedTime(t.Taint, p.Tolerations)
 		if !ends || t.isReadiness() && (m.stopped || !down || !t.Same(right)) {
 			continue
 		}
 		due := max(t.since, p.arrived).Add(d)
 		if t.isReadiness() {
-			due = max(due, m.listenUntil) // the node may still give a sign of life
+			due = max(due, m.noEvictionsBefore) // the node may still give a sign of life
 		}
 		if !leaves || due < at {
 			at, leaves = due, true
