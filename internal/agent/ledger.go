@@ -25,7 +25,7 @@ import (
 //
 // Any goroutine may call its methods.
 type ledger struct {
-	line      allocatable.Resources                         // what the node offers by itself; never changes
+	line      allocatable.Resources                    // what the node offers by itself; never changes
 	translate func(*corev1.Pod) candidate              // translateCandidate, or a test's
 	desired   func(*corev1.Pod) (wanted scheduler.Pod) // translateDesired, or a test's
 

@@ -115,7 +115,7 @@ func (w *Watch) record(r kmsg.Record) {
 	if k.Group == "" { // the kernel rations its reports: while the process dies, it can still be asked
 		k.Group = groupOfProcess(k.PID)
 	}
-	v := w.book.Note(k, w.killsIn)
+	v := w.book.AddKill(k, w.killsIn)
 	if k.At < w.begun || v.Again {
 		return
 	}
@@ -156,7 +156,7 @@ func (w *Watch) reportPod(v oom.Verdict) {
 // Know says that a container of the pod runs; without a process (pid 0), that it is about to.
 func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	w.mu.Lock()
-	adopted := pid != 0 && !w.book.Knows(c.ID)
+	adopted := pid != 0 && !w.book.HasContainer(c.ID)
 	w.mu.Unlock()
 	if adopted && w.log != nil {
 		if err := w.log.Sync(); err != nil { // what happened in it is known before it is
@@ -171,7 +171,7 @@ func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	if pid == 0 && c.State == podlife.Created {
 		w.counts[c.ID] = 0
 	}
-	w.book.Know(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
+	w.book.AddContainer(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
 }
 
 // catchUp reports kills that no agent may have reported, because none was there. Of those that were, the Event exists.
@@ -188,7 +188,7 @@ func (w *Watch) catchUp(id string) {
 func (w *Watch) Drop(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.book.Forget(id)
+	w.book.DropContainer(id)
 	delete(w.counts, id)
 }
 

@@ -191,10 +191,10 @@ const (
 func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
 	now, _ := w.r.now()
 	w.e.reject(now, podlife.StopOrder{
-		Phase:   podlife.Failed,
-		Refused: true,
-		Reason:  rejected.Reason,
-		Message: "Pod was rejected: " + rejected.Message, // upstream's status has the prefix, its Event has not
+		Phase:    podlife.Failed,
+		Rejected: true,
+		Reason:   rejected.Reason,
+		Message:  "Pod was rejected: " + rejected.Message, // upstream's status has the prefix, its Event has not
 	})
 	w.r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
 	w.r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()

@@ -68,7 +68,7 @@ func (e *entry) check() {
 		wrong bool
 	}{
 		{"its admission has no end", e.phase == phaseConsulting || e.phase == phasePreparing},
-		{"it is rejected, and no order says why", e.phase == phaseRejected && (e.stop == nil || !e.stop.Refused)},
+		{"it is rejected, and no order says why", e.phase == phaseRejected && (e.stop == nil || !e.stop.Rejected)},
 		{"no source has it, and yet it was judged", e.pod == nil && judged},
 		{"no source has it, and yet it is held", e.pod == nil && e.hold != nil},
 		{"it has an object, and nothing that it asks for", (e.pod == nil) != (e.desired == nil)},

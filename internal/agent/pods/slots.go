@@ -39,8 +39,8 @@ type startsLine struct {
 	all int // never changes
 
 	mu   sync.Mutex
-	free int                           // guarded by mu; zero while a worker waits
-	line fairqueue.Line[chan struct{}] // guarded by mu; of those that wait: each is closed when its turn has come
+	free int                            // guarded by mu; zero while a worker waits
+	line fairqueue.Queue[chan struct{}] // guarded by mu; of those that wait: each is closed when its turn has come
 }
 
 func newStartsLine(slots int) *startsLine { return &startsLine{all: slots, free: slots} }

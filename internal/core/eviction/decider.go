@@ -103,7 +103,7 @@ func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 	s := &step{Decider: d, now: now, facts: f, chosen: map[string]int{}, limited: map[string]bool{}}
 	s.follow()
 	s.judge()
-	s.holdConditions()
+	s.updateConditions()
 	s.readEnds()
 	s.out.Near = slices.ContainsFunc(s.thresholds, s.near)
 	if !f.Quick {
@@ -112,10 +112,10 @@ func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 			s.answer(&s.out.Met[i])
 		}
 		s.easeMemory()
-		s.settle()
-		s.planPods()
+		s.remember()
+		s.planPodCheck()
 	}
-	s.look()
+	s.planCheck()
 	return s.out
 }
 
@@ -191,9 +191,9 @@ func trueFirst(a, b bool) int {
 	return 1
 }
 
-// holdConditions finds the conditions that are true: those observed now, and those observed less than the transition
+// updateConditions finds the conditions that are true: those observed now, and those observed less than the transition
 // period ago.
-func (s *step) holdConditions() {
+func (s *step) updateConditions() {
 	for _, m := range s.out.Met {
 		s.seen[conditionOf(m.Signal)] = s.now
 	}
@@ -206,8 +206,8 @@ func (s *step) holdConditions() {
 	}
 }
 
-// settle remembers what this step decided.
-func (s *step) settle() {
+// remember remembers what this step decided.
+func (s *step) remember() {
 	for _, v := range s.out.Victims {
 		s.kills[v.ID] = s.now.Add(v.Grace)
 	}

@@ -183,7 +183,7 @@ func TestSameHistorySameDecisions(t *testing.T) {
 			if fmt.Sprint(x) != fmt.Sprint(y) {
 				t.Fatalf("seed %d:\n%+v\n%+v", seed, x, y)
 			}
-			if x.Wake <= now || x.Wake > now.Add(lookMax) {
+			if x.Wake <= now || x.Wake > now.Add(checkMax) {
 				t.Fatalf("seed %d: wakes %v after now", seed, x.Wake.Sub(now))
 			}
 			now = now.Add(time.Duration(random.Int64N(int64(time.Minute))))
@@ -218,7 +218,7 @@ func FuzzStep(f *testing.F) {
 				facts.Signals[signal] = Observation{Available: clamp(available), Capacity: max(0, clamp(capacity))}
 			}
 			out := d.Step(now, facts)
-			if out.Wake <= now || out.Wake > now.Add(lookMax) {
+			if out.Wake <= now || out.Wake > now.Add(checkMax) {
 				t.Fatalf("wakes %v after now", out.Wake.Sub(now))
 			}
 			for _, v := range out.Victims {
@@ -244,8 +244,8 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 		t.Errorf("polled after %v", wake.Sub(now))
 	}
 	f.Rings = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
-	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != lookRung {
-		t.Errorf("looked at again after %v, want %v", wake.Sub(now), lookRung)
+	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != checkNotified {
+		t.Errorf("looked at again after %v, want %v", wake.Sub(now), checkNotified)
 	}
 	f.Signals[allocatable.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
 	wake := New(c).Step(now, f).Wake
@@ -253,6 +253,6 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 		t.Errorf("far from the line looked at again after %v, want %v", wake.Sub(now), want)
 	}
 	if f.Rings = nil; New(c).Step(now, f).Wake != wake {
-		t.Error("looked at at another time because the kernel rings")
+		t.Error("checked at another time because the kernel sends notifications")
 	}
 }

@@ -226,7 +226,7 @@ func (s *step) spare() {
 			continue
 		}
 		s.out.Victims = slices.Delete(s.out.Victims, i, i+1)
-		s.endAgain(v.ID)
+		s.restoreEnd(v.ID)
 		s.chosen = map[string]int{}
 		for j, left := range s.out.Victims {
 			s.chosen[left.ID] = j
@@ -238,8 +238,8 @@ func (s *step) spare() {
 	}
 }
 
-// endAgain restores when a pod that is a victim no longer ends.
-func (s *step) endAgain(id string) {
+// restoreEnd restores when a pod that is a victim no longer ends.
+func (s *step) restoreEnd(id string) {
 	delete(s.ends, id)
 	if at := s.pod(id).KillAt.Earlier(s.kills[id]); !at.IsZero() {
 		s.ends[id] = at

@@ -37,10 +37,10 @@ type world struct {
 
 	counting time.Duration // how long a count of the pods' disk usage takes
 
-	conditions     []Condition
-	held           map[Threshold]string
-	looks, glances int // number of steps with and without observations of pods
-	out            strings.Builder
+	conditions      []Condition
+	held            map[Threshold]string
+	checks, glances int // number of steps with and without observations of pods
+	out             strings.Builder
 }
 
 // body is a pod of the world.
@@ -161,13 +161,13 @@ func (w *world) facts() Facts {
 	return f
 }
 
-// look lets the Decider decide, does what it decided, and returns when it must be called again.
-func (w *world) look() unit.Instant {
-	w.looks++
+// check lets the Decider decide, does what it decided, and returns when it must be called again.
+func (w *world) check() unit.Instant {
+	w.checks++
 	f := w.facts()
 	if w.decide.Quiet(w.now, f.Signals) && !w.config.LocalStorage {
 		f.Quick, f.Pods = true, nil
-		w.looks--
+		w.checks--
 		w.glances++
 	}
 	d := w.decide.Step(w.now, f)
@@ -231,13 +231,13 @@ func sortedThresholds(all map[Threshold]string) []Threshold {
 	return out
 }
 
-// run lets d pass, and calls look when the Decider asks for it.
+// run lets d pass, and calls check when the Decider asks for it.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for {
-		next := w.look()
+		next := w.check()
 		if next <= w.now {
-			w.t.Fatalf("asks to look again at %v, which is not after now", next)
+			w.t.Fatalf("asks for the next check at %v, which is not after now", next)
 		}
 		if next >= end {
 			w.pass(end.Sub(w.now))
@@ -256,9 +256,9 @@ func (w *world) told() string {
 	if text == "" {
 		text = "nothing\n"
 	}
-	text += fmt.Sprintf("%d looks at pods, %d at signals alone\n", w.looks, w.glances)
+	text += fmt.Sprintf("%d checks of pods, %d of signals alone\n", w.checks, w.glances)
 	w.out.Reset()
-	w.looks, w.glances = 0, 0
+	w.checks, w.glances = 0, 0
 	return text
 }
 

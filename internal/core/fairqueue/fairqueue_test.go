@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// drain empties a Line and returns the waiters in order.
-func drain(l *Line[string]) string {
+// drain empties a Queue and returns the waiters in order.
+func drain(l *Queue[string]) string {
 	var out []string
 	for {
 		w, ok := l.Next()
@@ -20,7 +20,7 @@ func drain(l *Line[string]) string {
 }
 
 func TestGroupsTakeTurns(t *testing.T) {
-	var l Line[string]
+	var l Queue[string]
 	for _, w := range []string{"a1", "a2", "a3", "a4", "b1", "c1", "c2"} {
 		l.Join(w[:1], w)
 	}
@@ -62,7 +62,7 @@ func TestGroupsTakeTurns(t *testing.T) {
 func TestNobodyWaitsForMoreThanOneOfEach(t *testing.T) {
 	const groups, steps = 5, 100_000
 	random := rand.New(rand.NewPCG(1, 2))
-	var l Line[[2]int]
+	var l Queue[[2]int]
 	waiting := make([][]int, groups)
 	since := make([][groups]int, groups) // since[g][h]: how many of h came out since g began to wait, or had its turn
 	for step := range steps {

@@ -45,8 +45,9 @@ func (a Assignment) Berth() (berth Berth) {
 	return berth
 }
 
-// lay restricts the current offer to the berth of a container, or, if container is empty, to those of the whole pod.
-func (w *work) lay(container string) {
+// useBerth restricts the current offer to the berth of a container, or, if container is empty, to those of the whole
+// pod.
+func (w *work) useBerth(container string) {
 	w.within, w.nodes = nil, nil
 	if w.berth == nil {
 		return

@@ -10,9 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
-// TestBerths: what was offered on a belief is offered again, in the same place, on what is really free: more than was believed,
-// as pods have ended meanwhile. Devices of a kind are as good as each other: they may be others there. The policy best-effort is left
-// out: it takes memory from more nodes than its hint has, and a berth does not say which were the hint's.
+// TestBerths: what was offered on a belief is offered again, in the same place, on what is really free: more than was
+// believed, as pods have ended meanwhile. Devices of a kind are as good as each other: they may be others there. The
+// policy best-effort is left out: it takes memory from more nodes than its hint has, and a berth does not say which
+// were the hint's.
 func TestBerths(t *testing.T) {
 	const seed, histories, steps = 11, 150, 80
 	kept, elsewhere := 0, 0
@@ -77,15 +78,15 @@ func TestBerthIsNoRight(t *testing.T) {
 			}
 			p.Berth = append(p.Berth, b)
 		}
-		offer, again := w.s.Offer(p, nil)
+		offer, passedCPUs := w.s.Offer(p, nil)
 		if refusal != nil {
-			if again == nil {
+			if passedCPUs == nil {
 				t.Fatalf("case %d: refused anywhere (%s), and offered %+v in %+v", i, refusal.Message(), offer.Assignment, p.Berth)
 			}
 			continue
 		}
-		if again != nil {
-			t.Fatalf("case %d: offered %+v anywhere, and refused in %+v: %s", i, plain.Assignment, p.Berth, again.Message())
+		if passedCPUs != nil {
+			t.Fatalf("case %d: offered %+v anywhere, and refused in %+v: %s", i, plain.Assignment, p.Berth, passedCPUs.Message())
 		}
 		if err := w.s.Commit(offer); err != nil {
 			t.Fatal(err)

@@ -104,7 +104,7 @@ func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 	o := c.CPU
 	// A CPU that went offline is no error, so that the agent still starts.
 	if gone := o.Reserved.Minus(m.CPUs).Minus(m.Offline); !gone.IsEmpty() {
-		bad("reservedSystemCPUs: %v: no CPU of this machine (%v are, and offline %v)", gone, m.CPUs, m.Offline)
+		bad("reservedSystemCPUs: %v: this machine has no such CPUs (online %v, offline %v)", gone, m.CPUs, m.Offline)
 	}
 	switch n := max(o.Reserved.Len(), o.ReservedCount); {
 	case n <= 0:

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestLikeness: states of one layout that write the same likeness answer every pod the same, whatever brought them there.
+// TestLikeness: states of one layout that write the same likeness answer every pod the same, whatever brought them
+// there.
 func TestLikeness(t *testing.T) {
 	const seed, layouts, steps = 17, 60, 200
 	met := 0

@@ -39,7 +39,7 @@ type Subject struct{ Container, Resource string }
 // may be different. A caller that can ask the plugin answers, and asks for the offer again until no question is left.
 func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 	if _, known := s.find(p.UID); known {
-		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s has been given its resources already", p.UID)}
+		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s is assigned its resources already", p.UID)}
 	}
 	if p.Berth != nil {
 		if offer, refusal := s.offer(&p, answers, p.Berth); refusal == nil {
@@ -51,7 +51,7 @@ func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 
 // offer is Offer restricted to a berth, or unrestricted if berth is nil.
 func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
-	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, again: s.l.cpu.None()}
+	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, passedCPUs: s.l.cpu.None()}
 	if r := w.admit(); r != nil {
 		return Offer{Question: w.question}, r
 	}
@@ -89,9 +89,9 @@ type work struct {
 	nodes  bitset.Set // places
 
 	// What finished init containers have passed on, and no later container has taken yet.
-	again        bitset.Set // CPUs
-	againMemory  memory.Reusable
-	againDevices []Devices
+	passedCPUs    bitset.Set // CPUs
+	passedMemory  memory.Reusable
+	passedDevices []Devices
 }
 
 func (w *work) admit() *Refusal {
@@ -99,7 +99,7 @@ func (w *work) admit() *Refusal {
 	var whole hints.Hint
 	if c.Policy != hints.PolicyNone && c.PodScope {
 		asked := w.l.askedByPod(w.pod)
-		w.lay("")
+		w.useBerth("")
 		h, ok := w.hint(asked)
 		if !ok {
 			return w.refuseTopology("", asked)
@@ -108,14 +108,14 @@ func (w *work) admit() *Refusal {
 	}
 	for container, init := range w.pod.inOrder() {
 		asked, h := w.l.askedBy(w.pod, container), whole
-		w.lay(container.Name)
+		w.useBerth(container.Name)
 		if c.Policy != hints.PolicyNone && !c.PodScope {
 			var ok bool
 			if h, ok = w.hint(asked); !ok {
 				return w.refuseTopology(container.Name, asked)
 			}
 		}
-		if r := w.give(container, init && !container.Sidecar, asked, h); r != nil {
+		if r := w.assign(container, init && !container.Sidecar, asked, h); r != nil {
 			return r
 		}
 	}
@@ -142,7 +142,7 @@ func (w *work) hint(a asked) (hints.Hint, bool) {
 func (w *work) wants(a asked) (wants []*hints.Want, impossible bool) {
 	for _, d := range a.devices {
 		if i, ok := w.pool(d.Resource); ok {
-			want, possible := w.pools[i].want(w.l, d.Count, w.heldAgain(i))
+			want, possible := w.pools[i].want(w.l, d.Count, w.passedOnDevices(i))
 			if want != nil {
 				wants = append(wants, want)
 			}
@@ -159,7 +159,7 @@ func (w *work) wants(a asked) (wants []*hints.Want, impossible bool) {
 	if a.memory != nil {
 		// Memory that is not available does not change the hint, as upstream. The failure shows when the memory is
 		// taken.
-		if families := w.memory.Families(w.l.memory, a.memory, w.againMemory); len(families) > 0 {
+		if families := w.memory.Families(w.l.memory, a.memory, w.passedMemory); len(families) > 0 {
 			wants = append(wants, &hints.Want{Families: families, Copies: len(a.memory), Width: w.l.memory.Width(a.memory)})
 		}
 	}
@@ -177,8 +177,8 @@ func (w *work) wantCPUs(n int) *hints.Want {
 	available := w.available()
 	for i := range l.cpu.Nodes {
 		all[i] = int64(len(l.cpu.Nodes[i].Members))
-		free[i] = int64(available.CountIn(l.cpu.Nodes[i].CPUs) + w.again.CountIn(l.cpu.Nodes[i].CPUs))
-		if w.again.Meets(l.cpu.Nodes[i].CPUs) {
+		free[i] = int64(available.CountIn(l.cpu.Nodes[i].CPUs) + w.passedCPUs.CountIn(l.cpu.Nodes[i].CPUs))
+		if w.passedCPUs.Meets(l.cpu.Nodes[i].CPUs) {
 			f.Must.Add(i)
 		}
 	}
@@ -216,22 +216,22 @@ func (l *Layout) socketsOf(nodes bitset.Set) int {
 	return sockets.Count()
 }
 
-// give takes from the copy what a container gets: devices, then CPUs, then memory, as upstream.
-func (w *work) give(c *Container, init bool, a asked, h hints.Hint) *Refusal {
+// assign takes from the copy what a container gets: devices, then CPUs, then memory, as upstream.
+func (w *work) assign(c *Container, init bool, a asked, h hints.Hint) *Refusal {
 	holding := Holding{Container: c.Name, Init: init, Preferred: h.Preferred}
 	if h.Nodes != nil {
 		holding.Nodes = w.l.ids(h.Nodes)
 	}
-	if r := w.giveDevices(&holding, a, h); r != nil {
+	if r := w.assignDevices(&holding, a, h); r != nil {
 		return r
 	}
 	if a.cpus > 0 {
-		if r := w.giveCPUs(&holding, a, h); r != nil {
+		if r := w.assignCPUs(&holding, a, h); r != nil {
 			return r
 		}
 	}
 	if a.memory != nil {
-		if r := w.giveMemory(&holding, a, h); r != nil {
+		if r := w.assignMemory(&holding, a, h); r != nil {
 			return r
 		}
 	}
@@ -239,7 +239,7 @@ func (w *work) give(c *Container, init bool, a asked, h hints.Hint) *Refusal {
 	return nil
 }
 
-func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
+func (w *work) assignDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 	a.devices = slices.SortedStableFunc(slices.Values(a.devices), func(x, y DeviceRequest) int { return cmp.Compare(x.Resource, y.Resource) })
 	for _, d := range a.devices {
 		i, ok := w.pool(d.Resource)
@@ -247,7 +247,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 			continue // not a device plugin's resource: others count it, if at all
 		}
 		p := &w.pools[i]
-		got, why := p.choose(d.Count, w.heldAgain(i), at.Nodes, func(available, included bitset.Set) []string {
+		got, why := p.choose(d.Count, w.passedOnDevices(i), at.Nodes, func(available, included bitset.Set) []string {
 			answer, known := w.answers[Subject{h.Container, d.Resource}]
 			if !known && w.question == nil {
 				w.question = &Question{
@@ -272,10 +272,10 @@ func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 	return nil
 }
 
-// heldAgain returns the devices of a pool that finished init containers have passed on.
-func (w *work) heldAgain(pool int) bitset.Set {
+// passedOnDevices returns the devices of a pool that finished init containers have passed on.
+func (w *work) passedOnDevices(pool int) bitset.Set {
 	out := bitset.New(len(w.pools[pool].ids))
-	for _, d := range w.againDevices {
+	for _, d := range w.passedDevices {
 		if d.Resource == w.pools[pool].resource {
 			for _, id := range d.IDs {
 				if i, ok := slices.BinarySearch(w.pools[pool].ids, id); ok {
@@ -289,22 +289,22 @@ func (w *work) heldAgain(pool int) bitset.Set {
 
 // passOnDevices records that an init container passes its devices on, and that any other container keeps its devices.
 func (w *work) passOnDevices(resource string, ids []string, init bool) {
-	for i := range w.againDevices {
-		if w.againDevices[i].Resource == resource {
-			w.againDevices[i].IDs = slices.DeleteFunc(w.againDevices[i].IDs, func(id string) bool { return slices.Contains(ids, id) })
+	for i := range w.passedDevices {
+		if w.passedDevices[i].Resource == resource {
+			w.passedDevices[i].IDs = slices.DeleteFunc(w.passedDevices[i].IDs, func(id string) bool { return slices.Contains(ids, id) })
 		}
 	}
 	if init {
-		w.againDevices = append(w.againDevices, Devices{resource, slices.Clone(ids)})
+		w.passedDevices = append(w.passedDevices, Devices{resource, slices.Clone(ids)})
 	}
 }
 
-func (w *work) giveCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
+func (w *work) assignCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 	if r := w.misaligned(h.Container, a); r != nil {
 		return r
 	}
 	free := w.available()
-	free.Unite(w.again)
+	free.Unite(w.passedCPUs)
 	if w.within != nil {
 		free.Keep(w.within)
 	}
@@ -325,9 +325,9 @@ func (w *work) giveCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 	}
 	got.Unite(rest)
 	w.shared.Drop(got)
-	w.again.Drop(got)
+	w.passedCPUs.Drop(got)
 	if h.Init {
-		w.again.Unite(got)
+		w.passedCPUs.Unite(got)
 	}
 	h.CPUs = got.IDs()
 	return nil
@@ -363,8 +363,8 @@ func (l *Layout) cpusNear(nodes bitset.Set) bitset.Set {
 	return out
 }
 
-func (w *work) giveMemory(h *Holding, a asked, at hints.Hint) *Refusal {
-	nodes, why := w.memory.Pick(w.l.memory, a.memory, w.againMemory, at, w.berthed)
+func (w *work) assignMemory(h *Holding, a asked, at hints.Hint) *Refusal {
+	nodes, why := w.memory.Pick(w.l.memory, a.memory, w.passedMemory, at, w.berthed)
 	if why != "" {
 		return w.refuse(h.Container, a, why, false)
 	}
@@ -395,15 +395,15 @@ func (w *work) takeOver(nodes bitset.Set, m memory.Amount) int64 {
 
 // passOnMemory records how much memory finished init containers have passed on, on nodes.
 func (w *work) passOnMemory(nodes bitset.Set, m memory.Amount, passed int64, init bool) {
-	i := slices.IndexFunc(w.againMemory, func(b memory.BlocksOn) bool { return b.Nodes.Equal(nodes) })
+	i := slices.IndexFunc(w.passedMemory, func(b memory.BlocksOn) bool { return b.Nodes.Equal(nodes) })
 	if i < 0 {
 		if !init {
 			return
 		}
-		i = len(w.againMemory)
-		w.againMemory = append(w.againMemory, memory.BlocksOn{Nodes: nodes, Bytes: map[int]int64{}})
+		i = len(w.passedMemory)
+		w.passedMemory = append(w.passedMemory, memory.BlocksOn{Nodes: nodes, Bytes: map[int]int64{}})
 	}
-	left := w.againMemory[i].Bytes
+	left := w.passedMemory[i].Bytes
 	if init {
 		left[m.Kind] = max(left[m.Kind], m.Bytes)
 		return

@@ -107,7 +107,8 @@ func (w *world) anyPod() string {
 	return w.s.assignments[w.rng.IntN(len(w.s.assignments))].Pod
 }
 
-// admit makes an offer, which changes nothing, and mostly commits it; sometimes the pod goes at once, which undoes exactly that.
+// admit makes an offer, which changes nothing, and mostly commits it; sometimes the pod goes at once, which undoes
+// exactly that.
 func (w *world) admit() {
 	p := w.randomPod(fmt.Sprintf("pod-%d", w.next))
 	before := w.s.snapshot()
@@ -155,7 +156,8 @@ func (w *world) release(pod string) {
 	delete(w.pods, pod)
 }
 
-// crash forgets everything and rebuilds the state from what pods hold, found in any order, plugins coming before or after.
+// crash forgets everything and rebuilds the state from what pods hold, found in any order, plugins coming before or
+// after.
 func (w *world) crash() {
 	before, held := w.s.snapshot(), w.s.Assignments()
 	w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })

@@ -46,18 +46,18 @@ func (w *work) refuseTopology(container string, a asked) *Refusal {
 // tied returns the nodes on which finished init containers have passed on CPUs or devices of a requested kind. The
 // kubelet's managers give only hints that include these nodes.
 func (w *work) tied(a asked) []machine.NUMAID {
-	if w.again.IsEmpty() && w.againDevices == nil {
+	if w.passedCPUs.IsEmpty() && w.passedDevices == nil {
 		return nil
 	}
 	nodes := bitset.New(len(w.l.nodeID))
 	for i := range w.l.cpu.Nodes {
-		if a.cpus > 0 && w.again.Meets(w.l.cpu.Nodes[i].CPUs) {
+		if a.cpus > 0 && w.passedCPUs.Meets(w.l.cpu.Nodes[i].CPUs) {
 			nodes.Add(i)
 		}
 	}
 	for _, d := range a.devices {
 		if i, ok := w.pool(d.Resource); ok {
-			for device := range w.heldAgain(i).All {
+			for device := range w.passedOnDevices(i).All {
 				nodes.Unite(w.pools[i].places[device])
 			}
 		}

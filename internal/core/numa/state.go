@@ -70,7 +70,7 @@ func (s *State) poolOf(resource string, plugin *Plugin) pool {
 	for _, d := range all.Devices {
 		named[d.ID] = true
 	}
-	held := s.heldDevices(resource)
+	held := s.devicesOfPods(resource)
 	unnamed := 0
 	for _, id := range held {
 		if !named[id] {
@@ -89,7 +89,7 @@ func (s *State) pool(resource string) (int, bool) {
 	return slices.BinarySearchFunc(s.pools, resource, func(p pool, resource string) int { return cmp.Compare(p.resource, resource) })
 }
 
-func (s *State) heldDevices(resource string) []string {
+func (s *State) devicesOfPods(resource string) []string {
 	var ids []string
 	for _, a := range s.assignments {
 		for _, h := range a.Containers {
@@ -150,7 +150,7 @@ func (s *State) adoptCPUs(pod string, h Holding, own bitset.Set, problems *[]str
 		return h.CPUs
 	}
 	gone := idset.Of(bad...)
-	*problems = append(*problems, fmt.Sprintf("pod %s: container %s: CPUs %v: not free here: offline, reserved or another's", pod, h.Container, gone))
+	*problems = append(*problems, fmt.Sprintf("pod %s: container %s: CPUs %v: offline, reserved or assigned to another pod", pod, h.Container, gone))
 	return h.CPUs.Minus(gone)
 }
 
@@ -189,7 +189,7 @@ func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *
 			s.pools[i].mark(mine)
 		}
 		if bad != nil {
-			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %s %s: another's", pod, h.Container, d.Resource, strings.Join(bad, ",")))
+			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %s %s: assigned to another pod", pod, h.Container, d.Resource, strings.Join(bad, ",")))
 		}
 		out = append(out, Devices{d.Resource, mine})
 	}
@@ -347,14 +347,14 @@ type Excess struct {
 // Excess returns the memory that is assigned beyond what there is.
 func (s *State) Excess() []Excess {
 	var out []Excess
-	tell := func(nodes bitset.Set, kind int, owned, has int64) {
+	add := func(nodes bitset.Set, kind int, owned, has int64) {
 		e := Excess{PageSize: s.l.memory.Kinds[kind], Owned: unit.Bytes(owned), Has: unit.Bytes(has)}
 		for i := range nodes.All {
 			e.Nodes = append(e.Nodes, s.l.nodeID[i])
 		}
 		out = append(out, e)
 	}
-	s.memory.Excess(s.l.memory, tell)
+	s.memory.Excess(s.l.memory, add)
 	return out
 }
 

@@ -91,15 +91,15 @@ const killsMax = 256
 const lastingMax = time.Second
 
 // Book remembers containers and kills. The zero Book is empty. It is not safe for concurrent use. Only Know, Forget and
-// Note change it.
+// AddKill change it.
 type Book struct {
 	containers map[string]Container // by id
 	kills      []Verdict            // oldest first
 	counted    map[string]int64     // by container id: number of kills known
 }
 
-// Know adds a container, or updates its process id.
-func (b *Book) Know(c Container) {
+// AddContainer adds a container, or updates its process id.
+func (b *Book) AddContainer(c Container) {
 	if b.containers == nil {
 		b.containers, b.counted = map[string]Container{}, map[string]int64{}
 	}
@@ -109,8 +109,8 @@ func (b *Book) Know(c Container) {
 	b.containers[c.ID] = c
 }
 
-// Knows reports whether a container was added.
-func (b *Book) Knows(id string) bool { _, known := b.containers[id]; return known }
+// HasContainer reports whether a container was added.
+func (b *Book) HasContainer(id string) bool { _, known := b.containers[id]; return known }
 
 // Kills returns the kills in a known container, oldest first.
 func (b *Book) Kills(id string) []Verdict {
@@ -129,8 +129,8 @@ func (b *Book) Containers() []Container {
 	return slices.SortedFunc(maps.Values(b.containers), func(a, c Container) int { return cmp.Compare(a.ID, c.ID) })
 }
 
-// Forget drops a container and its kills.
-func (b *Book) Forget(id string) {
+// DropContainer drops a container and its kills.
+func (b *Book) DropContainer(id string) {
 	delete(b.containers, id)
 	delete(b.counted, id)
 	b.kills = slices.DeleteFunc(b.kills, func(v Verdict) bool { return v.of(id) })
@@ -141,9 +141,9 @@ func (v Verdict) of(id string) bool {
 	return v.Container.ID == id || slices.ContainsFunc(strings.Split(v.Group, "/"), func(part string) bool { return idIn(part) == id })
 }
 
-// Note interprets a kill and remembers it. counter returns how many processes of a container the kernel has killed so
-// far, or false if that is not known. It is called only for kills without a report.
-func (b *Book) Note(k Kill, counter func(Container) (int64, bool)) Verdict {
+// AddKill interprets a kill and remembers it. counter returns how many processes of a container the kernel has killed
+// so far, or false if that is not known. It is called only for kills without a report.
+func (b *Book) AddKill(k Kill, counter func(Container) (int64, bool)) Verdict {
 	v := Verdict{Kill: k}
 	v.Container, v.First = b.owner(k, counter)
 	v.Again = slices.ContainsFunc(b.kills, v.repeats)
@@ -268,10 +268,10 @@ func (v Verdict) Text() string {
 		fmt.Fprintf(&b, " of container %s", v.Container.Name)
 	}
 	fmt.Fprintf(&b, " was killed by the kernel, which was out of memory: it held %s (anonymous %s, files %s, shared %s)", v.RSS(), v.Anon, v.File, v.Shmem)
-	used, told := v.Used.Get()
+	used, known := v.Used.Get()
 	limit, bounded := v.Limit.Get()
 	switch {
-	case told && bounded && !v.System():
+	case known && bounded && !v.System():
 		fmt.Fprintf(&b, "; %s of %s (%s) were in use", used, v.reached(), limit)
 	default:
 		fmt.Fprintf(&b, "; %s was used up", v.reached())

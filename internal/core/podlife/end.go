@@ -21,13 +21,13 @@ func (p *plan) end(order StopOrder) {
 		return
 	}
 	for _, s := range p.o.Sandboxes {
-		p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod is going"}) // removes its containers too
+		p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod was deleted"}) // removes its containers too
 	}
 	if len(p.o.Sandboxes) > 0 {
 		return
 	}
 	for _, c := range p.o.Containers {
-		p.remove(c, "its pod is going")
+		p.remove(c, "its pod was deleted")
 	}
 	if len(p.o.Containers) == 0 {
 		p.doOnce(Action{Kind: Finish, Why: "nothing of the pod is left in the runtime"})

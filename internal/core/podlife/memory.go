@@ -12,13 +12,13 @@ import (
 // Life is what is remembered of one pod between steps. Make one with New. It is for one goroutine at a time; only Step,
 // Failed and Retry change it.
 type Life struct {
-	backoffMax time.Duration           // longest crash back-off
-	hashes     map[string]string       // by container: Hash and Fixed of the spec last seen
-	crashes    map[string]*crash       // by container
-	troubles   map[string]*trouble     // by troubleKey: actions that fail
-	asked      map[string]unit.Instant // by askedKey: when an action was last planned
-	askedBy    map[string]unit.Instant // by askedKey: the moment by which that action was to be done
-	revive     map[string]string       // by container: id of the run that was stopped in order to be started again
+	backoffMax       time.Duration           // longest crash back-off
+	hashes           map[string]string       // by container: Hash and Fixed of the spec last seen
+	crashes          map[string]*crash       // by container
+	troubles         map[string]*trouble     // by troubleKey: actions that fail
+	asked            map[string]unit.Instant // by askedKey: when an action was last planned
+	askedBy          map[string]unit.Instant // by askedKey: the moment by which that action was to be done
+	restartAfterStop map[string]string       // by container: id of the run that was stopped in order to be started again
 	// Sizes that the last spec asked for; when they change, a failed resize is tried again at once.
 	sizes string
 	// Set once the pod must end for a reason of its own (its containers ended, its deadline passed); then it stays.
@@ -32,8 +32,8 @@ func New(backoffMax time.Duration) *Life {
 	}
 	return &Life{
 		backoffMax: backoffMax, hashes: map[string]string{}, crashes: map[string]*crash{}, troubles: map[string]*trouble{},
-		revive: map[string]string{},
-		asked:  map[string]unit.Instant{}, askedBy: map[string]unit.Instant{},
+		restartAfterStop: map[string]string{},
+		asked:            map[string]unit.Instant{}, askedBy: map[string]unit.Instant{},
 	}
 }
 
@@ -69,8 +69,8 @@ func (l *Life) Retry() {
 	}
 }
 
-// tidy drops entries that no longer matter.
-func (l *Life) tidy(now unit.Instant, spec Spec) {
+// dropOutdated drops entries that no longer matter.
+func (l *Life) dropOutdated(now unit.Instant, spec Spec) {
 	if sizes := wanted(spec); sizes != l.sizes {
 		delete(l.troubles, resizeKey)
 		l.sizes = sizes
@@ -120,11 +120,11 @@ type stopped struct {
 	since unit.Wall // end of the run before it; zero: there was none
 }
 
-// note counts an exit once, and sets the back-off after it. by is set if the container was stopped in order to be
+// countExit counts an exit once, and sets the back-off after it. by is set if the container was stopped in order to be
 // started again, because its liveness or startup probe failed. Upstream looks at the last exit before it stops such a
 // container, so note does the same: the first such stop does not count. After later ones there is no back-off if at
 // least the back-off has passed since the end of the run before. Otherwise the back-off is waited in full.
-func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stopped, ceiling time.Duration) {
+func (c *crash) countExit(now unit.Instant, wall unit.Wall, ended Container, by *stopped, ceiling time.Duration) {
 	if c.id == ended.ID {
 		return
 	}

@@ -66,7 +66,7 @@ func (p *plan) conditions(s Status) []Condition {
 	ready := containersReady(s)
 	podReady := ready
 	podReady.Type = "Ready"
-	if shut := p.shutGates(); podReady.True && len(shut) > 0 {
+	if shut := p.unmetGates(); podReady.True && len(shut) > 0 {
 		podReady = Condition{Type: "Ready", Reason: "ReadinessGatesNotReady", Message: strings.Join(shut, ", ")}
 	}
 	sandboxed := Condition{Type: "PodReadyToStartContainers", True: p.sandbox != nil && p.sandbox.State == SandboxReady}
@@ -105,8 +105,8 @@ func containersReady(s Status) Condition {
 	return c
 }
 
-// shutGates returns a message for each readiness gate whose condition is not True.
-func (p *plan) shutGates() []string {
+// unmetGates returns a message for each readiness gate whose condition is not True.
+func (p *plan) unmetGates() []string {
 	var shut []string
 	for _, g := range p.o.Spec.Gates {
 		switch status, exists := p.o.Gates[g]; {

@@ -198,7 +198,7 @@ type StopOrder struct {
 	Phase    Phase  // phase to report; empty: by exit codes
 	Reason   string // for the pod's status, e.g. Evicted
 	Message  string
-	Refused  bool // the node rejected the pod: if nothing of it ran, no container statuses are reported
+	Rejected bool // the node rejected the pod: if nothing of it ran, no container statuses are reported
 	Disrupts bool // the node ends it for its own reasons: report the condition DisruptionTarget
 }
 

@@ -18,7 +18,7 @@ func (p *plan) run() {
 	p.resize()
 	p.startEphemeral()
 	p.startInOrder()
-	p.sweep()
+	p.removeLeftovers()
 }
 
 // renewSandbox ends what is left of the last sandbox, then creates the next one.
@@ -50,7 +50,7 @@ func (p *plan) renewSandbox() {
 func (p *plan) stopStrays() {
 	for _, c := range p.o.Containers {
 		if c.alive() && p.stray(c) {
-			p.stop(c, p.o.Spec.Grace, "a newer sandbox or container took its place")
+			p.stop(c, p.o.Spec.Grace, "a newer sandbox or container has replaced it")
 		}
 	}
 }
@@ -71,17 +71,17 @@ func (p *plan) startInOrder() {
 			if i < p.reached || here && c.State == Exited && c.ExitCode == 0 {
 				continue
 			}
-			p.tend(s, c, here)
+			p.keepRunning(s, c, here)
 			return
 		}
 		if s.Kind == Ephemeral {
 			continue
 		}
-		p.tend(s, c, exists)
+		p.keepRunning(s, c, exists)
 		if s.Kind == Sidecar && i >= p.reached && !p.started(s.Name) {
 			return
 		}
-		p.queued = p.queued || s.Kind == Main && (c.hooked() || s.PostStart && p.starts(s.Name))
+		p.queued = p.queued || s.Kind == Main && (c.inPostStart() || s.PostStart && p.starts(s.Name))
 	}
 }
 
@@ -98,18 +98,18 @@ func (p *plan) startEphemeral() {
 		if s.Kind != Ephemeral || exists && c.State != Unknown || !exists && p.o.Past[s.Name].begun() {
 			continue
 		}
-		p.tend(s, c, exists)
+		p.keepRunning(s, c, exists)
 	}
 }
 
 // started reports whether a container runs and has passed its startup probe.
 func (p *plan) started(name string) bool {
 	c, ok := p.newest(name)
-	return ok && c.State == Running && !c.hooked() && !p.o.Probes[name].Starting
+	return ok && c.State == Running && !c.inPostStart() && !p.o.Probes[name].Starting
 }
 
-// tend plans the next action for one container towards running.
-func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
+// keepRunning plans the next action for one container towards running.
+func (p *plan) keepRunning(s ContainerSpec, c Container, exists bool) {
 	switch {
 	case !exists:
 		p.start(s, c)
@@ -118,12 +118,12 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 		p.stopToRestart(c, fmt.Sprintf("Container %s definition changed, will be restarted", s.Name))
 	case c.State == Running && p.o.Probes[s.Name].Dead:
 		p.stopDead(s, c)
-	case c.State == Running && outgrown(s, c):
-		p.life.revive[s.Name] = c.ID
+	case c.State == Running && needsResizeRestart(s, c):
+		p.life.restartAfterStop[s.Name] = c.ID
 		p.stopToRestart(c, fmt.Sprintf("Container %s resize requires restart", s.Name))
 	case c.State == Running && c.Hook == HookFailed:
 		p.stopToRestart(c, "FailedPostStartHook")
-	case c.hooked(): // it has not started yet
+	case c.inPostStart(): // it has not started yet
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
@@ -148,7 +148,7 @@ func (p *plan) stopWithin(c Container, grace time.Duration, text string) {
 func (p *plan) stopDead(s ContainerSpec, c Container) {
 	text := cmp.Or(p.o.Probes[s.Name].Message, "Container "+s.Name+" failed liveness probe")
 	if s.Policy != Never {
-		p.life.revive[s.Name] = c.ID
+		p.life.restartAfterStop[s.Name] = c.ID
 		text += ", will be restarted"
 	}
 	grace := p.o.Spec.Grace
@@ -167,13 +167,13 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 			p.wakeWhenShown(t)
 		}
 	}
-	if !changed(s, c) && !outgrown(s, c) {
+	if !changed(s, c) && !needsResizeRestart(s, c) {
 		k := p.life.crashes[s.Name]
 		if k == nil {
 			k = &crash{}
 			p.life.crashes[s.Name] = k
 		}
-		k.note(p.now, p.wall, c, p.before(c), p.life.backoffMax)
+		k.countExit(p.now, p.wall, c, p.before(c), p.life.backoffMax)
 		if p.now < k.readyAt {
 			p.wakeAt(k.readyAt)
 			return
@@ -182,9 +182,9 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 	p.start(s, c)
 }
 
-// before returns the end of the run before c if c was stopped in order to be started again; see crash.note.
+// before returns the end of the run before c if c was stopped in order to be started again; see crash.countExit.
 func (p *plan) before(c Container) *stopped {
-	if c.ID == "" || p.life.revive[c.Name] != c.ID {
+	if c.ID == "" || p.life.restartAfterStop[c.Name] != c.ID {
 		return nil
 	}
 	if end := p.endBefore(c); end != nil {

@@ -189,7 +189,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "image":
 		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
-		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts"), Refused: d.Cmd == "refuse"})
+		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts"), Rejected: d.Cmd == "refuse"})
 	case "forget":
 		w.restartAgent()
 	case "reboot":

@@ -25,7 +25,7 @@ func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
 		if c, ok := p.newest(s.Name); ok && c.State == Running && !p.stray(c) {
 			g := resize.Group{
 				Name: s.Name, ID: c.ID, Has: known(c.Size, s.Size), Want: s.Size,
-				Leaving: s.Kind != Ephemeral && (changed(s, c) || outgrown(s, c)),
+				Leaving: s.Kind != Ephemeral && (changed(s, c) || needsResizeRestart(s, c)),
 			}
 			containers, leaving = append(containers, g), leaving || g.Leaving
 		}
@@ -65,7 +65,7 @@ func (p *plan) resizeConditions() []Condition {
 // sized reports whether everything that runs has its desired size.
 func (p *plan) sized() bool {
 	for _, s := range p.o.Spec.Containers {
-		if c, ok := p.newest(s.Name); ok && c.State == Exited && outgrown(s, c) && p.restarts(s, c) {
+		if c, ok := p.newest(s.Name); ok && c.State == Exited && needsResizeRestart(s, c) && p.restarts(s, c) {
 			return false
 		}
 	}

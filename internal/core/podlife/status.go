@@ -67,7 +67,7 @@ func (p *plan) close(s *Status) {
 	if p.order.Phase == "" || p.order.Phase == s.Phase {
 		s.Reason, s.Message = p.order.Reason, p.order.Message
 	}
-	if refused := p.order.Refused || p.o.Terminal != ""; refused && !p.known() { // users then read the pod's reason
+	if refused := p.order.Rejected || p.o.Terminal != ""; refused && !p.known() { // users then read the pod's reason
 		s.Containers = nil
 		return
 	}
@@ -141,7 +141,7 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 // and neither does one whose postStart hook has not succeeded.
 func (p *plan) begun(name string) (Container, bool) {
 	for _, c := range p.byName[name] {
-		if c.State != Created && !c.hooked() && !p.history(c) {
+		if c.State != Created && !c.inPostStart() && !p.superseded(c) {
 			return c, true
 		}
 	}
@@ -178,9 +178,9 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
 		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
-	case outgrown(spec, c): // it was stopped to start again at once with other resources
+	case needsResizeRestart(spec, c): // it was stopped to start again at once with other resources
 		st.Waiting = p.notYet()
-	case p.o.Past[spec.Name].Running && p.forgot(c): // the next run is waiting
+	case p.o.Past[spec.Name].Running && p.onlyInAPI(c): // the next run is waiting
 		st.Waiting = p.whyWaiting(spec)
 		st.ID = ""
 		st.ImageID = ""

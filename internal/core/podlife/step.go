@@ -13,7 +13,7 @@ import (
 // Step decides what to do next. now must not go backwards. wall is the calendar time at the same moment; it is only
 // compared with the runtime's timestamps.
 func (l *Life) Step(now unit.Instant, wall unit.Wall, o Observation) Decision {
-	l.tidy(now, o.Spec)
+	l.dropOutdated(now, o.Spec)
 	p := newPlan(l, now, wall, o)
 	if p.order = p.orderToEnd(); p.order != nil {
 		p.end(*p.order)
@@ -57,8 +57,8 @@ func newestByName(o Observation) map[string][]Container {
 		by[c.Name] = append(by[c.Name], c)
 	}
 	for _, s := range o.Spec.Containers {
-		if past := o.Past[s.Name]; forgotten(by[s.Name], past) {
-			by[s.Name] = append(by[s.Name], remembered(s, past))
+		if past := o.Past[s.Name]; lostByRuntime(by[s.Name], past) {
+			by[s.Name] = append(by[s.Name], exitFromAPI(s, past))
 		}
 	}
 	for _, list := range by {
@@ -69,16 +69,16 @@ func newestByName(o Observation) map[string][]Container {
 	return by
 }
 
-// forgotten reports whether the runtime has lost the run that the API shows. If runtime and API only count attempts
+// lostByRuntime reports whether the runtime has lost the run that the API shows. If runtime and API only count attempts
 // differently, a running container is believed to be that run.
-func forgotten(list []Container, past Past) bool {
+func lostByRuntime(list []Container, past Past) bool {
 	return (past.Running || past.Ended != nil) && !slices.ContainsFunc(list, func(c Container) bool {
-		return c.ID == past.ID || !c.hooked() && (c.alive() || c.State != Created && c.Attempt >= past.RestartCount)
+		return c.ID == past.ID || !c.inPostStart() && (c.alive() || c.State != Created && c.Attempt >= past.RestartCount)
 	})
 }
 
-// remembered is the exit of a container that only the API shows.
-func remembered(s ContainerSpec, past Past) Container {
+// exitFromAPI is the exit of a container that only the API shows.
+func exitFromAPI(s ContainerSpec, past Past) Container {
 	end := past.Ended
 	if end == nil {
 		end = lost("The container could not be located when the pod was terminated")
@@ -89,8 +89,8 @@ func remembered(s ContainerSpec, past Past) Container {
 	}
 }
 
-// forgot reports whether only the API shows c.
-func (p *plan) forgot(c Container) bool {
+// onlyInAPI reports whether only the API shows c.
+func (p *plan) onlyInAPI(c Container) bool {
 	return !slices.ContainsFunc(p.o.Containers, func(has Container) bool { return has.ID == c.ID })
 }
 
@@ -106,22 +106,22 @@ func newestSandbox(all []Sandbox) *Sandbox {
 
 // newest returns the current container of that name.
 func (p *plan) newest(name string) (Container, bool) {
-	if all := p.byName[name]; len(all) > 0 && !p.history(all[0]) {
+	if all := p.byName[name]; len(all) > 0 && !p.superseded(all[0]) {
 		return all[0], true
 	}
 	return Container{}, false
 }
 
-// history reports whether the API already counts a later run than c that has not begun.
-func (p *plan) history(c Container) bool {
+// superseded reports whether the API already counts a later run than c that has not begun.
+func (p *plan) superseded(c Container) bool {
 	past := p.o.Past[c.Name]
 	return !c.alive() && !past.begun() && past.RestartCount > c.Attempt
 }
 
 func (c Container) alive() bool { return c.State == Running || c.State == Unknown }
 
-// hooked reports whether c runs and its postStart hook has not succeeded: it is not reported as started yet.
-func (c Container) hooked() bool { return c.State == Running && c.Hook != HookOver }
+// inPostStart reports whether c runs and its postStart hook has not succeeded: it is not reported as started yet.
+func (c Container) inPostStart() bool { return c.State == Running && c.Hook != HookOver }
 
 // alive reports whether any container may have a process; with names, any of those.
 func (p *plan) alive(names ...string) bool {
@@ -236,10 +236,10 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 	if changed(s, c) && (s.Kind != Init || c.ExitCode != 0) {
 		return true
 	}
-	if c.ID != "" && p.life.revive[s.Name] == c.ID {
+	if c.ID != "" && p.life.restartAfterStop[s.Name] == c.ID {
 		return true
 	}
-	if past := p.o.Past[s.Name]; outgrown(s, c) && past.ID == c.ID && !past.Over {
+	if past := p.o.Past[s.Name]; needsResizeRestart(s, c) && past.ID == c.ID && !past.Over {
 		return true // it was stopped to be resized, by a previous agent process
 	}
 	switch s.Policy {
@@ -256,14 +256,14 @@ func changed(s ContainerSpec, c Container) bool {
 	return c.Hash != "" && s.Hash != "" && c.Hash != s.Hash
 }
 
-// outgrown reports whether c has resources that cannot be changed without a restart.
-func outgrown(s ContainerSpec, c Container) bool {
+// needsResizeRestart reports whether c has resources that cannot be changed without a restart.
+func needsResizeRestart(s ContainerSpec, c Container) bool {
 	return c.Fixed != "" && s.Fixed != "" && c.Fixed != s.Fixed
 }
 
-// sweep removes containers that never ran, dead containers except the newest two of a name (the current one, and the
-// one before it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one has replaced.
-func (p *plan) sweep() {
+// removeLeftovers removes containers that never ran, dead containers except the newest two of a name (the current one,
+// and the one before it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one has replaced.
+func (p *plan) removeLeftovers() {
 	const keep = 2 // kubelet: MaxPerPodContainer 1 dead container in addition to the current one
 	used, alive := map[string]bool{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
@@ -284,9 +284,9 @@ func (p *plan) sweep() {
 		switch {
 		case s.ID == p.sandbox.ID || alive[s.ID]:
 		case s.State == SandboxReady:
-			p.doOnce(Action{Kind: StopSandbox, ID: s.ID, Why: fmt.Sprintf("attempt %d took its place", p.sandbox.Attempt)})
+			p.doOnce(Action{Kind: StopSandbox, ID: s.ID, Why: fmt.Sprintf("attempt %d has replaced it", p.sandbox.Attempt)})
 		case !used[s.ID]:
-			p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "nothing of it is left"})
+			p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "it has no containers left"})
 		}
 	}
 }

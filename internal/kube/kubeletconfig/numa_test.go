@@ -88,7 +88,7 @@ func TestNUMATellsEveryProblem(t *testing.T) {
 			"cpuManagerPolicy: static: reserve some CPU", "full-pcpus-only and distribute-cpus-across-cores contradict", "align-by-socket: contradicts topologyManagerPolicy",
 		}},
 		{"reservedSystemCPUs: 0,99\ncpuManagerPolicy: static\nevictionHard: {memory.available: 1Mi}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 5, limits: {memory: 1Mi}}]\n", []string{
-			"reservedSystemCPUs: 99: no CPU of this machine", "NUMA node 5: this machine has no such node",
+			"reservedSystemCPUs: 99: this machine has no such CPUs", "NUMA node 5: this machine has no such node",
 		}},
 	} {
 		_, err := numaOf(t, c.text)

@@ -362,7 +362,7 @@ func TestBadObjects(t *testing.T) {
 			"a pod without a UID", `container c: cpus: list "x"`, "-1 bytes in pages of 0",
 		}},
 		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","memory":[{"nodes":[0],"bytes":9223372036854775807},{"nodes":[0],"bytes":1}]}]}]`}), []string{"all together below 2^63"}},
-		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","cpus":"1000"}]}]`}), []string{"CPUs 1000: not free here"}},
+		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","cpus":"1000"}]}]`}), []string{"CPUs 1000: offline, reserved or assigned"}},
 		{with(Attribute{attributePlugins, `[{"resource":""},{"resource":""}]`}), []string{"a resource without a name", `resource "" is listed twice`}},
 	} {
 		_, err := Decode(c.object, nil)

@@ -32,7 +32,7 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 		{"checkpoints of other policies and another machine, and none of these policies any more", map[string]any{},
 			func() { n.checkpoints(elsewhere) }, []string{said("cpu_manager_state", elsewhere)}},
 		{"CPUs and memory reserved that pods have", n.reserving(policy, one, two), func() {},
-			[]string{fmt.Sprintf("container c: CPUs %v: not free here", one.cpus), fmt.Sprintf("numaNodes=[%v] type=memory owned=48Mi has=18Mi", two.mems)}},
+			[]string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("numaNodes=[%v] type=memory owned=48Mi has=18Mi", two.mems)}},
 		{"a CPU of a pod's own fewer, and less memory", pinnedConfig(policy), func() {
 			for cpu := range lost.All() {
 				n.OfflineCPU(n.t, cpu)
@@ -41,7 +41,7 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			n.Run(n.t, "sh", "-c", "echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
 			// What is left of the pod's core is the smallest core now, and the one CPU that systemReserved asks for is
 			// taken from there.
-		}, []string{fmt.Sprintf("container c: CPUs %v: not free here", one.cpus), fmt.Sprintf("it was given %v: missing %v", one.cpus, lost)}},
+		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("it was given %v: missing %v", one.cpus, lost)}},
 		{"the CPU again, and another topology policy", pinnedConfig("single-numa-node"), func() {
 			for cpu := range lost.All() {
 				n.OnlineCPU(n.t, cpu)

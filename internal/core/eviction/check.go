@@ -9,35 +9,35 @@ import (
 )
 
 const (
-	// lookMax is the longest time between two checks: the kubelet's period (evictionMonitoringPeriod at v1.36.3). A
+	// checkMax is the longest time between two checks: the kubelet's period (evictionMonitoringPeriod at v1.36.3). A
 	// longer time saves next to nothing.
-	lookMax = 10 * time.Second
-	// lookMet is the time between checks while a threshold is met and no change is expected soon: during a soft grace
+	checkMax = 10 * time.Second
+	// checkMet is the time between checks while a threshold is met and no change is expected soon: during a soft grace
 	// period, or when no pod can be evicted. A shorter time costs more reads of all pods. A longer time is late to
 	// notice that the pressure ended, or that a pod arrived that can be evicted.
-	lookMet = time.Second
-	// lookRung is the shortest time between checks of a signal for which the kernel sends notifications. It is the
+	checkMet = time.Second
+	// checkNotified is the shortest time between checks of a signal for which the kernel sends notifications. It is the
 	// periodic check in case a notification was lost. A longer time is later in that case. A shorter one costs CPU
 	// without benefit while no signal is near its threshold.
-	lookRung = time.Second
-	// lookFreeing is the time between checks while memory or process ids are being freed, and lookFreeingDisk is the
+	checkNotified = time.Second
+	// checkFreeing is the time between checks while memory or process ids are being freed, and checkFreeingDisk is the
 	// same for disk space. Chosen: processes free some GiB a second, and one check should see the result.
-	lookFreeing     = 50 * time.Millisecond
-	lookFreeingDisk = 500 * time.Millisecond
-	// trendHold is the time in which half of a rate of fall is forgotten if it is not measured again. With a longer
+	checkFreeing     = 50 * time.Millisecond
+	checkFreeingDisk = 500 * time.Millisecond
+	// trendHalfLife is the time in which half of a rate of fall is forgotten if it is not measured again. With a longer
 	// time, checks stay frequent long after a fall. With a shorter time, checks are late for a fall that comes in
 	// steps.
-	trendHold = 10 * time.Second
-	// lookAhead divides the time until a threshold could be met: with 2, the next check is half-way.
-	lookAhead = 2
+	trendHalfLife = 10 * time.Second
+	// checkAhead divides the time until a threshold could be met: with 2, the next check is half-way.
+	checkAhead = 2
 )
 
 // pace is the highest rate per second at which a signal may fall, and the shortest time between checks of it. burst
 // covers a fall that the trend has not seen yet: the next check is at the time at which a fall of that rate would have
 // covered half the way to the threshold. A higher burst costs checks, a lower one is late.
 type pace struct {
-	burst   int64
-	lookMin time.Duration
+	burst    int64
+	checkMin time.Duration
 }
 
 // paceOf returns the pace of a signal. Chosen by what one machine with a few cores can do per second: touch 4 GiB of
@@ -89,25 +89,25 @@ func perSecond(n int64, d time.Duration) int64 {
 
 // share returns how much of a rate is forgotten after d. It is linear: everything is forgotten after twice trendHold.
 func share(rate int64, d time.Duration) int64 {
-	d = min(d, 2*trendHold)
-	return rate / (2 * trendHold).Milliseconds() * d.Milliseconds()
+	d = min(d, 2*trendHalfLife)
+	return rate / (2 * trendHalfLife).Milliseconds() * d.Milliseconds()
 }
 
-// look computes when to check again.
-func (s *step) look() {
-	s.out.Wake = s.now.Add(lookMax)
+// planCheck computes when to check again.
+func (s *step) planCheck() {
+	s.out.Wake = s.now.Add(checkMax)
 	at := func(d time.Duration) { s.out.Wake = s.out.Wake.Earlier(s.now.Add(d)) }
 	for _, t := range s.thresholds {
 		switch o, ok := s.facts.Signals[t.Signal]; {
 		case ok && s.facts.Rings[t.Signal]:
-			at(max(lookRung, s.untilNear(t, o)))
+			at(max(checkNotified, s.untilNear(t, o)))
 		case ok:
 			at(s.untilNear(t, o))
 		}
 	}
 	for _, m := range s.out.Met {
 		if !m.Acts {
-			at(min(lookMet, m.Since.Add(m.Grace).Sub(s.now)))
+			at(min(checkMet, m.Since.Add(m.Grace).Sub(s.now)))
 		}
 	}
 	if !s.podsDue.IsZero() {
@@ -120,14 +120,14 @@ func (s *step) look() {
 	}
 }
 
-// planPods computes when pods must be observed again: soon while something is being freed, otherwise at intervals.
-func (s *step) planPods() {
+// planPodCheck computes when pods must be observed again: soon while something is being freed, otherwise at intervals.
+func (s *step) planPodCheck() {
 	s.podsDue = 0
 	for _, m := range s.out.Met {
 		if !m.Acts {
 			continue
 		}
-		d := lookMet
+		d := checkMet
 		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains([]string{reclaimAsked, reclaimRuns, reclaimUnseen, countAsked, countRuns}, m.Held) {
 			d = freeing(m.Signal)
 		}
@@ -147,9 +147,9 @@ func (s *step) killed() bool {
 
 func freeing(s allocatable.Signal) time.Duration {
 	if r := resourceOf(s); r == Storage || r == Inodes {
-		return lookFreeingDisk
+		return checkFreeingDisk
 	}
-	return lookFreeing
+	return checkFreeing
 }
 
 // untilNear returns the shortest time in which a signal can come near a threshold that is not met: half of the time
@@ -157,16 +157,16 @@ func freeing(s allocatable.Signal) time.Duration {
 func (s *step) untilNear(t Threshold, o Observation) time.Duration {
 	left := o.Available - t.line(o)
 	if left < 0 {
-		return lookMax // met, or about to be: Step uses the times of met thresholds instead
+		return checkMax // met, or about to be: Step uses the times of met thresholds instead
 	}
 	p := paceOf(t.Signal)
 	if !t.IsHard() {
-		p.lookMin = lookMet
+		p.checkMin = checkMet
 	}
 	fastest := max(p.burst, s.trends[t.Signal].fall)
-	seconds := float64(left) / lookAhead / float64(fastest)
-	if seconds > lookMax.Seconds() {
-		return lookMax
+	seconds := float64(left) / checkAhead / float64(fastest)
+	if seconds > checkMax.Seconds() {
+		return checkMax
 	}
-	return max(p.lookMin, time.Duration(seconds*float64(time.Second)))
+	return max(p.checkMin, time.Duration(seconds*float64(time.Second)))
 }
