@@ -243,7 +243,7 @@ func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 		if err := r.SetUp(context.Background(), podWith(uid, volumes...)); !errors.As(err, &failures) || !noRoom(failures[0]) {
 			t.Fatalf("%s: %v", uid, err)
 		}
-		if text := failures[0].Error(); !strings.HasPrefix(text, "MountVolume.SetUp failed for volume ") || !strings.Contains(text, "one pod may have") {
+		if text := failures[0].Error(); !strings.HasPrefix(text, "MountVolume.SetUp failed for volume ") || !strings.Contains(text, "the limit for one pod is") {
 			t.Errorf("%s: %s", uid, text)
 		}
 	}

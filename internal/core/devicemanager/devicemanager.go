@@ -283,9 +283,9 @@ func (b *Book) obstacle(a Ask) (why string, final bool) {
 	case e == nil && b.recalled:
 		return "", false // not a device plugin's resource: others count it, if at all
 	case e == nil:
-		return a.Resource + ": whether it is a device plugin's is not known before the API server answers", false
+		return a.Resource + ": whether it belongs to a device plugin is not known before the API server answers", false
 	case e.givenUp:
-		return fmt.Sprintf("%s: its device plugin has not been there for more than %v", a.Resource, Grace), true
+		return fmt.Sprintf("%s: its device plugin has not been connected for more than %v", a.Resource, Grace), true
 	case !e.connected:
 		return a.Resource + ": its device plugin is not registered", false
 	case !e.listed:
@@ -295,7 +295,7 @@ func (b *Book) obstacle(a Ask) (why string, final bool) {
 	}
 	for _, id := range a.IDs {
 		if h, _ := b.Device(a.Resource, id); h != Healthy {
-			return fmt.Sprintf("%s: device %s, which the pod has, is not healthy", a.Resource, id), false
+			return fmt.Sprintf("%s: device %s, which is assigned to the pod, is not healthy", a.Resource, id), false
 		}
 	}
 	return "", false

@@ -82,10 +82,10 @@ func Recommend(r Report, n Node) Recommendation {
 func (r Recommendation) large(n Node) []string {
 	var out []string
 	if cpu := r.System.CPU + r.Kube.CPU; int64(cpu)*100 > largePercent*n.CPUs*int64(unit.CPU) {
-		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: something else than a node's own programs ran here; watch without it", cpu, n.CPUs))
+		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: programs that do not belong to the node ran outside the pods; measure again without them", cpu, n.CPUs))
 	}
 	if memory := r.System.Memory + r.Kube.Memory; memory > n.Memory/100*largePercent {
-		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: something else than a node's own programs ran here, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory), n.MaxPods))
+		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: programs that do not belong to the node ran outside the pods, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory), n.MaxPods))
 	}
 	return out
 }
@@ -93,15 +93,15 @@ func (r Recommendation) large(n Node) []string {
 func warnings(r Report, maxPods int64) []string {
 	var out []string
 	if r.For < watchShort {
-		out = append(out, fmt.Sprintf("watched for %v only: what happens rarely (pods starting, updates, log rotation) may not be in it", r.For.Round(time.Second)))
+		out = append(out, fmt.Sprintf("watched for %v only: rare events (pod starts, updates, log rotation) may not be included", r.For.Round(time.Second)))
 	}
 	if r.Samples < samplesFew {
-		out = append(out, fmt.Sprintf("%d samples only: p99 is hardly more than a guess", r.Samples))
+		out = append(out, fmt.Sprintf("%d samples only: p99 is not reliable", r.Samples))
 	}
 	if r.Pods.Peak == 0 {
-		out = append(out, fmt.Sprintf("no pods ran: what %d pods cost runtime and agent is not in it", maxPods))
+		out = append(out, fmt.Sprintf("no pods ran: what runtime and agent need for %d pods is not included", maxPods))
 	} else if int64(r.Pods.Peak)*4 < maxPods {
-		out = append(out, fmt.Sprintf("at most %d of %d pods ran: the agent's memory and the CPU of both grow with pods in a way that was not seen", r.Pods.Peak, maxPods))
+		out = append(out, fmt.Sprintf("at most %d of %d pods ran: how the agent's memory, and the CPU of runtime and agent, grow with more pods was not measured", r.Pods.Peak, maxPods))
 	}
 	if r.Parts[Runtime].Memory.Peak == 0 {
 		out = append(out, "no container runtime was seen (containerd, dockerd, crio)")

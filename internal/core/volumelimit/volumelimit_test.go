@@ -16,7 +16,7 @@ func TestBoundsOfOnePod(t *testing.T) {
 			t.Errorf("medium %d: %s", m, why)
 		}
 		for _, more := range []Use{{Bytes: 1}, {Inodes: 1}} {
-			if why := Pod(m, most.Plus(more)); !strings.Contains(why, "one pod may have "+most.String()) {
+			if why := Pod(m, most.Plus(more)); !strings.Contains(why, "the limit for one pod is "+most.String()) {
 				t.Errorf("medium %d: %q", m, why)
 			}
 		}
