@@ -39,29 +39,29 @@ type clients struct {
 
 func (a *Agent) clients() (clients, error) {
 	c := a.o.Config
-	gate := kube.NewGate(kube.GateOptions{
+	writeThrottle := kube.NewThrottle(kube.ThrottleOptions{
 		Component: "agent",
 		Options:   throttle.Options{InFlightMax: writesInFlight, Tolerance: writeTolerance},
 	})
-	a.metrics.Registry.MustRegister(gate)
+	a.metrics.Registry.MustRegister(writeThrottle)
 	client := func(qps float32, burst int32) (*kube.Client, error) {
 		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: qps, Burst: int(burst)})
 	}
-	gated := func(qps float32, burst int32) (*kube.Client, error) {
+	throttled := func(qps float32, burst int32) (*kube.Client, error) {
 		plain, err := client(qps, burst)
 		if err != nil {
 			return nil, err
 		}
-		return plain.Through(gate)
+		return plain.Throttled(writeThrottle)
 	}
 	var d clients
 	var err error
 	if d.beats, err = client(-1, 0); err != nil {
 		return clients{}, err
 	}
-	if d.pods, err = gated(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {
+	if d.pods, err = throttled(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {
 		return clients{}, err
 	}
-	d.events, err = gated(float32(unlimitedIfZero(*c.EventRecordQPS)), c.EventBurst)
+	d.events, err = throttled(float32(unlimitedIfZero(*c.EventRecordQPS)), c.EventBurst)
 	return d, err
 }

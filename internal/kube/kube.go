@@ -5,8 +5,8 @@
 // clientset registers every group of Kubernetes, which would add several MiB to a node agent. Objects are protobuf on
 // the wire and the k8s.io/api types in memory.
 //
-// The package makes no decisions. How many writes may be in flight is decided by core/throttle (Gate). Kubernetes types
-// are used here and in the packages that do I/O; the core does not use them.
+// The package makes no decisions. How many writes may be in flight is decided by core/throttle (Throttle). Kubernetes
+// types are used here and in the packages that do I/O; the core does not use them.
 package kube
 
 import (

@@ -25,7 +25,7 @@ import (
 // Recorders write Events, aggregated and filtered as client-go's broadcaster does, under the names of several
 // components. They differ from the broadcaster in three ways: they do not drop all beyond 1,000 that wait, they retry
 // until the server answers, and no Warning waits behind other Events. Events about one object are written one after the
-// other, those about different objects concurrently. The Gate of their client decides how fast, and which writes go
+// other, those about different objects concurrently. The Throttle of their client decides how fast, and which writes go
 // first. Recorders are safe for concurrent use.
 type Recorders struct {
 	ctx        context.Context
@@ -84,13 +84,13 @@ type waitingEvent struct {
 	times int
 }
 
-// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. At a Gate those of type
-// Warning count as throttle.Warning, others as throttle.Event.
+// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. At a Throttle those of
+// type Warning count as throttle.Warning, others as throttle.Event.
 func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
 	return newRecorders(ctx, eventSink{c: c}).As(component, host)
 }
 
-// NewRecorders returns recorders for a process that records an Event for each of its other writes. At a Gate these
+// NewRecorders returns recorders for a process that records an Event for each of its other writes. At a Throttle these
 // Events wait behind those writes for a while and then keep up with them (throttle.EventKind).
 func NewRecorders(ctx context.Context, c *Client) *Recorders {
 	return newRecorders(ctx, eventSink{c: c, keepsUp: true})

@@ -372,8 +372,8 @@ func TestEventsKeepUpWithBinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		gate := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 16, Tolerance: 30}})
-		s := &gatedSink{gate: gate, took: map[throttle.Kind]int{}}
+		writes := NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 16, Tolerance: 30}})
+		s := &throttledSink{throttle: writes, took: map[throttle.Kind]int{}}
 		all := newRecorders(ctx, s)
 		r := all.As("test", "")
 		bound := 0
@@ -405,30 +405,30 @@ func TestEventsKeepUpWithBinds(t *testing.T) {
 	})
 }
 
-// gatedSink is an API server behind a Gate that needs 10 ms per write.
-type gatedSink struct {
-	gate *Gate
-	mu   sync.Mutex
-	took map[throttle.Kind]int
+// throttledSink is an API server behind a Throttle that needs 10 ms per write.
+type throttledSink struct {
+	throttle *Throttle
+	mu       sync.Mutex
+	took     map[throttle.Kind]int
 }
 
-func (s *gatedSink) write(ctx context.Context) error {
-	kind, err := s.gate.enter(ctx, ctx.Value(kindKey{}).(throttle.Kind))
+func (s *throttledSink) write(ctx context.Context) error {
+	kind, err := s.throttle.begin(ctx, ctx.Value(kindKey{}).(throttle.Kind))
 	if err != nil {
 		return err
 	}
 	time.Sleep(10 * time.Millisecond)
-	s.gate.leave(throttle.Outcome{Kind: kind, Class: "x", Took: 10 * time.Millisecond})
+	s.throttle.end(throttle.Outcome{Kind: kind, Class: "x", Took: 10 * time.Millisecond})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.took[kind]++
 	return nil
 }
 
-func (s *gatedSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
+func (s *throttledSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
 	return e, s.write(eventSink{keepsUp: true}.as(ctx, since, e))
 }
 
-func (s *gatedSink) patch(ctx context.Context, since time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+func (s *throttledSink) patch(ctx context.Context, since time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
 	return s.create(ctx, since, e)
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// TestWithdrawable: a write that waits at the Gate ends when it is withdrawn; one that was sent continues, and its
+// TestWithdrawable: a write that waits at the Throttle ends when it is withdrawn; one that was sent continues, and its
 // context reports the withdrawal.
 func TestWithdrawable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 1, Tolerance: 2}})
+		g := NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 1, Tolerance: 2}})
 		withdrawn := make(chan struct{})
 		ctx := Withdrawable(t.Context(), withdrawn)
-		if kind, err := g.enter(ctx, throttle.Status); err != nil || kind != throttle.Status || IsWithdrawn(ctx) {
+		if kind, err := g.begin(ctx, throttle.Status); err != nil || kind != throttle.Status || IsWithdrawn(ctx) {
 			t.Fatalf("%v, %v", kind, err)
 		}
 		var err error
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, err = g.enter(ctx, throttle.Status)
+			_, err = g.begin(ctx, throttle.Status)
 		}()
 		synctest.Wait()
 		close(withdrawn)
@@ -34,6 +34,6 @@ func TestWithdrawable(t *testing.T) {
 		if _, waiting := g.Limit(); waiting != 0 {
 			t.Errorf("%d wait still", waiting)
 		}
-		g.leave(throttle.Outcome{Kind: throttle.Status})
+		g.end(throttle.Outcome{Kind: throttle.Status})
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// A lane is the queue of writes of one kind, oldest first; mu guards it. Lanes do not wait for each other: the Gate
+// A lane is the queue of writes of one kind, oldest first; mu guards it. Lanes do not wait for each other: the Throttle
 // decides which write goes next, and it sees only writes that wait at it.
 type lane struct {
 	mu    sync.Mutex

@@ -7,8 +7,9 @@
 //
 // One goroutine owns the Monitor and receives facts, in order, through one channel: changes from three watches, the
 // results of writes, and a probe of the API server every few seconds. It sleeps until the next deadline and does not
-// scan. Writes run concurrently, at most WritesInFlight at once and no more than the API server sustains: a kube.Gate
-// throttles them, nodes first, Events last. A few waiting writes of each kind wait at the Gate, the rest in lanes.go.
+// scan. Writes run concurrently, at most WritesInFlight at once and no more than the API server sustains: a
+// kube.Throttle throttles them, nodes first, Events last. A few waiting writes of each kind wait at the Throttle, the
+// rest in lanes.go.
 //
 // # Invariants
 //
@@ -78,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := check(&o); err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
-	writes, events, err := o.behindGate(ctx)
+	writes, events, err := o.throttledClients(ctx)
 	if err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
@@ -119,20 +120,20 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// behindGate returns the clients for writes and for Events. One Gate throttles both.
-func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
-	gate := kube.NewGate(kube.GateOptions{
+// throttledClients returns the clients for writes and for Events. One Throttle throttles both.
+func (o *Options) throttledClients(ctx context.Context) (writes, events *kube.Client, err error) {
+	writeThrottle := kube.NewThrottle(kube.ThrottleOptions{
 		Component: "lifecycle",
 		Options:   throttle.Options{InFlightMax: o.WritesInFlight, Tolerance: throttle.ToleranceDefault},
 		Leads:     o.Leads,
 	})
-	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
+	if err := writeThrottle.Register(ctx, o.Metrics.Registry); err != nil {
 		return nil, nil, err
 	}
-	if writes, err = o.Client.Through(gate); err != nil {
+	if writes, err = o.Client.Throttled(writeThrottle); err != nil {
 		return nil, nil, err
 	}
-	events, err = o.Events.Through(gate)
+	events, err = o.Events.Throttled(writeThrottle)
 	return writes, events, err
 }
 

@@ -286,7 +286,7 @@ func TestWritesPassTheGate(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			o := Options{Client: client, Events: client, WritesInFlight: may, Metrics: NewMetrics()}
-			writes, events, err := o.behindGate(ctx)
+			writes, events, err := o.throttledClients(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

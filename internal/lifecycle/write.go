@@ -33,7 +33,7 @@ type api interface {
 	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
 
-// remote is the real API server. A Gate throttles the writes and bounds how long an answer may take.
+// remote is the real API server. A Throttle throttles the writes and bounds how long an answer may take.
 type remote struct{ client *kube.Client }
 
 func (r remote) ready(ctx context.Context) error { return r.client.Ready(ctx) }

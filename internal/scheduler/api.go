@@ -38,7 +38,7 @@ type api interface {
 // s (the API server's own limit is 60 s). After that, the answer counts as lost.
 const answerMax = 30 * time.Second
 
-// remote is the real API server; its client has a write throttle (kube.Gate).
+// remote is the real API server; its client has a write throttle (kube.Throttle).
 type remote struct{ client *kube.Client }
 
 func (r remote) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {

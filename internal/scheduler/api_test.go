@@ -35,7 +35,7 @@ func TestOutcomeOf(t *testing.T) {
 		{apierrors.NewNotFound(pods, "p"), corescheduler.BindRefused},
 		{apierrors.NewForbidden(pods, "p", errors.New("quota")), corescheduler.BindRefused},
 		{apierrors.NewTooManyRequests("busy", 1), corescheduler.BindRefused},
-		{fmt.Errorf("before the Gate: %w", kube.ErrNotLeading), corescheduler.BindRefused},
+		{fmt.Errorf("before the Throttle: %w", kube.ErrNotLeading), corescheduler.BindRefused},
 		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), corescheduler.BindRefused},
 		{fmt.Errorf("read: %w", syscall.ECONNRESET), corescheduler.BindLost},
 		{context.DeadlineExceeded, corescheduler.BindLost},
@@ -60,7 +60,7 @@ func TestWritesPassTheGate(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		o := Options{Client: client, Events: client, BindsInFlight: 1, Metrics: NewMetrics()}
-		writes, events, err := o.behindGate(ctx)
+		writes, events, err := o.throttledClients(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,8 +99,8 @@ func TestWithdrawnBind(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := throttle.Options{InFlightMax: 1, Tolerance: tolerance}
-	gate := kube.NewGate(kube.GateOptions{Component: "test", Options: limit})
-	if client, err = client.Through(gate); err != nil {
+	writeThrottle := kube.NewThrottle(kube.ThrottleOptions{Component: "test", Options: limit})
+	if client, err = client.Throttled(writeThrottle); err != nil {
 		t.Fatal(err)
 	}
 	withdrawn := make(chan struct{})

@@ -316,7 +316,7 @@ func TestVictimInFlight(t *testing.T) {
 		removed []string
 		bound   int
 	}{
-		{name: "before the Gate", told: said + " (in kube-scheduler memory)."}, // and no pod is evicted
+		{name: "before the Throttle", told: said + " (in kube-scheduler memory)."}, // and no pod is evicted
 		{name: "on the wire", sent: true, told: said, removed: []string{"low"}, bound: 1},
 	} {
 		t.Run(q.name, func(t *testing.T) {

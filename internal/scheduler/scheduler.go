@@ -5,10 +5,10 @@
 //
 // The scheduling loop is one goroutine, which owns the Placer. Watches and finished binds reach it as facts, in order,
 // through one channel. Between facts it makes decisions, as long as fewer than BindsInFlight binds are in flight.
-// Binds, status patches, evictions and Events run in other goroutines; a write throttle (kube.Gate) orders them, Events
-// last. So every decision uses all facts that have arrived, and a slow API server delays the binds, not the loop. If no
-// bind is answered any more, for example because a webhook hangs, the loop decides ahead (aheadMax): pods that fit
-// nowhere get their condition, and pods that may preempt do so.
+// Binds, status patches, evictions and Events run in other goroutines; a write throttle (kube.Throttle) orders them,
+// Events last. So every decision uses all facts that have arrived, and a slow API server delays the binds, not the
+// loop. If no bind is answered any more, for example because a webhook hangs, the loop decides ahead (aheadMax): pods
+// that fit nowhere get their condition, and pods that may preempt do so.
 //
 // For a pod that concerns an extender (extenders.go), there are two decisions: the first finds the nodes on which it
 // fits, or the preemptions that would make room. Then the extenders are asked in another goroutine, and the second
@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	writes, events, err := o.behindGate(ctx)
+	writes, events, err := o.throttledClients(ctx)
 	if err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
@@ -165,21 +165,21 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// behindGate returns the clients for writes and for Events. They share one throttle.
-func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
-	gate := kube.NewGate(kube.GateOptions{
+// throttledClients returns the clients for writes and for Events. They share one throttle.
+func (o *Options) throttledClients(ctx context.Context) (writes, events *kube.Client, err error) {
+	writeThrottle := kube.NewThrottle(kube.ThrottleOptions{
 		Component: "scheduler",
 		Options:   throttle.Options{InFlightMax: o.BindsInFlight + besideBinds, Tolerance: tolerance},
 		AnswerMax: answerMax,
 		Leads:     o.Leads,
 	})
-	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
+	if err := writeThrottle.Register(ctx, o.Metrics.Registry); err != nil {
 		return nil, nil, err
 	}
-	if writes, err = o.Client.Through(gate); err != nil {
+	if writes, err = o.Client.Throttled(writeThrottle); err != nil {
 		return nil, nil, err
 	}
-	events, err = o.Events.Through(gate)
+	events, err = o.Events.Throttled(writeThrottle)
 	return writes, events, err
 }
 

@@ -55,7 +55,7 @@ func okAnswer(w http.ResponseWriter) {
 	fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
 }
 
-func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
+func throttledClient(t *testing.T, h http.Handler, o ThrottleOptions) (*Client, *Throttle) {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -63,8 +63,8 @@ func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := NewGate(o)
-	c, err := plain.Through(g)
+	g := NewThrottle(o)
+	c, err := plain.Throttled(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
 // reviews are not throttled, except reads that a write needs.
 func TestGateOrdersWrites(t *testing.T) {
 	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
-	c, g := gatedClient(t, h, GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+	c, g := throttledClient(t, h, ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
 	ctx := t.Context()
 	var all sync.WaitGroup
 	ask := func(do func()) { all.Go(do) }
@@ -151,8 +151,8 @@ func TestGateAnswers(t *testing.T) {
 		{"unavailable", func(w http.ResponseWriter) { http.Error(w, "no", http.StatusServiceUnavailable) }, true},
 		{"gone", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, true},
 	} {
-		c, g := gatedClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { test.answer(w) }),
-			GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
+		c, g := throttledClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { test.answer(w) }),
+			ThrottleOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
 		err := c.Create(t.Context(), Pods, "x", "p", &policyv1.Eviction{}, &metav1.Status{}, "eviction")
 		if limit, _ := g.Limit(); limit < 1 != test.slower {
 			t.Errorf("%s: limit %v after %v, want it lowered: %v", test.name, limit, err, test.slower)
@@ -185,7 +185,7 @@ func write(ctx context.Context, via http.RoundTripper, path string) error {
 }
 
 // TestGateGivesUp: a caller that stops waiting frees its place, and a server that does not answer delays a write for
-// AnswerMax; the time of waiting at the Gate does not count.
+// AnswerMax; the time of waiting at the Throttle does not count.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -196,8 +196,8 @@ func TestGateGivesUp(t *testing.T) {
 			}
 			return 5 * time.Millisecond
 		}
-		g := NewGate(GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
-		via := &gated{g, slowServer{takes}}
+		g := NewThrottle(ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+		via := &throttledTransport{g, slowServer{takes}}
 		began := time.Now()
 		first := make(chan error, 1)
 		go func() { first <- write(t.Context(), via, "/api/v1/nodes/a") }()
@@ -224,11 +224,11 @@ func TestGateGivesUp(t *testing.T) {
 }
 
 // TestGateUnderCrowd: many writes at once, some of which are cancelled at any moment; in the end none is left at the
-// Gate.
+// Throttle.
 func TestGateUnderCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 7, Tolerance: throttle.ToleranceDefault}})
-		via := &gated{g, slowServer{func() time.Duration { return 5 * time.Millisecond }}}
+		g := NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 7, Tolerance: throttle.ToleranceDefault}})
+		via := &throttledTransport{g, slowServer{func() time.Duration { return 5 * time.Millisecond }}}
 		var all sync.WaitGroup
 		for i := range 3000 {
 			all.Go(func() {
@@ -299,7 +299,7 @@ func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
 func TestGateWaitsAsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &refusing{}
-		via := &gated{NewGate(GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}}), server}
+		via := &throttledTransport{NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}}), server}
 		for range 3 {
 			if err := write(t.Context(), via, "/api/v1/nodes/n"); err != nil {
 				t.Fatal(err)
@@ -311,16 +311,16 @@ func TestGateWaitsAsAsked(t *testing.T) {
 	})
 }
 
-// TestGateMetrics: the metrics of a Gate while one write waits after a refusal.
-func TestGateMetrics(t *testing.T) {
+// TestThrottleMetrics: the metrics of a Throttle while one write waits after a refusal.
+func TestThrottleMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
+		g := NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
 		registry := prometheus.NewRegistry()
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := g.Register(ctx, registry); err != nil {
 			t.Fatal(err)
 		}
-		via := &gated{g, &refusing{}}
+		via := &throttledTransport{g, &refusing{}}
 		if err := write(ctx, via, "/api/v1/nodes/n"); err != nil {
 			t.Fatal(err)
 		}
@@ -376,10 +376,10 @@ func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // next; reads and Events are sent.
 func TestGateAsksWhoLeads(t *testing.T) {
 	var sent, leads atomic.Int32
-	c, g := gatedClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	c, g := throttledClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		sent.Add(1)
 		okAnswer(w)
-	}), GateOptions{
+	}), ThrottleOptions{
 		Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault},
 		Leads: func() bool { return leads.Load() > 0 },
 	})

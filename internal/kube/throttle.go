@@ -15,42 +15,42 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// A Gate throttles the writes of one component, those of all its clients, on their way to the API server. core/throttle
-// decides from the server's answers how many writes may be in flight and which goes next. Reads are not throttled, nor
-// are leases and reviews (see kindOf), which must not be late.
+// A Throttle limits how many writes of one component, through all its clients, are in flight to the API server.
+// core/throttle decides from the server's answers how many writes may be in flight and which goes next. Reads are not
+// throttled, nor are leases and reviews (see kindOf), which must not be late.
 //
-// A Gate works below client-go, as an http.RoundTripper, so that every attempt is throttled, the retries of client-go
-// included. It is safe for concurrent use.
-type Gate struct {
-	o GateOptions
-	// o and start are set once, by NewGate. The instants given to limiter count from start.
+// A Throttle works below client-go, as an http.RoundTripper, so that every attempt is throttled, the retries of
+// client-go included. It is safe for concurrent use.
+type Throttle struct {
+	o ThrottleOptions
+	// o and start are set once, by NewThrottle. The instants given to limiter count from start.
 	clock *clock.Clock
 
 	// mu guards what follows.
 	mu      sync.Mutex
 	limiter *throttle.Limiter
-	lines   map[throttle.Kind][]*turn // the writes that wait, by kind, oldest first; those that gave up stay until their turn
-	ended   gateCounts
-	alarm   *time.Timer
+	queues  map[throttle.Kind][]*waitingWrite // the writes that wait, by kind, oldest first; those that gave up stay until their turn
+	ended   writeCounts
+	timer   *time.Timer
 }
 
-// turn is one write that waits. Within a kind the oldest write goes first.
-type turn struct {
+// waitingWrite is one write that waits. Within a kind the oldest write goes first.
+type waitingWrite struct {
 	begin chan struct{} // closed when the write may begin
-	phase turnPhase     // guarded by Gate.mu
+	phase writePhase    // guarded by Throttle.mu
 }
 
-// A turnPhase says how far a write has come: it waits, it has begun, or its caller stopped waiting.
-type turnPhase int
+// A writePhase says how far a write has come: it waits, it has begun, or its caller stopped waiting.
+type writePhase int
 
 const (
-	turnWaits turnPhase = iota
-	turnBegan
-	turnGaveUp
+	writeWaits writePhase = iota
+	writeBegan
+	writeGaveUp
 )
 
-// GateOptions configure a Gate.
-type GateOptions struct {
+// ThrottleOptions configure a Throttle.
+type ThrottleOptions struct {
 	Component string // for the log
 	throttle.Options
 	// AnswerMax bounds the wait for the answer to one write; a write that got no answer by then has failed. Zero:
@@ -62,32 +62,33 @@ type GateOptions struct {
 	Leads func() bool
 }
 
-// ErrNotLeading is the error of a write that was not sent because this process does not lead; see GateOptions.Leads.
+// ErrNotLeading is the error of a write that was not sent because this process does not lead; see
+// ThrottleOptions.Leads.
 var ErrNotLeading = errors.New("another process leads, or may lead")
 
 // AnswerMaxDefault is below the shortest sensible node-monitor grace period, and at least as long as any Retry-After of
 // the API server. Chosen.
 const AnswerMaxDefault = 10 * time.Second
 
-// NewGate returns a Gate that has not learned anything about its server yet.
-func NewGate(o GateOptions) *Gate {
+// NewThrottle returns a Throttle that has not learned anything about its server yet.
+func NewThrottle(o ThrottleOptions) *Throttle {
 	if o.AnswerMax == 0 {
 		o.AnswerMax = AnswerMaxDefault
 	}
-	g := &Gate{o: o, clock: clock.New(), lines: map[throttle.Kind][]*turn{}, ended: gateCounts{}}
-	g.limiter = throttle.New(g.clock.Now(), o.Options)
-	return g
+	t := &Throttle{o: o, clock: clock.New(), queues: map[throttle.Kind][]*waitingWrite{}, ended: writeCounts{}}
+	t.limiter = throttle.New(t.clock.Now(), o.Options)
+	return t
 }
 
-// Through returns a client like c, with its own connections, whose writes g throttles.
-func (c *Client) Through(g *Gate) (*Client, error) {
+// Throttled returns a client like c, with its own connections, whose writes t throttles.
+func (c *Client) Throttled(t *Throttle) (*Client, error) {
 	config := c.RESTConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &gated{g, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &throttledTransport{t, next} })
 	return NewClientForConfig(config)
 }
 
-// As returns a context whose requests count as kind at a Gate. That holds for reads too: use it for those that a write
-// needs.
+// As returns a context whose requests count as kind at a Throttle. That holds for reads too: use it for those that a
+// write needs.
 func As(ctx context.Context, kind throttle.Kind) context.Context {
 	return context.WithValue(ctx, kindKey{}, kind)
 }
@@ -102,9 +103,9 @@ func AsUntil(ctx context.Context, first throttle.Kind, change time.Time, then th
 
 type changeKey struct{}
 
-// Withdrawable returns a context whose requests end when withdrawn is closed, as long as they wait at a Gate. A request
-// that was sent before is not cancelled: a server may finish what its client has given up, and the caller needs to know
-// when the request is over.
+// Withdrawable returns a context whose requests end when withdrawn is closed, as long as they wait at a Throttle. A
+// request that was sent before is not cancelled: a server may finish what its client has given up, and the caller needs
+// to know when the request is over.
 func Withdrawable(ctx context.Context, withdrawn <-chan struct{}) context.Context {
 	return context.WithValue(ctx, withdrawnKey{}, withdrawn)
 }
@@ -129,31 +130,31 @@ type kindChange struct {
 }
 
 // Limit returns how many writes may be in flight now, and how many wait. It is for reports.
-func (g *Gate) Limit() (limit float64, waiting int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (t *Throttle) Limit() (limit float64, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, k := range throttle.Kinds() {
-		waiting += g.limiter.Waiting(k)
+		waiting += t.limiter.Waiting(k)
 	}
-	return g.limiter.Limit(), waiting
+	return t.limiter.Limit(), waiting
 }
 
-// enter waits until a write of this kind may begin, and returns the kind as which it counts by then. After an error,
+// begin waits until a write of this kind may begin, and returns the kind as which it counts by then. After an error,
 // which is that of ctx, the write must not begin.
-func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, error) {
+func (t *Throttle) begin(ctx context.Context, kind throttle.Kind) (throttle.Kind, error) {
 	change, changes := ctx.Value(changeKey{}).(kindChange)
 	wait := time.Until(change.at)
 	if changes && wait <= 0 {
-		return change.then, g.queue(ctx, change.then, nil)
+		return change.then, t.queue(ctx, change.then, nil)
 	}
 	if !changes {
-		return kind, g.queue(ctx, kind, nil)
+		return kind, t.queue(ctx, kind, nil)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	err := g.queue(ctx, kind, timer.C)
+	err := t.queue(ctx, kind, timer.C)
 	if errors.Is(err, errOverdue) {
-		return change.then, g.queue(ctx, change.then, nil)
+		return change.then, t.queue(ctx, change.then, nil)
 	}
 	return kind, err
 }
@@ -161,17 +162,17 @@ func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, er
 // errOverdue ends the wait of a write whose kind changes.
 var errOverdue = errors.New("overdue")
 
-// queue is enter without a change of kind. It returns errOverdue when overdue fires before the write may begin.
-func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan time.Time) (err error) {
+// queue is begin without a change of kind. It returns errOverdue when overdue fires before the write may begin.
+func (t *Throttle) queue(ctx context.Context, kind throttle.Kind, overdue <-chan time.Time) (err error) {
 	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
-	t := &turn{begin: make(chan struct{})}
-	g.mu.Lock()
-	g.limiter.Want(g.clock.Now(), kind)
-	g.lines[kind] = append(g.lines[kind], t)
-	g.advance()
-	g.mu.Unlock()
+	w := &waitingWrite{begin: make(chan struct{})}
+	t.mu.Lock()
+	t.limiter.Want(t.clock.Now(), kind)
+	t.queues[kind] = append(t.queues[kind], w)
+	t.advance()
+	t.mu.Unlock()
 	select {
-	case <-t.begin:
+	case <-w.begin:
 		return nil
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -180,96 +181,96 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 	case <-overdue:
 		err = errOverdue
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if t.phase == turnBegan { // it was allowed to begin at the same moment
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.phase == writeBegan { // it was allowed to begin at the same moment
 		if err == errOverdue {
 			return nil
 		}
-		g.ended[gateCount{kind: kind, answer: throttle.Withdrawn}]++
-		g.limiter.Done(g.clock.Now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
-		g.advance()
+		t.ended[writeCount{kind: kind, answer: throttle.Withdrawn}]++
+		t.limiter.Done(t.clock.Now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
+		t.advance()
 		return err
 	}
-	t.phase = turnGaveUp
-	g.limiter.Quit(kind)
+	w.phase = writeGaveUp
+	t.limiter.Quit(kind)
 	return err
 }
 
-// leave ends a write for which enter succeeded.
-func (g *Gate) leave(o throttle.Outcome) {
-	g.mu.Lock()
-	why := g.limiter.Done(g.clock.Now(), o)
-	g.ended[gateCount{kind: o.Kind, answer: o.Answer}]++
-	g.advance()
-	g.mu.Unlock()
+// end ends a write for which begin succeeded.
+func (t *Throttle) end(o throttle.Outcome) {
+	t.mu.Lock()
+	why := t.limiter.Done(t.clock.Now(), o)
+	t.ended[writeCount{kind: o.Kind, answer: o.Answer}]++
+	t.advance()
+	t.mu.Unlock()
 	if why != "" {
-		slog.Info("API server slows down or refuses: fewer writes at once", "component", g.o.Component, "why", why)
+		slog.Info("API server slows down or refuses: fewer writes at once", "component", t.o.Component, "why", why)
 	}
 }
 
-// advance begins the writes that may begin now, and sets the timer for those that may begin later. g.mu is locked.
-func (g *Gate) advance() {
-	now := g.clock.Now()
-	for kind, ok := g.limiter.Next(now); ok; kind, ok = g.limiter.Next(now) {
-		line := g.lines[kind]
-		for line[0].phase == turnGaveUp {
-			line[0], line = nil, line[1:]
+// advance begins the writes that may begin now, and sets the timer for those that may begin later. t.mu is locked.
+func (t *Throttle) advance() {
+	now := t.clock.Now()
+	for kind, ok := t.limiter.Next(now); ok; kind, ok = t.limiter.Next(now) {
+		queue := t.queues[kind]
+		for queue[0].phase == writeGaveUp {
+			queue[0], queue = nil, queue[1:]
 		}
-		line[0].phase = turnBegan
-		close(line[0].begin)
-		line[0], g.lines[kind] = nil, line[1:]
+		queue[0].phase = writeBegan
+		close(queue[0].begin)
+		queue[0], t.queues[kind] = nil, queue[1:]
 	}
-	wake := g.limiter.Wake(now)
+	wake := t.limiter.Wake(now)
 	switch {
 	case wake.IsZero():
-		if g.alarm != nil {
-			g.alarm.Stop()
+		if t.timer != nil {
+			t.timer.Stop()
 		}
-	case g.alarm == nil:
-		g.alarm = time.AfterFunc(wake.Sub(now), g.ring)
+	case t.timer == nil:
+		t.timer = time.AfterFunc(wake.Sub(now), t.onTimer)
 	default:
-		g.alarm.Reset(wake.Sub(now))
+		t.timer.Reset(wake.Sub(now))
 	}
 }
 
-// ring is called by the timer.
-func (g *Gate) ring() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.advance()
+// onTimer is called by the timer.
+func (t *Throttle) onTimer() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.advance()
 }
 
-// gated throttles the requests of one client.
-type gated struct {
-	gate *Gate
-	next http.RoundTripper
+// throttledTransport throttles the requests of one client.
+type throttledTransport struct {
+	throttle *Throttle
+	next     http.RoundTripper
 }
 
 // RoundTrip is part of http.RoundTripper.
-func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
+func (rt *throttledTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resource, subresource := resourceOf(req.URL.Path)
 	kind, passes := kindOf(req, resource, subresource)
 	if !passes {
-		return t.next.RoundTrip(req)
+		return rt.next.RoundTrip(req)
 	}
-	kind, err := t.gate.enter(req.Context(), kind)
+	kind, err := rt.throttle.begin(req.Context(), kind)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // the contract of RoundTripper
 		}
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), t.gate.o.AnswerMax)
+	ctx, cancel := context.WithTimeout(req.Context(), rt.throttle.o.AnswerMax)
 	began := time.Now()
-	resp, err := t.send(req.WithContext(ctx), kind)
+	resp, err := rt.send(req.WithContext(ctx), kind)
 	o := throttle.Outcome{Kind: kind, Class: classOf(req.Method, resource, subresource), Took: time.Since(began)}
 	if err != nil && (req.Context().Err() != nil || errors.Is(err, ErrNotLeading)) {
 		o.Answer = throttle.Withdrawn // not sent, or given up by the caller: it says nothing about the server
 	} else {
 		o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
 	}
-	t.gate.leave(o)
+	rt.throttle.end(o)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -278,11 +279,11 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// send sends the request, unless it is a write that GateOptions.Leads forbids.
-func (t *gated) send(req *http.Request, kind throttle.Kind) (*http.Response, error) {
+// send sends the request, unless it is a write that ThrottleOptions.Leads forbids.
+func (rt *throttledTransport) send(req *http.Request, kind throttle.Kind) (*http.Response, error) {
 	asks := kind == throttle.Event || kind == throttle.Warning || req.Method == http.MethodGet
-	if leads := t.gate.o.Leads; leads == nil || asks || leads() {
-		return t.next.RoundTrip(req)
+	if leads := rt.throttle.o.Leads; leads == nil || asks || leads() {
+		return rt.next.RoundTrip(req)
 	}
 	if req.Body != nil {
 		_ = req.Body.Close() // the contract of RoundTripper
