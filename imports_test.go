@@ -114,7 +114,7 @@ internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns inte
     internal/kube/translate
 internal/agent/criconfig: internal/core/admission
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
-internal/agent/env:
+internal/agent/env: internal/kube/translate
 internal/agent/eviction: internal/clock internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
     internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
     internal/host/psi internal/journal internal/kube/translate
@@ -142,7 +142,7 @@ internal/agent/probe: internal/clock internal/agent/env internal/core/heap inter
 internal/agent/pullsecret:
 internal/agent/runtimehandler: internal/kube
 internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
-    internal/kube/authn internal/kube/serving
+    internal/kube/authn internal/kube/serving internal/kube/translate
 internal/agent/staticpods: internal/kube internal/kube/manifests
 internal/agent/stats: internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota

@@ -193,9 +193,9 @@ func TestOwnKubernetesService(t *testing.T) {
 func TestServicesNotKnownYet(t *testing.T) {
 	unknown := errors.New("services are not known yet")
 	b := Builder{Objects: shelf{}, Services: func(string) ([]*corev1.Service, error) { return nil, unknown }}
-	for source, want := range map[string]error{"": unknown, "api": unknown, "file": nil} {
+	for source, want := range map[string]error{"absent": unknown, "api": unknown, "file": nil, "": nil} {
 		pod := aPod(true)
-		if source != "" {
+		if source != "absent" {
 			pod.Annotations["kubernetes.io/config.source"] = source
 		}
 		if _, err := b.Build(t.Context(), pod, &corev1.Container{}, Facts{}); !errors.Is(err, want) {

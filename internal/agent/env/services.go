@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // serviceVars are the service variables, by name.
@@ -30,7 +32,7 @@ const masterService = "kubernetes"
 func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	announced := map[string]*corev1.Service{}
 	services := b.Services
-	if source := pod.Annotations[annotationSource]; source != "" && source != sourceAPI {
+	if translate.IsStaticPod(pod) {
 		services = b.knownServices
 	}
 	masters, err := services(metav1.NamespaceDefault)
@@ -61,12 +63,6 @@ func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	}
 	return vars, nil
 }
-
-// annotationSource tells where a pod came from; any value other than the API's means a static pod.
-const (
-	annotationSource = "kubernetes.io/config.source"
-	sourceAPI        = "api"
-)
 
 // knownServices returns no services while they are not known yet. Static pods do not wait for them, since one of them
 // may be the API server that would deliver them.

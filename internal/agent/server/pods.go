@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // pods answers with the pods that this node should run, as a PodList.
@@ -132,7 +134,7 @@ type running struct{ pods Pods }
 var (
 	runningPodsDesc       = prometheus.NewDesc("kubelet_running_pods", "Pods that have a running container", nil, nil)
 	runningContainersDesc = prometheus.NewDesc("kubelet_running_containers", "Containers by state", []string{"container_state"}, nil)
-	desiredPodsDesc       = prometheus.NewDesc("kubelet_desired_pods", "Pods this node was told to run; static is true if not by the API server", []string{"static"}, nil)
+	desiredPodsDesc       = prometheus.NewDesc("kubelet_desired_pods", "Pods that this node must run; static is true for those that are not from the API server", []string{"static"}, nil)
 )
 
 func (c running) Describe(ch chan<- *prometheus.Desc) {
@@ -153,7 +155,7 @@ func (c running) Collect(ch chan<- prometheus.Metric) {
 	desired := map[string]int{"": 0, "true": 0}
 	for _, pod := range c.pods.List() {
 		static := ""
-		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
+		if translate.IsStaticPod(pod) {
 			static = "true"
 		}
 		desired[static]++

@@ -15,12 +15,6 @@ const (
 	priorityCritical = 2_000_000_000
 
 	classNodeCritical = "system-node-critical"
-
-	// annotationSource says where the kubelet got a pod from. A pod with another source than the API server is a static
-	// pod. annotationMirror marks the mirror pod of a static pod.
-	annotationSource = "kubernetes.io/config.source"
-	annotationMirror = "kubernetes.io/config.mirror"
-	sourceAPI        = "api"
 )
 
 // QoSPod translates a pod's CPU, memory and huge pages.
@@ -93,10 +87,7 @@ func HugePageResource(size unit.Bytes) corev1.ResourceName {
 
 // isCritical reports whether a pod is a system component: because of its priority, or because it is static.
 func isCritical(pod *corev1.Pod) bool {
-	if source, ok := pod.Annotations[annotationSource]; ok && source != sourceAPI {
-		return true
-	}
-	if _, mirror := pod.Annotations[annotationMirror]; mirror {
+	if IsStaticPod(pod) || isMirrorPod(pod) {
 		return true
 	}
 	return pod.Spec.Priority != nil && *pod.Spec.Priority >= priorityCritical

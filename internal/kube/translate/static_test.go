@@ -1,0 +1,32 @@
+package translate
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestIsStaticPod: the source decides, also an empty one (pkg/kubelet/types/pod_update.go of upstream).
+func TestIsStaticPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        bool
+	}{
+		"no annotations":     {nil, false},
+		"other annotations":  {map[string]string{"kubernetes.io/config.hash": "x"}, false},
+		"from the API":       {map[string]string{"kubernetes.io/config.source": "api"}, false},
+		"from a file":        {map[string]string{"kubernetes.io/config.source": "file"}, true},
+		"from a URL":         {map[string]string{"kubernetes.io/config.source": "http"}, true},
+		"empty source":       {map[string]string{"kubernetes.io/config.source": ""}, true},
+		"mirror without one": {map[string]string{"kubernetes.io/config.mirror": "x"}, false},
+	} {
+		pod := &corev1.Pod{}
+		pod.Annotations = c.annotations
+		if got := IsStaticPod(pod); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if critical := QoSPod(pod).Critical; critical != (c.want || c.annotations["kubernetes.io/config.mirror"] != "") {
+			t.Errorf("%s: critical %v", name, critical)
+		}
+	}
+}
