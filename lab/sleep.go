@@ -26,7 +26,7 @@ func (g *Guest) Suspend(t T) {
 func (g *Guest) Wake(t T, now time.Time) {
 	t.Helper()
 	g.SetBoardClock(t, now)
-	g.tell(t, "system_wakeup", nil)
+	g.sendQMP(t, "system_wakeup", nil)
 	g.awaitStatus(t, "running")
 	ctx, cancel := context.WithTimeout(t.Context(), sleepWithin)
 	defer cancel()

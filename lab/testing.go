@@ -181,25 +181,25 @@ func (g *Guest) Shrink(t T, node int, by unit.Bytes) {
 }
 
 // Freeze stops all CPUs of the guest: its clocks stand still, its network card does not answer.
-func (g *Guest) Freeze(t T) { t.Helper(); g.tell(t, "stop", nil) }
+func (g *Guest) Freeze(t T) { t.Helper(); g.sendQMP(t, "stop", nil) }
 
 // Thaw continues a frozen guest. Its clocks are then behind by the time that it was frozen, as after a hypervisor's
 // pause.
-func (g *Guest) Thaw(t T) { t.Helper(); g.tell(t, "cont", nil) }
+func (g *Guest) Thaw(t T) { t.Helper(); g.sendQMP(t, "cont", nil) }
 
 // CutNetwork disconnects the guest's network card. Commands still work.
 func (g *Guest) CutNetwork(t T) {
 	t.Helper()
-	g.tell(t, "set_link", map[string]any{"name": network, "up": false})
+	g.sendQMP(t, "set_link", map[string]any{"name": network, "up": false})
 }
 
 // RestoreNetwork connects the network card again.
 func (g *Guest) RestoreNetwork(t T) {
 	t.Helper()
-	g.tell(t, "set_link", map[string]any{"name": network, "up": true})
+	g.sendQMP(t, "set_link", map[string]any{"name": network, "up": true})
 }
 
-func (g *Guest) tell(t T, command string, arguments map[string]any) {
+func (g *Guest) sendQMP(t T, command string, arguments map[string]any) {
 	t.Helper()
 	if g.process == nil {
 		t.Fatalf("%s %s: it is switched off", command, g.Name)

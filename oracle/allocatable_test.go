@@ -161,7 +161,7 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	if !c.enforce {
 		config.EnforceNodeAllocatable = []string{"none"}
 	}
-	settings, err := kubeletconfig.LoadLine(&config)
+	settings, err := kubeletconfig.Allocatable(&config)
 	if err != nil {
 		return nodeLine{}, err
 	}

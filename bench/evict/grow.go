@@ -49,7 +49,7 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		switch pod.Status.Phase {
 		case corev1.PodFailed:
 		case corev1.PodSucceeded: // it ends when it is signalled, and the kubelet may report no more than that
-			o.reason, err = r.toldReason(ctx, pod)
+			o.reason, err = r.eventReason(ctx, pod)
 			return err
 		default:
 			return fmt.Errorf("it is %s", pod.Status.Phase)
@@ -81,8 +81,8 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 	return o, r.settle(ctx)
 }
 
-// toldReason returns "Evicted" if an Event says that the pod was evicted.
-func (r *rig) toldReason(ctx context.Context, pod *corev1.Pod) (string, error) {
+// eventReason returns "Evicted" if an Event says that the pod was evicted.
+func (r *rig) eventReason(ctx context.Context, pod *corev1.Pod) (string, error) {
 	which := fields.Set{"involvedObject.uid": string(pod.UID), "reason": "Evicted"}
 	events, err := r.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: which.String()})
 	if err != nil || len(events.Items) > 0 {

@@ -251,7 +251,7 @@ func (r *rig) preempted(ctx context.Context, m *record.Measurement, runs int) er
 		if err := r.create(ctx, pod); err != nil {
 			return err
 		}
-		err := r.until(ctx, gentle+" was told to end", func() error {
+		err := r.until(ctx, gentle+" was asked to end", func() error {
 			said, err := r.client.CoreV1().Pods(namespace).GetLogs(gentle, &corev1.PodLogOptions{}).DoRaw(ctx)
 			if err == nil && !strings.Contains(string(said), "SIGTERM ignored") {
 				err = fmt.Errorf("it says %q", said)

@@ -71,7 +71,7 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
 	f.StringVar(&c.out, "out", "results/node.md", "report file; empty: standard output only")
 	f.BoolVar(&c.keep, "keep", false, "keep state directories (logs) of finished rounds")
-	f.BoolVar(&c.profile, "profile", false, "tell where the time of a batch goes, from the agent's own metrics; reading them costs the agent memory, so such a run is for looking, not for the record")
+	f.BoolVar(&c.profile, "profile", false, "print where the time of a batch goes, from the agent's own metrics; reading them costs the agent memory, so such a run is for looking, not for the record")
 	binary := f.String("kubelet", "../bin/upstream-kubelet", "upstream's kubelet")
 	only := f.String("only", "", "measure one agent: kubelet or plimsoll")
 	batches := f.String("batches", "30,110", "sizes of the batches of pods created at once; the last also serves the steady window")

@@ -117,7 +117,7 @@ func (r *rig) measureBatch(ctx context.Context, m *record.Measurement, t *tracke
 		m.Put(fmt.Sprintf("startcpu_%s_%d", role, n), seconds, 1)
 	}
 	r.noteStarts(m, t, names, began)
-	if err := r.tellProfile(ctx, profile); err != nil {
+	if err := r.printProfile(ctx, profile); err != nil {
 		return err
 	}
 	if steady {
@@ -139,7 +139,7 @@ func (r *rig) measureRemoval(ctx context.Context, m *record.Measurement, t *trac
 	}
 	m.Put(fmt.Sprintf("delete_%d", len(names)), removed.Seconds(), 1)
 	record.Progress("%s: %d pods: all deleted in %.1f s", r.side.name, len(names), removed.Seconds())
-	return r.tellProfile(ctx, profile)
+	return r.printProfile(ctx, profile)
 }
 
 // noteStarts computes the numbers of a batch from what the watch saw.

@@ -46,8 +46,8 @@ func (r *rig) takeProfile(ctx context.Context) (p profile, err error) {
 	return p, nil
 }
 
-// tellProfile prints the difference of the counters since before.
-func (r *rig) tellProfile(ctx context.Context, before profile) error {
+// printProfile prints the difference of the counters since before.
+func (r *rig) printProfile(ctx context.Context, before profile) error {
 	if !r.profile {
 		return nil
 	}
@@ -64,15 +64,15 @@ func (r *rig) tellProfile(ctx context.Context, before profile) error {
 		}
 	}
 	for _, request := range slices.Sorted(maps.Keys(now.api)) {
-		if count := now.api[request] - before.api[request]; count >= apiRequestsTold {
+		if count := now.api[request] - before.api[request]; count >= apiRequestsShown {
 			record.Progress("%s:   API %-40s %5.0f requests", r.side.name, request, count)
 		}
 	}
 	return nil
 }
 
-// apiRequestsTold hides the control plane's periodic requests: a batch makes at least one request per pod.
-const apiRequestsTold = 10
+// apiRequestsShown hides the control plane's periodic requests: a batch makes at least one request per pod.
+const apiRequestsShown = 10
 
 // agentMetrics asks the agent itself: the kubelet publishes the machine's address and listens on loopback, so the API
 // server's proxy cannot reach it.

@@ -69,7 +69,7 @@ or v2; with root it reads memory exactly.`,
 		sink := progress.For(os.Stderr)
 		defer sink.Close()
 		var result *recommend.Result
-		o.Seen = tellEach(sink, time.Minute)
+		o.Seen = noteEvery(sink, time.Minute)
 		err = progress.Step(sink, fmt.Sprintf("measure for %v (interrupt: print the result so far)", o.For), func() (string, error) {
 			result, err = recommend.Reservations(c.Context(), o)
 			return "", err
@@ -89,8 +89,8 @@ or v2; with root it reads memory exactly.`,
 	return c
 }
 
-// tellEach returns a function that prints a note once per period while the measurement continues.
-func tellEach(sink progress.Sink, period time.Duration) func(corerecommend.Sample) {
+// noteEvery returns a function that prints a note once per period while the measurement continues.
+func noteEvery(sink progress.Sink, period time.Duration) func(corerecommend.Sample) {
 	samples, last := 0, time.Now()
 	return func(s corerecommend.Sample) {
 		samples++

@@ -86,7 +86,7 @@ type ground struct {
 // inspect computes allocatable and checks that it can be enforced. The error lists every problem.
 func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	c := a.o.Config
-	settings, err := kubeletconfig.LoadLine(c)
+	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
 		return ground{}, err
 	}

@@ -186,14 +186,14 @@ func (l layout) programs() (builder, error) {
 const controlplaneName = "plimsoll-controlplane"
 
 // findControlplane returns the given path, or else the program in the directory of this one, or else in PATH.
-func findControlplane(told, self string) (string, error) {
-	if told != "" {
-		path, err := filepath.Abs(told)
+func findControlplane(given, self string) (string, error) {
+	if given != "" {
+		path, err := filepath.Abs(given)
 		if err == nil {
 			err = unix.Access(path, unix.X_OK)
 		}
 		if err != nil {
-			return "", fmt.Errorf("find control plane binary: --controlplane-binary %s: %w", told, err)
+			return "", fmt.Errorf("find control plane binary: --controlplane-binary %s: %w", given, err)
 		}
 		return path, nil
 	}

@@ -58,21 +58,22 @@ func describeNode(ctx context.Context, w io.Writer, o Options) error {
 		state = err.Error()
 	}
 	fmt.Fprintf(w, "node %s: %s\n", node.Name, state)
-	lines := loadLine(node, all.Items, layout{o}.readUsage(ctx))
-	if err := printLoadLine(w, lines); err != nil {
+	lines := resourceRows(node, all.Items, layout{o}.readUsage(ctx))
+	if err := printResources(w, lines); err != nil {
 		return err
 	}
 	return printPods(w, all.Items)
 }
 
-// loadLineRow is one resource of a node. Nil quantities are not known.
-type loadLineRow struct {
+// resourceRow is one resource of a node. Nil quantities are not known.
+type resourceRow struct {
 	resource                                         corev1.ResourceName
 	capacity, reserved, allocatable, requested, used *resource.Quantity
 }
 
-// loadLine computes for each resource what a node has, what is allocatable, what its pods request and what they use.
-func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []loadLineRow {
+// resourceRows computes for each resource what a node has, what is allocatable, what its pods request and what they
+// use.
+func resourceRows(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []resourceRow {
 	requested := corev1.ResourceList{}
 	running := int64(0)
 	for i := range pods {
@@ -90,9 +91,9 @@ func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []
 	if used != nil {
 		used[corev1.ResourcePods] = requested[corev1.ResourcePods]
 	}
-	var rows []loadLineRow
+	var rows []resourceRow
 	for name, capacity := range node.Status.Capacity {
-		row := loadLineRow{resource: name, capacity: &capacity}
+		row := resourceRow{resource: name, capacity: &capacity}
 		if allocatable, ok := node.Status.Allocatable[name]; ok {
 			reserved := capacity.DeepCopy()
 			reserved.Sub(allocatable)
@@ -108,7 +109,7 @@ func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []
 		}
 		rows = append(rows, row)
 	}
-	slices.SortFunc(rows, func(a, b loadLineRow) int {
+	slices.SortFunc(rows, func(a, b resourceRow) int {
 		return cmp.Or(cmp.Compare(rank(a.resource), rank(b.resource)), cmp.Compare(a.resource, b.resource))
 	})
 	return rows
@@ -123,7 +124,7 @@ func rank(name corev1.ResourceName) int {
 	return len(order)
 }
 
-func printLoadLine(w io.Writer, rows []loadLineRow) error {
+func printResources(w io.Writer, rows []resourceRow) error {
 	widest := len("RESOURCE")
 	for _, r := range rows {
 		widest = max(widest, len(r.resource))

@@ -29,7 +29,7 @@ func pod(name string, phase corev1.PodPhase, requests corev1.ResourceList) corev
 }
 
 // Reserved is capacity minus allocatable; finished pods do not count; an unknown value is a dash.
-func TestLoadLine(t *testing.T) {
+func TestAllocatable(t *testing.T) {
 	node := &corev1.Node{Status: corev1.NodeStatus{
 		Capacity:    list("cpu", "2", "memory", "24684092Ki", "pods", "110", "ephemeral-storage", "252Gi", "hugepages-2Mi", "0", "example.com/gpu", "2"),
 		Allocatable: list("cpu", "2", "memory", "24581692Ki", "pods", "110", "ephemeral-storage", "226Gi", "hugepages-2Mi", "0", "example.com/gpu", "2"),
@@ -41,7 +41,7 @@ func TestLoadLine(t *testing.T) {
 	}
 	used := usage(summary{}, parseSummary(t, `{"node":{"cpu":{"usageNanoCores":123456789},"memory":{"workingSetBytes":1073741824}}}`))
 	var out bytes.Buffer
-	if err := printLoadLine(&out, loadLine(node, pods, used)); err != nil {
+	if err := printResources(&out, resourceRows(node, pods, used)); err != nil {
 		t.Fatal(err)
 	}
 	const want = `
@@ -56,7 +56,7 @@ func TestLoadLine(t *testing.T) {
 		t.Errorf("got:%s\nwant:%s", got, want)
 	}
 	out.Reset()
-	if err := printLoadLine(&out, loadLine(node, nil, nil)); err != nil || !strings.Contains(out.String(), "-") {
+	if err := printResources(&out, resourceRows(node, nil, nil)); err != nil || !strings.Contains(out.String(), "-") {
 		t.Errorf("without usage: %s, %v", out.String(), err)
 	}
 }

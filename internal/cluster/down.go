@@ -76,7 +76,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 // askToLeave makes the supervisor, if there is one, leave its children to this process. A supervisor that does not
 // answer is killed, which by design has the same effect.
 func (l layout) askToLeave() error {
-	pidfd, err := holdHolder(l.lock())
+	pidfd, err := openHolder(l.lock())
 	if err != nil || pidfd < 0 {
 		return err
 	}

@@ -75,18 +75,18 @@ func lockHolder(path string) (int, error) {
 	return int(probe.Pid), nil
 }
 
-// lastBreath is how long a killed process may take to end, on a busy machine with much memory to free (chosen). The
+// killedMax is how long a killed process may take to end, on a busy machine with much memory to free (chosen). The
 // answer "already up" takes as long.
-const lastBreath = 300 * time.Millisecond
+const killedMax = 300 * time.Millisecond
 
-// lockIsHeld reports whether a living process holds the lock: one that has not ended after lastBreath.
+// lockIsHeld reports whether a living process holds the lock: one that has not ended after killedMax.
 func lockIsHeld(path string) (bool, error) {
-	pidfd, err := holdHolder(path)
+	pidfd, err := openHolder(path)
 	if err != nil || pidfd < 0 {
 		return false, err
 	}
 	defer unix.Close(pidfd)
-	ended, err := pollPidfd(pidfd, lastBreath)
+	ended, err := pollPidfd(pidfd, killedMax)
 	return !ended, err
 }
 
@@ -102,9 +102,9 @@ func pollPidfd(pidfd int, d time.Duration) (bool, error) {
 	}
 }
 
-// holdHolder returns a pidfd of the process that holds the lock, -1 if there is none. It reads the holder again once
+// openHolder returns a pidfd of the process that holds the lock, -1 if there is none. It reads the holder again once
 // the pidfd is open: if the holder is the same, the pidfd cannot refer to another process that got its pid.
-func holdHolder(path string) (pidfd int, err error) {
+func openHolder(path string) (pidfd int, err error) {
 	for {
 		pid, err := lockHolder(path)
 		if err != nil || pid == 0 {

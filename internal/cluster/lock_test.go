@@ -64,7 +64,7 @@ func TestLockDiesWithItsHolder(t *testing.T) {
 	if _, err := takeLock(path); !errors.Is(err, errLocked) {
 		t.Errorf("taking a held lock: %v", err)
 	}
-	pidfd, err := holdHolder(path)
+	pidfd, err := openHolder(path)
 	if err != nil || pidfd < 0 {
 		t.Fatalf("hold holder: %d, %v", pidfd, err)
 	}

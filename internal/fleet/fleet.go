@@ -208,13 +208,13 @@ type fleet struct {
 	byName map[string]*hollow
 	wakes  heap.Heap[*hollow] // ordered by wake
 
-	ready       int // how many nodes are registered
-	reported    time.Time
-	scriptFrom  unit.Instant    // when all nodes were first registered; zero: not yet
-	returned    map[string]bool // nodes whose fault ended and whose pods were not resumed yet
-	tally       tally
-	complained  time.Time
-	complaining int // how many requests failed since then
+	ready          int // how many nodes are registered
+	reported       time.Time
+	scriptFrom     unit.Instant    // when all nodes were first registered; zero: not yet
+	returned       map[string]bool // nodes whose fault ended and whose pods were not resumed yet
+	tally          tally
+	failuresLogged time.Time
+	failures       int // how many requests failed since then
 }
 
 const factsMax = 1024
@@ -241,7 +241,7 @@ func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	return f
 }
 
-func (f *fleet) tell(ctx context.Context, x fact) {
+func (f *fleet) send(ctx context.Context, x fact) {
 	select {
 	case f.facts <- x:
 	case <-ctx.Done():
@@ -286,7 +286,7 @@ func (f *fleet) learn(ctx context.Context, x fact) {
 		x.update(x.node)
 	}
 	if x.err != nil && ctx.Err() == nil {
-		f.complain(x)
+		f.logFailure(x)
 	}
 	for _, s := range x.seen {
 		f.tally.add(s, x.took)
@@ -341,7 +341,7 @@ type work func(context.Context, nodeAPI) (func(*hollow), error)
 func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, suffers fault.Effect) {
 	if suffers.Cut || suffers.Delay >= h.attemptMax {
 		pause(ctx, h.attemptMax)
-		f.tell(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind}}})
+		f.send(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind}}})
 		return
 	}
 	began := time.Now()
@@ -359,7 +359,7 @@ func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind,
 	update, err := do(attempt, f.api)
 	cancel()
 	<-slots
-	f.tell(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update, took: time.Since(began), err: err})
+	f.send(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update, took: time.Since(began), err: err})
 }
 
 // pause waits for d or until ctx ends.
@@ -375,17 +375,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// complainEvery is how often failed requests are logged: thousands of nodes without an API server fail a thousand times
+// failuresEvery is how often failed requests are logged: thousands of nodes without an API server fail a thousand times
 // per second.
-const complainEvery = 5 * time.Second
+const failuresEvery = 5 * time.Second
 
-func (f *fleet) complain(x fact) {
-	f.complaining++
-	if time.Since(f.complained) < complainEvery {
+func (f *fleet) logFailure(x fact) {
+	f.failures++
+	if time.Since(f.failuresLogged) < failuresEvery {
 		return
 	}
-	slog.Warn("hollow nodes: requests failed", "failed", f.complaining, "node", x.node.name, "err", x.err)
-	f.complained, f.complaining = time.Now(), 0
+	slog.Warn("hollow nodes: requests failed", "failed", f.failures, "node", x.node.name, "err", x.err)
+	f.failuresLogged, f.failures = time.Now(), 0
 }
 
 func (f *fleet) countReady(h *hollow) {

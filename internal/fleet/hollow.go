@@ -308,7 +308,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 		if ready == corev1.ConditionUnknown {
 			facts = []heartbeat.Fact{{Kind: heartbeat.Stale}}
 		}
-		f.tell(context.Background(), fact{node: h, seen: facts, update: func(h *hollow) { h.observed = ready }})
+		f.send(context.Background(), fact{node: h, seen: facts, update: func(h *hollow) { h.observed = ready }})
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    seen,
@@ -318,7 +318,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 			if !ok || f.byName[n.Name] == nil {
 				return
 			}
-			f.tell(context.Background(), fact{
+			f.send(context.Background(), fact{
 				node: f.byName[n.Name], seen: []heartbeat.Fact{{Kind: heartbeat.NodeGone}},
 				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // otherwise it is registered again already
 			})

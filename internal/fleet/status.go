@@ -95,7 +95,7 @@ func (f *fleet) status() Status {
 		if kind := h.fault.Kind(now); kind != "" {
 			s.Faults[kind]++
 		}
-		s.Now[sufferance(*h.suffers.Load())]++
+		s.Now[faultWord(*h.suffers.Load())]++
 	}
 	for kind, name := range requestNames {
 		r := Requests{}
@@ -108,8 +108,8 @@ func (f *fleet) status() Status {
 	return s
 }
 
-// sufferance returns one word for the effect of a fault.
-func sufferance(e fault.Effect) string {
+// faultWord returns one word for the effect of a fault.
+func faultWord(e fault.Effect) string {
 	switch {
 	case e.Silent:
 		return "silent"

@@ -32,9 +32,9 @@ type Recorders struct {
 	sink       eventWriter
 	correlator *record.EventCorrelator
 	seed       maphash.Seed
-	lines      map[string]*eventLine // by type of Event; set once
-	away       atomic.Bool           // the server does not answer, and this was logged
-	running    atomic.Int64          // how many lanes have a goroutine
+	queues     map[string]*eventQueue // by type of Event; set once
+	away       atomic.Bool            // the server does not answer, and this was logged
+	running    atomic.Int64           // how many lanes have a goroutine
 }
 
 // eventWriter sends Events to the API server. since is when the Event happened.
@@ -59,8 +59,8 @@ const (
 	waitingOfObjectMax = passMax - 1
 )
 
-// eventLine is the queue of the Events of one type.
-type eventLine struct {
+// eventQueue is the queue of the Events of one type.
+type eventQueue struct {
 	lanes   [eventLanes]eventLane
 	waiting atomic.Int64 // how many wait, in all lanes
 	dropped atomic.Int64 // how many were dropped since the last log message about it
@@ -99,10 +99,10 @@ func NewRecorders(ctx context.Context, c *Client) *Recorders {
 func newRecorders(ctx context.Context, sink eventWriter) *Recorders {
 	r := &Recorders{
 		ctx: ctx, sink: sink, correlator: record.NewEventCorrelator(clock.RealClock{}), seed: maphash.MakeSeed(),
-		lines: map[string]*eventLine{},
+		queues: map[string]*eventQueue{},
 	}
 	for _, kind := range []string{corev1.EventTypeNormal, corev1.EventTypeWarning} {
-		r.lines[kind] = &eventLine{}
+		r.queues[kind] = &eventQueue{}
 	}
 	return r
 }
@@ -114,8 +114,8 @@ func (r *Recorders) As(component, host string) record.EventRecorder {
 
 // Dropped returns how many Events were dropped because too many waited.
 func (r *Recorders) Dropped() (n int64) {
-	for _, line := range r.lines {
-		n += line.lost.Load()
+	for _, queue := range r.queues {
+		n += queue.lost.Load()
 	}
 	return n
 }
@@ -144,8 +144,8 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 		slog.Error("event about an unknown object", "reason", reason, "message", message, "err", err)
 		return
 	}
-	line := r.lines[kind]
-	if line == nil { // the API server refuses other types
+	queue := r.queues[kind]
+	if queue == nil { // the API server refuses other types
 		slog.Error("event of an unknown type", "type", kind, "reason", reason, "message", message)
 		return
 	}
@@ -158,16 +158,16 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 	if e.Namespace == "" {
 		e.Namespace = metav1.NamespaceDefault
 	}
-	lane := &line.lanes[maphash.String(r.seed, ref.Namespace+"/"+ref.Name)%eventLanes]
-	if lane.put(line, &waitingEvent{Event: e, since: now.Time, times: 1}) {
+	lane := &queue.lanes[maphash.String(r.seed, ref.Namespace+"/"+ref.Name)%eventLanes]
+	if lane.put(queue, &waitingEvent{Event: e, since: now.Time, times: 1}) {
 		r.running.Add(1)
-		go r.run(line, lane)
+		go r.run(queue, lane)
 	}
 }
 
 // put queues e, and reports whether the caller must start the lane's goroutine. When the same Event already waits, it
 // is counted there. When too many wait about an object, the oldest of them is dropped.
-func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
+func (l *eventLane) put(queue *eventQueue, e *waitingEvent) (run bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	object := e.object()
@@ -181,14 +181,14 @@ func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 	if ofIt := l.about[object]; len(ofIt) >= waitingOfObjectMax {
 		*ofIt[0] = waitingEvent{} // its place in the queue stays, empty
 		l.about[object] = slices.Delete(ofIt, 0, 1)
-		line.waiting.Add(-1)
+		queue.waiting.Add(-1)
 	}
-	if line.waiting.Load() >= waitingMax {
-		line.dropped.Add(1)
-		line.lost.Add(1)
+	if queue.waiting.Load() >= waitingMax {
+		queue.dropped.Add(1)
+		queue.lost.Add(1)
 		return false
 	}
-	line.waiting.Add(1)
+	queue.waiting.Add(1)
 	if l.about == nil {
 		l.about = map[corev1.ObjectReference][]*waitingEvent{}
 	}
@@ -211,7 +211,7 @@ func (e *waitingEvent) sameAs(o *waitingEvent) bool {
 }
 
 // take returns the next Event. It returns nil, and the lane has stopped, if there is none.
-func (l *eventLane) take(line *eventLine) *waitingEvent {
+func (l *eventLane) take(queue *eventQueue) *waitingEvent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.waiting) > 0 {
@@ -220,7 +220,7 @@ func (l *eventLane) take(line *eventLine) *waitingEvent {
 		if e.Event == nil {
 			continue
 		}
-		line.waiting.Add(-1)
+		queue.waiting.Add(-1)
 		object := e.object()
 		if l.about[object] = slices.Delete(l.about[object], 0, 1); len(l.about[object]) == 0 {
 			delete(l.about, object)
@@ -233,13 +233,13 @@ func (l *eventLane) take(line *eventLine) *waitingEvent {
 	return nil
 }
 
-// Settle waits until all Events are written, at most for that long.
-func (r *Recorders) Settle(most time.Duration) {
+// Flush waits until all Events are written, at most for that long.
+func (r *Recorders) Flush(most time.Duration) {
 	over := time.NewTimer(most)
 	defer over.Stop()
 	for r.running.Load() > 0 {
 		select {
-		case <-time.After(settleEvery):
+		case <-time.After(flushPoll):
 		case <-over.C:
 			slog.Warn("events lost at the end of the process: the API server did not accept them in time", "lanes", r.running.Load())
 			return
@@ -247,15 +247,15 @@ func (r *Recorders) Settle(most time.Duration) {
 	}
 }
 
-// settleEvery is how often Settle checks. Chosen: short compared with the end of a process.
-const settleEvery = 5 * time.Millisecond
+// flushPoll is how often Flush checks. Chosen: short compared with the end of a process.
+const flushPoll = 5 * time.Millisecond
 
 // run is the goroutine of a lane.
-func (r *Recorders) run(line *eventLine, lane *eventLane) {
+func (r *Recorders) run(queue *eventQueue, lane *eventLane) {
 	defer r.running.Add(-1)
-	for e := lane.take(line); e != nil && r.ctx.Err() == nil; e = lane.take(line) {
-		if dropped := line.dropped.Swap(0); dropped > 0 {
-			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped, "waiting", line.waiting.Load())
+	for e := lane.take(queue); e != nil && r.ctx.Err() == nil; e = lane.take(queue) {
+		if dropped := queue.dropped.Swap(0); dropped > 0 {
+			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped, "waiting", queue.waiting.Load())
 		}
 		r.write(e)
 	}
@@ -265,17 +265,17 @@ func (r *Recorders) run(line *eventLine, lane *eventLane) {
 // the Event itself after that time (--event-ttl of the API server, an hour).
 const keptMax = time.Hour
 
-// notNow is the error of a server that may accept the same request later.
-type notNow struct{ error }
+// temporaryError is the error of a server that may accept the same request later.
+type temporaryError struct{ error }
 
-func (e notNow) Unwrap() error { return e.error }
+func (e temporaryError) Unwrap() error { return e.error }
 
-// orNotNow marks temporary errors as notNow, for an Event that has waited since then.
-func orNotNow(err error, since time.Time) error {
+// markTemporary marks temporary errors as temporaryError, for an Event that has waited since then.
+func markTemporary(err error, since time.Time) error {
 	temporary := apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err)
 	if temporary && time.Since(since) < keptMax {
-		return notNow{err}
+		return temporaryError{err}
 	}
 	return err
 }
@@ -287,18 +287,18 @@ func (r *Recorders) write(w *waitingEvent) {
 	if e == nil {
 		return
 	}
-	written, err := patientlyTelling(r.ctx, func() (*corev1.Event, error) {
+	written, err := untilAnsweredLogging(r.ctx, func() (*corev1.Event, error) {
 		if !isNew {
 			if written, err := r.sink.patch(r.ctx, w.since, e, patch); !apierrors.IsNotFound(err) {
-				return written, orNotNow(err, w.since)
+				return written, markTemporary(err, w.since)
 			}
 			e.ResourceVersion = "" // the stored Event has expired meanwhile
 		}
 		written, err := r.sink.create(r.ctx, w.since, e)
-		return written, orNotNow(err, w.since)
+		return written, markTemporary(err, w.since)
 	}, func(err error) {
 		if r.away.CompareAndSwap(false, true) { // log it once, not from each lane
-			tellAway(err)
+			logNoAnswer(err)
 		}
 	})
 	switch {

@@ -170,16 +170,16 @@ func TestSettle(t *testing.T) {
 		for i := range 1000 {
 			all.As("test", "").Event(eventPod(i), corev1.EventTypeNormal, "Scheduled", "")
 		}
-		if all.Settle(time.Minute); len(s.created) != 1000 {
+		if all.Flush(time.Minute); len(s.created) != 1000 {
 			t.Errorf("%d of 1000 Events are written", len(s.created))
 		}
 		began := time.Now()
-		if all.Settle(time.Minute); time.Since(began) > 0 {
+		if all.Flush(time.Minute); time.Since(began) > 0 {
 			t.Errorf("it waits %v for nothing", time.Since(began))
 		}
 		s.away.Store(true)
 		all.As("test", "").Event(eventPod(0), corev1.EventTypeNormal, "Again", "")
-		if all.Settle(time.Minute); time.Since(began) > time.Minute {
+		if all.Flush(time.Minute); time.Since(began) > time.Minute {
 			t.Errorf("it waits %v", time.Since(began))
 		}
 	})
@@ -198,7 +198,7 @@ func TestRecorderIsBounded(t *testing.T) {
 			r.Event(eventPod(i), corev1.EventTypeNormal, "Scheduled", "")
 		}
 		synctest.Wait()
-		if n := all.lines[corev1.EventTypeNormal].waiting.Load(); n > waitingMax || all.Dropped() < waitingMax {
+		if n := all.queues[corev1.EventTypeNormal].waiting.Load(); n > waitingMax || all.Dropped() < waitingMax {
 			t.Errorf("%d wait, %d dropped", n, all.Dropped())
 		}
 	})
@@ -227,7 +227,7 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 				synctest.Wait() // it is being written
 			}
 		}
-		if n := all.lines[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
+		if n := all.queues[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
 			t.Errorf("%d Events about one pod wait", n)
 		}
 		s.away.Store(false)
@@ -399,7 +399,7 @@ func TestEventsKeepUpWithBinds(t *testing.T) {
 		if all.Dropped() > 0 || bound < 5000 || 4*events < 3*bound {
 			t.Errorf("%d binds, %d Events, %d of them overdue, %d dropped", bound, events, s.took[throttle.Overdue], all.Dropped())
 		}
-		if waiting := all.lines[corev1.EventTypeWarning].waiting.Load(); waiting > 2 {
+		if waiting := all.queues[corev1.EventTypeWarning].waiting.Load(); waiting > 2 {
 			t.Errorf("%d Warnings wait", waiting)
 		}
 	})

@@ -46,16 +46,16 @@ const watchRenewalsFor = 5 * time.Minute
 // Follow's goroutine owns a Renewals.
 type Renewals struct {
 	client rest.Interface
-	tell   func([]Renewal)
-	known  map[string]bool // nodes whose lease was passed to tell and not reported as gone since
+	handle func([]Renewal)
+	known  map[string]bool // nodes whose lease was passed to handle and not reported as gone since
 }
 
-// NewRenewals prepares a watch. tell is called from one goroutine with the renewals that arrived together, in order.
-func (c *Client) NewRenewals(tell func([]Renewal)) *Renewals {
-	return &Renewals{client: c.REST(coordinationv1.SchemeGroupVersion), tell: tell, known: map[string]bool{}}
+// NewRenewals prepares a watch. handle is called from one goroutine with the renewals that arrived together, in order.
+func (c *Client) NewRenewals(handle func([]Renewal)) *Renewals {
+	return &Renewals{client: c.REST(coordinationv1.SchemeGroupVersion), handle: handle, known: map[string]bool{}}
 }
 
-// Follow lists and watches the leases in the namespace of node leases until ctx ends, and passes all leases to tell
+// Follow lists and watches the leases in the namespace of node leases until ctx ends, and passes all leases to handle
 // first, then each change. After a watch was lost it lists again; leases that were deleted meanwhile are then reported
 // as gone. listed is called after the first list.
 func (f *Renewals) Follow(ctx context.Context, listed func()) {
@@ -81,9 +81,9 @@ func (f *Renewals) Follow(ctx context.Context, listed func()) {
 	}
 }
 
-// list passes every lease to tell and returns the version to watch from.
+// list passes every lease to handle and returns the version to watch from.
 func (f *Renewals) list(ctx context.Context) (version string, err error) {
-	list, err := patiently(ctx, func() (*coordinationv1.LeaseList, error) {
+	list, err := untilAnswered(ctx, func() (*coordinationv1.LeaseList, error) {
 		list := &coordinationv1.LeaseList{}
 		// "0" allows the server to answer from its cache, as for every informer; the watch brings what that lacks.
 		o := metav1.ListOptions{ResourceVersion: "0"}
@@ -108,7 +108,7 @@ func (f *Renewals) list(ctx context.Context) (version string, err error) {
 		}
 	}
 	f.known = there
-	f.tell(batch)
+	f.handle(batch)
 	return list.ResourceVersion, nil
 }
 
@@ -133,7 +133,7 @@ func (f *Renewals) watch(ctx context.Context, version string) error {
 func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error) {
 	seconds := int64((watchRenewalsFor + rand.N(watchRenewalsFor)) / time.Second)
 	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds}
-	body, err := patiently(ctx, func() (io.ReadCloser, error) {
+	body, err := untilAnswered(ctx, func() (io.ReadCloser, error) {
 		return f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o, parameterCodec).
 			SetHeader("Accept", "application/vnd.kubernetes.protobuf;stream=watch").Stream(ctx)
 	})
@@ -146,7 +146,7 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 	var frame []byte
 	for {
 		if frame, err = readFrame(stream, frame); err != nil {
-			f.tell(batch)
+			f.handle(batch)
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
@@ -154,7 +154,7 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 		}
 		e, err := parseRenewal(frame)
 		if err != nil {
-			f.tell(batch)
+			f.handle(batch)
 			return version, err
 		}
 		version = e.version
@@ -166,7 +166,7 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 			}
 		}
 		if stream.Buffered() < frameHead && len(batch) > 0 { // all that arrived together was read
-			f.tell(batch)
+			f.handle(batch)
 			batch = nil
 		}
 	}

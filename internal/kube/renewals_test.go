@@ -173,7 +173,7 @@ func TestFollow(t *testing.T) {
 	defer server.Close()
 	client, err := NewClientForConfig(&rest.Config{Host: server.URL})
 	if err == nil {
-		client, err = client.Gathering(GatherBeats)
+		client, err = client.Gathering(GatherRenewals)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestGather(t *testing.T) {
 	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe gives one write per read; the first read tells that it is no trickle
 		synctest.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
-			dial := gathering(GatherBeats, func(context.Context, string, string) (net.Conn, error) { return near, nil })
+			dial := gathering(GatherRenewals, func(context.Context, string, string) (net.Conn, error) { return near, nil })
 			conn, err := dial(t.Context(), "tcp", "x")
 			if err != nil {
 				t.Fatal(err)
@@ -227,9 +227,9 @@ func TestGather(t *testing.T) {
 			if err != nil || len(all) != 10*test.piece {
 				t.Errorf("%d bytes, %v", len(all), err)
 			}
-			took, least, most := time.Since(began), time.Duration(test.waits-1)*GatherBeats, time.Duration(test.waits+2)*GatherBeats
+			took, least, most := time.Since(began), time.Duration(test.waits-1)*GatherRenewals, time.Duration(test.waits+2)*GatherRenewals
 			if took < least || took > most {
-				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, GatherBeats)
+				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, GatherRenewals)
 			}
 		})
 	}

@@ -51,14 +51,14 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			tweak(&o)
-			return patiently(ctx, func() (runtime.Object, error) {
+			return untilAnswered(ctx, func() (runtime.Object, error) {
 				list := k.NewList()
 				return list, c.List(ctx, k, sel.Namespace, o, list)
 			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			tweak(&o)
-			return patiently(ctx, func() (watch.Interface, error) { return c.Watch(ctx, k, sel.Namespace, o) })
+			return untilAnswered(ctx, func() (watch.Interface, error) { return c.Watch(ctx, k, sel.Namespace, o) })
 		},
 	}
 	o := cache.InformerOptions{
@@ -90,23 +90,25 @@ const (
 	unreachableMax   = 10 * time.Second
 )
 
-// patiently repeats a request until the server answers. An error that the server answers ends it too, except a notNow;
-// the caller handles those errors.
-func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
-	return patientlyTelling(ctx, ask, tellAway)
+// untilAnswered repeats a request until the server answers. An error that the server answers ends it too, except a
+// temporaryError; the caller handles those errors.
+func untilAnswered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	return untilAnsweredLogging(ctx, ask, logNoAnswer)
 }
 
-func tellAway(err error) { slog.Warn("API server does not answer; retrying until it does", "err", err) }
+func logNoAnswer(err error) {
+	slog.Warn("API server does not answer; retrying until it does", "err", err)
+}
 
-// patientlyTelling is patiently with another log message for the first attempt that got no answer.
-func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell func(error)) (T, error) {
+// untilAnsweredLogging is untilAnswered with another log message for the first attempt that got no answer.
+func untilAnsweredLogging[T any](ctx context.Context, ask func() (T, error), log func(error)) (T, error) {
 	for pause := unreachableFirst; ; pause = min(2*pause, unreachableMax) {
 		answer, err := ask()
-		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) && !errors.As(err, new(notNow)) {
+		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) && !errors.As(err, new(temporaryError)) {
 			return answer, err
 		}
 		if pause == unreachableFirst {
-			tell(err)
+			log(err)
 		}
 		select {
 		case <-ctx.Done():

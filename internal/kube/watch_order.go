@@ -16,7 +16,7 @@ func orderedInformer(o cache.InformerOptions, order func(a, b any) int) (cache.S
 	}), order}
 	return store, cache.New(&cache.Config{
 		Queue: queue, ListerWatcher: o.ListerWatcher, ObjectType: o.ObjectType,
-		Process: func(changes any, initial bool) error { return tell(o.Handler, store, changes.(cache.Deltas), initial) },
+		Process: func(changes any, initial bool) error { return apply(o.Handler, store, changes.(cache.Deltas), initial) },
 	})
 }
 
@@ -32,8 +32,8 @@ func (q orderedQueue) Replace(all []any, version string) error {
 	return q.RealFIFO.Replace(all, version)
 }
 
-// tell applies changes to the store and passes them to the handler.
-func tell(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas, initial bool) error {
+// apply applies changes to the store and passes them to the handler.
+func apply(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas, initial bool) error {
 	for _, c := range changes {
 		switch c.Type {
 		case cache.Deleted:

@@ -17,7 +17,7 @@ func TestPatientlyIsBackSoon(t *testing.T) {
 	for _, absence := range []time.Duration{0, time.Second, time.Minute, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			began, asked := time.Now(), 0
-			got, err := patiently(t.Context(), func() (int, error) {
+			got, err := untilAnswered(t.Context(), func() (int, error) {
 				asked++
 				if time.Since(began) < absence {
 					return 0, &url.Error{Op: "Get", URL: "https://api", Err: syscall.ECONNREFUSED}
@@ -35,13 +35,13 @@ func TestPatientlyIsBackSoon(t *testing.T) {
 // The server's answers are returned to the caller, and the end of the context ends the wait.
 func TestPatientlyLeavesAnswersAlone(t *testing.T) {
 	for _, want := range []error{apierrors.NewUnauthorized("who?"), apierrors.NewServiceUnavailable("starting"), errors.New("cannot decode")} {
-		if _, err := patiently(t.Context(), func() (int, error) { return 0, want }); err != want {
+		if _, err := untilAnswered(t.Context(), func() (int, error) { return 0, want }); err != want {
 			t.Errorf("error %v, want %v", err, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	refused := &url.Error{Op: "Get", URL: "https://api", Err: syscall.ECONNREFUSED}
-	if _, err := patiently(ctx, func() (int, error) { cancel(); return 0, refused }); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := untilAnswered(ctx, func() (int, error) { cancel(); return 0, refused }); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	c := newController(o, remote{writes}, recorders{
 		nodes: kube.NewRecorder(ctx, events, "node-controller", ""), evictions: kube.NewRecorder(ctx, events, "taint-eviction-controller", ""),
 	})
-	watches, err := o.Client.Gathering(kube.GatherBeats)
+	watches, err := o.Client.Gathering(kube.GatherRenewals)
 	if err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) error {
 		synced = append(synced, informer.HasSynced)
 		go informer.RunWithContext(ctx)
 	}
-	renewals := watches.NewRenewals(func(batch []kube.Renewal) { c.hearRenewals(ctx, batch) })
+	renewals := watches.NewRenewals(func(batch []kube.Renewal) { c.sendRenewals(ctx, batch) })
 	listed := make(chan struct{})
 	go renewals.Follow(ctx, func() { close(listed) })
 	go func() {
@@ -112,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 		case <-ctx.Done():
 		}
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
-			c.tell(ctx, func(unit.Instant) { c.synced = true })
+			c.send(ctx, func(unit.Instant) { c.synced = true })
 		}
 	}()
 	go c.probe(ctx)
@@ -217,7 +217,7 @@ func newController(o Options, a api, r recorders) *controller {
 	return c
 }
 
-func (c *controller) tell(ctx context.Context, f fact) {
+func (c *controller) send(ctx context.Context, f fact) {
 	select {
 	case c.facts <- f:
 	case <-ctx.Done():
@@ -236,7 +236,7 @@ func (c *controller) probe(ctx context.Context) {
 			slog.Info("API server answers again")
 		}
 		answered = err == nil
-		c.tell(ctx, func(now unit.Instant) { c.monitor.Contact(now, err == nil) })
+		c.send(ctx, func(now unit.Instant) { c.monitor.Contact(now, err == nil) })
 		select {
 		case <-time.After(contactEvery):
 		case <-ctx.Done():
@@ -255,7 +255,7 @@ func (c *controller) run(ctx context.Context) {
 	slog.Info("lifecycle controller starts", "grace", c.o.Health.Grace, "startup_grace", c.o.Health.StartupGrace)
 	reported := false
 	for {
-		c.hearAll()
+		c.receiveAll()
 		if c.synced {
 			if !reported {
 				reported = true
@@ -279,8 +279,8 @@ func (c *controller) run(ctx context.Context) {
 	}
 }
 
-// hearAll processes every waiting fact, so that no node is judged while its renewal is in the queue.
-func (c *controller) hearAll() {
+// receiveAll processes every waiting fact, so that no node is judged while its renewal is in the queue.
+func (c *controller) receiveAll() {
 	for {
 		select {
 		case f := <-c.facts:
@@ -328,7 +328,7 @@ func (c *controller) write(a corelifecycle.Action) {
 		if c.o.Leads() {
 			err = c.perform(kube.As(ctx, kind), t)
 		}
-		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, t.Action, err == nil) })
+		c.send(ctx, func(now unit.Instant) { c.monitor.Done(now, t.Action, err == nil) })
 	})
 }
 
@@ -348,7 +348,7 @@ func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (turn, b
 		wanted bool
 	}
 	asked := make(chan answer, 1)
-	c.tell(ctx, func(now unit.Instant) {
+	c.send(ctx, func(now unit.Instant) {
 		renewed, wanted := c.monitor.Renew(now, a)
 		t := turn{Action: renewed}
 		if a.Pod != nil {
@@ -381,7 +381,7 @@ func (c *controller) askZones(ctx context.Context) []corelifecycle.Zone {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	answer := make(chan []corelifecycle.Zone, 1)
-	c.tell(ctx, func(unit.Instant) { answer <- c.monitor.Zones() })
+	c.send(ctx, func(unit.Instant) { answer <- c.monitor.Zones() })
 	select {
 	case zones := <-answer:
 		return zones

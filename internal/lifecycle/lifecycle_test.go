@@ -202,14 +202,14 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		var done sync.WaitGroup
 		done.Go(func() { c.run(ctx) })
 		done.Go(func() { c.probe(ctx) })
-		c.hearRenewals(ctx, []kube.Renewal{{Name: "n", Renewed: unit.WallOf(s.renewed)}})
+		c.sendRenewals(ctx, []kube.Renewal{{Name: "n", Renewed: unit.WallOf(s.renewed)}})
 		// A second node stays alive: if every node were silent, none would be tainted for eviction.
 		c.nodeHandler().OnAdd(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
 		}, true)
 		done.Go(func() {
 			for ctx.Err() == nil {
-				c.hearRenewals(ctx, []kube.Renewal{{Name: "other", Renewed: unit.WallOf(time.Now())}})
+				c.sendRenewals(ctx, []kube.Renewal{{Name: "other", Renewed: unit.WallOf(time.Now())}})
 				select {
 				case <-time.After(10 * time.Second):
 				case <-ctx.Done():

@@ -31,7 +31,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	if pod != nil {
 		c.nodes.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
 	}
-	c.tell(ctx, func(now unit.Instant) {
+	c.send(ctx, func(now unit.Instant) {
 		latest := c.pods[a.Pod.ID]
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
 			return // the watch was faster: it has brought what we wrote, and perhaps later changes

@@ -14,7 +14,7 @@ import (
 )
 
 // post passes on a fact from a watch, which has no context of its own.
-func (c *controller) post(f fact) { c.tell(context.Background(), f) }
+func (c *controller) post(f fact) { c.send(context.Background(), f) }
 
 func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	seen := func(obj any) {
@@ -35,12 +35,12 @@ func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-// hearRenewals passes renewals that arrived together on as one fact.
-func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
+// sendRenewals passes renewals that arrived together on as one fact.
+func (c *controller) sendRenewals(ctx context.Context, batch []kube.Renewal) {
 	if len(batch) == 0 {
 		return
 	}
-	c.tell(ctx, func(now unit.Instant) {
+	c.send(ctx, func(now unit.Instant) {
 		wall := unit.WallOf(time.Now())
 		for _, r := range batch {
 			switch {

@@ -80,7 +80,7 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 	began := time.Now()
 	after, err := c.writeNode(ctx, a, node, renewed)
 	if after != nil {
-		c.tell(context.WithoutCancel(ctx), func(now unit.Instant) { c.seeNode(now, after) })
+		c.send(context.WithoutCancel(ctx), func(now unit.Instant) { c.seeNode(now, after) })
 	}
 	switch {
 	case err == nil:
@@ -142,7 +142,7 @@ func (c *controller) confirmSilence(ctx context.Context, node string, renewed un
 	if lease.Spec.RenewTime == nil || unit.WallOf(lease.Spec.RenewTime.Time) == renewed {
 		return nil
 	}
-	c.hearRenewals(ctx, []kube.Renewal{{Name: node, Renewed: unit.WallOf(lease.Spec.RenewTime.Time)}})
+	c.sendRenewals(ctx, []kube.Renewal{{Name: node, Renewed: unit.WallOf(lease.Spec.RenewTime.Time)}})
 	return errAlive
 }
 

@@ -161,7 +161,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 	}()
 	m.run(ctx)
-	recorders.Settle(lastEventsMax)
+	recorders.Flush(lastEventsMax)
 	return nil
 }
 

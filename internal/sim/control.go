@@ -124,6 +124,6 @@ func (w *world) writeNode(o *order) {
 	w.note("node", fmt.Sprintf("%s unknown=%d +%v -%v", n.name, len(o.Unknown), o.Add, o.Drop))
 	w.nodeChanged(n)
 	if len(o.Unknown) > 0 && !n.suffers.Silent && !n.suffers.Cut {
-		n.tell(heartbeat.Fact{Kind: heartbeat.Stale})
+		n.schedule(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }

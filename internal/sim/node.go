@@ -57,8 +57,8 @@ func newNode(w *world, i int) *node {
 	return n
 }
 
-// tell makes n step at this moment, with all that happened at it.
-func (n *node) tell(facts ...heartbeat.Fact) {
+// schedule makes n step at this moment, with all that happened at it.
+func (n *node) schedule(facts ...heartbeat.Fact) {
 	n.inbox = append(n.inbox, facts...)
 	if !n.isDue {
 		n.isDue = true
@@ -167,7 +167,7 @@ func (n *node) request(kind heartbeat.FactKind) {
 		if ok {
 			n.write(kind, sent, ready)
 		}
-		n.tell(heartbeat.Fact{Kind: kind, OK: ok})
+		n.schedule(heartbeat.Fact{Kind: kind, OK: ok})
 	})
 }
 

@@ -190,7 +190,7 @@ func (w *world) order(o fault.Order) {
 		n := w.nodes[i]
 		n.fault = o.Begin(w.now, fault.Chance(w.o.Seed, n.name))
 		n.changes = w.now
-		n.tell()
+		n.schedule()
 	}
 }
 

@@ -72,7 +72,7 @@ type FreeNode struct {
 // memory and devices to assign, then on the sum of all requests. An error says why no node would start with the
 // configuration, or what is wrong with the pods.
 func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name string, pods []*corev1.Pod) (*Admission, error) {
-	settings, err := kubeletconfig.LoadLine(c)
+	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
 		return nil, err
 	}

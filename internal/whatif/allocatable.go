@@ -86,7 +86,7 @@ type ReservedGroup struct {
 // DrawAllocatable answers for a loaded configuration. An error says why no node would start with it; a result may come
 // with the error and shows the numbers.
 func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine) (*Allocatable, error) {
-	settings, err := kubeletconfig.LoadLine(c)
+	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 		}
 	}
 	last := out.play(config, u.For, facts)
-	out.tell(facts, last)
+	out.setSignals(facts, last)
 	out.rank(config, facts, last)
 	return out, nil
 }
@@ -207,8 +207,8 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 	}
 }
 
-// tell sets the signals, thresholds and conditions of the result.
-func (e *Shedding) tell(facts eviction.Facts, d eviction.Decision) {
+// setSignals sets the signals, thresholds and conditions of the result.
+func (e *Shedding) setSignals(facts eviction.Facts, d eviction.Decision) {
 	for _, signal := range allocatable.Signals() {
 		if o, ok := facts.Signals[signal]; ok {
 			e.Signals = append(e.Signals, Signal{string(signal), signalQuantity(signal, o.Available), signalQuantity(signal, o.Capacity)})

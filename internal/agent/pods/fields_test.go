@@ -11,7 +11,7 @@ import (
 
 // TestFieldsOfGrants: and what a new agent takes for granted.
 func TestFieldsOfGrants(t *testing.T) {
-	err := sample.Unproved(podfields.ObserverGranted, func(pod *corev1.Pod) (any, error) {
+	err := sample.Unproved(podfields.ObserverAllocated, func(pod *corev1.Pod) (any, error) {
 		a := allocationIn(pod)
 		return []any{a.level, a.containers}, nil
 	})

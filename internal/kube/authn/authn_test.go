@@ -359,9 +359,9 @@ func TestCachesAreBounded(t *testing.T) {
 	if id, err := g.Admit(request("GET", "/pods", nil, "Authorization", "Bearer good")); err != nil || id.Name != "u" || a.takeAsked() != "" {
 		t.Errorf("bad tokens pushed out a good one: %v", err)
 	}
-	for i, s := range g.tokens.shelves {
+	for i, s := range g.tokens.caches {
 		if len(s.items) > tokensMax || s.order.Len() != len(s.items) {
-			t.Errorf("shelf %d holds %d tokens, limit %d", i, len(s.items), tokensMax)
+			t.Errorf("answerCache %d holds %d tokens, limit %d", i, len(s.items), tokensMax)
 		}
 	}
 }

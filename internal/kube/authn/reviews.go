@@ -33,11 +33,11 @@ type reviews[T any] struct {
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	shelves [2]shelf[T] // bad, good
+	caches  [2]answerCache[T] // bad, good
 	pending map[digest]*question[T]
 }
 
-type shelf[T any] struct {
+type answerCache[T any] struct {
 	max   int
 	items map[digest]*list.Element // of *answer[T]
 	order *list.List               // most recently used first
@@ -58,8 +58,8 @@ type question[T any] struct {
 func newReviews[T any](now func() time.Time, limit int, keep func(T) (bool, time.Duration)) *reviews[T] {
 	r := &reviews[T]{now: now, keep: keep, salt: make([]byte, sha256.Size), pending: map[digest]*question[T]{}}
 	rand.Read(r.salt) // never fails: crypto/rand ends the program instead
-	for i := range r.shelves {
-		r.shelves[i] = shelf[T]{limit, map[digest]*list.Element{}, list.New()}
+	for i := range r.caches {
+		r.caches[i] = answerCache[T]{limit, map[digest]*list.Element{}, list.New()}
 	}
 	return r
 }
@@ -85,8 +85,8 @@ func (r *reviews[T]) remembered(key []string) (value T, known bool) {
 }
 
 func (r *reviews[T]) find(d digest) (value T, known bool) {
-	for i := range r.shelves {
-		s := &r.shelves[i]
+	for i := range r.caches {
+		s := &r.caches[i]
 		e, ok := s.items[d]
 		if !ok {
 			continue
@@ -101,7 +101,7 @@ func (r *reviews[T]) find(d digest) (value T, known bool) {
 	return value, false
 }
 
-func (s *shelf[T]) drop(e *list.Element) {
+func (s *answerCache[T]) drop(e *list.Element) {
 	delete(s.items, e.Value.(*answer[T]).key)
 	s.order.Remove(e)
 }
@@ -154,7 +154,7 @@ func (r *reviews[T]) remember(d digest, value T) {
 	if ttl <= 0 {
 		return
 	}
-	s := &r.shelves[pick(good, 1, 0)]
+	s := &r.caches[pick(good, 1, 0)]
 	for len(s.items) >= s.max {
 		s.drop(s.order.Back())
 	}

@@ -174,7 +174,7 @@ func (c *Candidate) Run(ctx context.Context, lead func(context.Context) error) e
 	if errors.Is(lost, ErrLost) {
 		return lost
 	}
-	c.release(context.WithoutCancel(ctx))
+	c.clear(context.WithoutCancel(ctx))
 	return err
 }
 
@@ -307,8 +307,8 @@ func (c *Candidate) fill(lease *coordinationv1.Lease, now time.Time) *coordinati
 	return lease
 }
 
-// release clears the Lease.
-func (c *Candidate) release(ctx context.Context) {
+// clear clears the Lease.
+func (c *Candidate) clear(ctx context.Context) {
 	if c.held == nil {
 		return
 	}

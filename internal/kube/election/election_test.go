@@ -472,7 +472,7 @@ func TestWhoIsRobbedAtTheEnd(t *testing.T) {
 		if a.try(t.Context()) || a.Holds() {
 			t.Errorf("it is another's, and it holds: %v", a.Holds())
 		}
-		a.release(t.Context())
+		a.clear(t.Context())
 		if holder := holderOf(s.stored()); holder != "other" {
 			t.Errorf("the lease is held by %q", holder)
 		}

@@ -60,7 +60,7 @@ func TestLocalStorageUncounted(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%q: %v, %v", yaml, warnings, err)
 		}
-		line, err := LoadLine(c)
+		line, err := Allocatable(c)
 		if err != nil || line.StorageUncounted == counted {
 			t.Errorf("%q: the load line has it uncounted: %v, %v", yaml, line.StorageUncounted, err)
 		}

@@ -189,7 +189,7 @@ func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 	}
 }
 
-func TestLoadLine(t *testing.T) {
+func TestAllocatable(t *testing.T) {
 	c, _, err := Parse([]byte(head+`
 systemReserved: {cpu: 250m, memory: 500Mi, pid: "1000"}
 kubeReserved: {cpu: 500m, memory: 1Gi, ephemeral-storage: 1Gi}
@@ -201,7 +201,7 @@ podsPerCore: 4
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := LoadLine(c)
+	s, err := Allocatable(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := LoadLine(c); err != nil {
+		if _, err := Allocatable(c); err != nil {
 			t.Errorf("%q: valid, yet: %v", data, err)
 		}
 	})

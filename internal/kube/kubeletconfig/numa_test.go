@@ -26,7 +26,7 @@ func numaOf(t *testing.T, text string) (numa.Config, error) {
 	if len(warnings) > 0 {
 		t.Errorf("warnings: %q", warnings)
 	}
-	settings, err := LoadLine(c)
+	settings, err := Allocatable(c)
 	if err != nil {
 		t.Fatal(err)
 	}

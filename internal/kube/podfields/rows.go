@@ -75,7 +75,7 @@ const (
 	ObserverScheduler = "scheduler" // where it is placed
 	ObserverSystem    = "system"    // the reason for which it is rejected
 	ObserverLost      = "lost"      // what happens to it when its node is lost
-	ObserverGranted   = "granted"   // which resources an earlier agent allocated to it
+	ObserverAllocated = "allocated" // which resources an earlier agent allocated to it
 	ObserverProbe     = "probe"     // how and when its containers are probed
 	ObserverHook      = "hook"      // what runs when its containers start and stop
 )
@@ -84,7 +84,7 @@ const (
 func Observers() []string {
 	return []string{
 		ObserverSandbox, ObserverContainer, ObserverFiles, ObserverLife, ObserverResources, ObserverScheduler, ObserverSystem,
-		ObserverLost, ObserverGranted, ObserverProbe, ObserverHook,
+		ObserverLost, ObserverAllocated, ObserverProbe, ObserverHook,
 	}
 }
 

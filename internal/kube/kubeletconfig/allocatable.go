@@ -17,8 +17,8 @@ import (
 // resourcePIDs is the name of process ids in reservations.
 const resourcePIDs = "pid"
 
-// LoadLine translates the parts of a loaded configuration that determine a node's allocatable resources.
-func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (allocatable.Settings, error) {
+// Allocatable translates the parts of a loaded configuration that determine a node's allocatable resources.
+func Allocatable(c *kubeletconfigv1beta1.KubeletConfiguration) (allocatable.Settings, error) {
 	var p problems
 	s := allocatable.Settings{
 		System:       parseReserved("systemReserved", c.SystemReserved, &p),
