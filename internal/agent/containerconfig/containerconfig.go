@@ -3,15 +3,14 @@
 //
 // # Model
 //
-// A request needs what the specification does not have: variables, mounts, the pod's DNS, the limits of its cgroup, the
-// CPUs and devices that are assigned to it. A Builder asks the parts of the agent that know, and has criconfig translate
-// the specification and these facts.
+// A request needs what the specification does not have: variables, mounts, the pod's DNS, the limits of its cgroup,
+// the CPUs and devices that are assigned to it. A Builder asks the parts of the agent that know, and has criconfig
+// translate the specification and these facts.
 //
 // # Invariants
 //
-// A sandbox's configuration comes out the same for every container of the sandbox, because CRI has each request for a
-// container repeat it. An error says in upstream's words why there can be no request now: asked again, the same question
-// may have another answer.
+// A sandbox's configuration comes out the same for every container of the sandbox, because in CRI each request for a
+// container repeats it. An error says in upstream's words why there can be no request now; later there may be one.
 //
 // # What it does not do
 //
@@ -74,13 +73,13 @@ type Builder struct {
 // Sandbox is what has to be known of a sandbox next to its pod.
 type Sandbox struct {
 	Attempt      uint32 // how many sandboxes the pod had before
-	CgroupParent string // the pod's cgroup, as the runtime is told it
-	Allocation   string // the resources that are allocated to the pod, noted for the next agent; empty: none that can change
+	CgroupParent string // the pod's cgroup, in the runtime's spelling
+	Allocation   string // the pod's allocated resources, noted for the next agent; empty: none that can change
 }
 
 // Sandbox describes a pod to the runtime.
 func (b Builder) Sandbox(pod *corev1.Pod, s Sandbox) (*runtimeapi.PodSandboxConfig, error) {
-	resolver, _, err := b.DNS.DNSConfig(pod) // whoever makes the sandbox has an Event made of each warning, once
+	resolver, _, err := b.DNS.DNSConfig(pod) // its warnings become Events once, when the sandbox is made
 	if err != nil {
 		return nil, err
 	}

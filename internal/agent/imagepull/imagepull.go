@@ -166,7 +166,7 @@ func (p *Puller) credentials(ctx context.Context, pod *corev1.Pod, image string)
 	var ring pullsecret.Keyring
 	var missing, useless []string
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		if ref.Name == "" { // the API server lets it pass
+		if ref.Name == "" { // the API server admits it
 			continue
 		}
 		secret, err := p.secrets.Secret(ctx, pod.Namespace, ref.Name)

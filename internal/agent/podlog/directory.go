@@ -119,7 +119,7 @@ func (d Directory) removeDirs(uid string) error {
 // podDir is <namespace>_<name>_<uid>; only the uid matters here.
 var podDir = regexp.MustCompile(`^[^_]+_[^_]+_([0-9a-f-]+)$`)
 
-// Pods returns the uids of the pods that have logs. What is not named like a pod's directory is somebody else's.
+// Pods returns the uids of the pods that have logs. What is not named like a pod's directory is another program's.
 func (d Directory) Pods() (uids []string) {
 	dirs, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

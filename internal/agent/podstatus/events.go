@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Event is something that users are to be told in an Event about the pod.
+// Event is an Event to record about the pod.
 type Event struct {
 	Container string // which of the pod's containers it is about; empty: the pod
 	Kind      string // corev1.EventTypeNormal or EventTypeWarning

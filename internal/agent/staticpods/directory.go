@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// quiet lets an editor finish writing before its file is read.
+// quiet is how long a directory must not change before it is read: an editor may still be writing.
 const quiet = 100 * time.Millisecond
 
 // quietLongest bounds how long changes that do not end are waited for (chosen).
@@ -52,7 +52,7 @@ func forward(ctx context.Context, watcher *fsnotify.Watcher, dir string, changed
 	}
 }
 
-// drain waits for a quiet moment, though not for ever: somebody may write there all the time.
+// drain waits for a quiet moment, but not for ever: a process may write there all the time.
 func drain(ctx context.Context, changes <-chan struct{}) {
 	longest := time.After(quietLongest)
 	for {
@@ -123,7 +123,7 @@ func (s *Source) read() {
 	s.whole = s.whole || whole
 }
 
-// unread tells a file that is there and could not be read from one whose content is wrong.
+// unread reports whether the file is there and could not be read. The other case is a file whose content is wrong.
 func unread(err error) bool {
 	var failed *fs.PathError
 	return errors.As(err, &failed) && !errors.Is(err, fs.ErrNotExist)

@@ -14,7 +14,7 @@ type Pod struct {
 	uid types.UID // for messages
 	// latest returns the object of the API to which the pod's status is written, as the API last showed it, and the
 	// latest status. The object is nil where there is none, not yet or not any more; the phase of the status is empty
-	// where there is none yet. Neither is written to by anybody.
+	// where there is none yet. Neither is modified once it was returned.
 	latest func() (object *corev1.Pod, status corev1.PodStatus)
 
 	mu sync.Mutex // guards everything that follows; latest is not called with it
@@ -25,7 +25,7 @@ type Pod struct {
 	written *corev1.PodStatus
 	version string        // resourceVersion of the last write; empty: there was none
 	writing chan struct{} // closed when the write that is under way is over. nil: none is
-	again   bool          // somebody wanted to begin another write meanwhile
+	again   bool          // another write was wanted meanwhile
 }
 
 // NewPod returns the handle of a pod; see Pod for latest.
@@ -33,7 +33,7 @@ func NewPod(uid types.UID, latest func() (object *corev1.Pod, status corev1.PodS
 	return &Pod{uid: uid, latest: latest}
 }
 
-// Seen says that the watch has shown the object in this version. If somebody else wrote it after the last write here,
+// Seen says that the watch has shown the object in this version. If another client wrote it after the last write here,
 // what was written is no longer what the API has.
 func (p *Pod) Seen(object *corev1.Pod) {
 	p.mu.Lock()
@@ -45,7 +45,7 @@ func (p *Pod) Seen(object *corev1.Pod) {
 }
 
 // Replaced says that the pod's status is written to this object from now on, in the place of the one before it. Its
-// versions are not compared: nobody else writes the status of a mirror pod.
+// versions are not compared: only this agent writes the status of a mirror pod.
 func (p *Pod) Replaced(object *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *Pod) Replaced(object *corev1.Pod) {
 }
 
 // wrote notes the API's answer to a write of the status. The watch may have been faster than the answer, and have shown
-// that somebody else has written since.
+// that another client has written since.
 func (p *Pod) wrote(answer *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *Pod) known(object *corev1.Pod) *corev1.PodStatus {
 	return &object.Status
 }
 
-// overwritten reports whether somebody else wrote the object last, and its status is not the latest.
+// overwritten reports whether another client wrote the object last, and its status is not the latest.
 func (p *Pod) overwritten() bool {
 	object, status := p.latest()
 	p.mu.Lock()
@@ -119,7 +119,7 @@ func (p *Pod) awaitWrite(ctx context.Context) error {
 	}
 }
 
-// endWrite ends a write, and reports whether somebody wanted to begin another one meanwhile.
+// endWrite ends a write, and reports whether another one was wanted meanwhile.
 func (p *Pod) endWrite() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

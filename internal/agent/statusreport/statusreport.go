@@ -4,16 +4,17 @@
 //
 // The owner of a pod computes its status and keeps it; a Pod here is the handle by which the reporter asks for the
 // latest one. Enqueue says that it differs from the one before. Per pod only the latest status counts: while a write
-// waits, newer statuses take the place of older ones. Statuses that somebody waits for (the pod runs, is ready, has
-// ended) are written before those that only show progress, which a burst often overtakes before they are written.
+// waits, newer statuses take the place of older ones. Statuses that users and controllers wait for (the pod runs, is
+// ready, has ended) are written before those that only show progress. In a burst the latter are often overtaken and
+// never written.
 //
 // A status is written as a patch: the difference from the status that the API is known to have. That is the answer to
 // the last write, until the watch shows a version of the object from after it; then it is the object's own status.
 //
 // # Invariants
 //
-//   - One write per pod at a time. Whoever would begin another one leaves a mark instead, and the latest status is
-//     written after the first. So a write that hangs holds up its own pod only.
+//   - One write per pod at a time. A writer that finds one under way leaves a mark instead of waiting, and the latest
+//     status is written after the first. So a write that hangs holds up its own pod only.
 //   - Conditions that others own are never written.
 //   - An API server that does not answer is asked once per interval for all pods together. One that answers with an
 //     error is asked again for that pod only.
@@ -110,7 +111,7 @@ func (r *Reporter) Enqueue(p *Pod) {
 	}
 }
 
-// Recheck enqueues the pod if the API has another status than its latest, after somebody else may have written it.
+// Recheck enqueues the pod if the API has another status than its latest, after another client may have written it.
 func (r *Reporter) Recheck(p *Pod) {
 	if p.overwritten() {
 		r.Enqueue(p)
@@ -218,7 +219,7 @@ func (r *Reporter) answered(yes bool) {
 	r.until = time.Now().Add(r.away/2 + rand.N(r.away))
 }
 
-// endWrite ends a write, and has the latest status written if somebody wanted that meanwhile.
+// endWrite ends a write, and has the latest status written if another write was wanted meanwhile.
 func (r *Reporter) endWrite(p *Pod) {
 	if again := p.endWrite(); again {
 		r.Enqueue(p)

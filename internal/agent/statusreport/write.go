@@ -102,7 +102,7 @@ func (r *Reporter) DeleteObject(ctx context.Context, object *corev1.Pod) error {
 }
 
 // hasObject reports whether the API has that very pod. It lists the pods of this node, which the Node authorizer always
-// lets a node do: a get of a pod that is gone is forbidden, because nothing relates the node to it any more.
+// allows a node: a get of a pod that is gone is forbidden, because nothing relates the node to it any more.
 func (r *Reporter) hasObject(ctx context.Context, object *corev1.Pod) (bool, error) {
 	which := fields.AndSelectors(
 		fields.OneTermEqualSelector("spec.nodeName", r.node), fields.OneTermEqualSelector("metadata.name", object.Name),
