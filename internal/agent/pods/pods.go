@@ -143,6 +143,9 @@ type Volumes interface {
 }
 
 // Admission is the node's verdict on a pod that is not running yet, and on pods that ask for other resources.
+//
+// The Runner passes the pods that take something of the node now, in any order. An implementation compares them with
+// those of the call before; it is not notified when a pod comes, changes or goes.
 type Admission interface {
 	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says
 	// that it has waited too long. Empty: it may start.
@@ -156,6 +159,8 @@ type Admission interface {
 	// Give has device plugins make ready what was assigned to a pod. They may take long, and no other pod waits for
 	// that. A pod that is rejected now has nothing.
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
+	// Resize gives each request its verdict, in the order of requests. held are all pods that take something of the
+	// node, with those that ask.
 	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
 }
 
