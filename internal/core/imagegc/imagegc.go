@@ -12,7 +12,8 @@
 //	not used for the maximum age        --> remove
 //
 // The Collector gives the order. How many images are removed is decided by the caller: it removes one image, reads how
-// much space is free, and stops when that is enough. The sizes of images do not tell, because images share layers.
+// much space is free, and stops when that is enough. Image sizes do not predict how much becomes free, because images
+// share layers.
 //
 // # Invariants
 //

@@ -28,7 +28,7 @@ func eightNodes() machine.Machine {
 	return m.Complete()
 }
 
-// BenchmarkOffer: a pod offered, committed and released on a machine that is half full.
+// BenchmarkOffer: a pod is offered, committed and released on a machine that is half full.
 func BenchmarkOffer(b *testing.B) {
 	for _, policy := range []Policy{PolicyBestEffort, PolicySingleNUMANode} {
 		b.Run(policy.String(), func(b *testing.B) {

@@ -10,10 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
-// TestBerths: what was offered on a belief is offered again, in the same place, on what is really free: more than was
-// believed, as pods have ended meanwhile. Devices of a kind are as good as each other: they may be others there. The
-// policy best-effort is left out: it takes memory from more nodes than its hint has, and a berth does not say which
-// were the hint's.
+// TestBerths: the scheduler makes an offer on its own, older State. The agent, which has more free resources because
+// pods have ended, makes the same offer in the berth. Devices of one resource are interchangeable, so they may differ.
+// The policy best-effort is left out: it takes memory from more nodes than its hint has, and a berth does not say which
+// nodes were the hint's.
 func TestBerths(t *testing.T) {
 	const seed, histories, steps = 11, 150, 80
 	kept, elsewhere := 0, 0
@@ -54,7 +54,7 @@ func TestBerths(t *testing.T) {
 	}
 }
 
-// placesOf is where all CPUs and memory of a are.
+// placesOf returns where all CPUs and memory of a are.
 func placesOf(a Assignment) (out string) {
 	for _, h := range a.Containers {
 		out += fmt.Sprintf("%s %v %v; ", h.Container, h.CPUs, h.Memory)
@@ -62,7 +62,7 @@ func placesOf(a Assignment) (out string) {
 	return out
 }
 
-// TestBerthIsNoRight: a berth that is not free, or that the policy does not allow, is as none.
+// TestBerthIsNoRight: a berth that is not free, or that the policy does not allow, has no effect.
 func TestBerthIsNoRight(t *testing.T) {
 	for i := range 200 {
 		w := newWorld(t, rand.New(rand.NewPCG(12, uint64(i))))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLikeness: states of one layout that write the same likeness answer every pod the same, whatever brought them
-// there.
+// TestLikeness: States of one Layout that append the same likeness give every pod the same answer, whatever their
+// history.
 func TestLikeness(t *testing.T) {
 	const seed, layouts, steps = 17, 60, 200
 	met := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestHistories plays long random histories: pods come, get past their init containers and go, plugins change their
-// devices, the process crashes and rebuilds its state from what pods hold.
+// TestHistories plays long random histories: pods arrive, finish their init containers and end, plugins change their
+// devices, the process crashes and rebuilds its State from what the pods have.
 func TestHistories(t *testing.T) {
 	const seed, histories, steps = 7, 150, 120
 	for i := range histories {
@@ -57,7 +57,7 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 	return w
 }
 
-// someMachine has 1 to 8 nodes with sparse ids, some without CPUs.
+// someMachine has 1 to 8 nodes with gaps between their ids, some without CPUs.
 func someMachine(rng *rand.Rand) machine.Machine {
 	m := machine.Machine{Sockets: map[machine.SocketID]idset.Set{}}
 	id, cpu := machine.NUMAID(0), 0
@@ -107,7 +107,7 @@ func (w *world) anyPod() string {
 	return w.s.assignments[w.rng.IntN(len(w.s.assignments))].Pod
 }
 
-// admit makes an offer, which changes nothing, and mostly commits it; sometimes the pod goes at once, which undoes
+// admit makes an offer, which changes nothing, and mostly commits it. Sometimes the pod ends at once, which undoes
 // exactly that.
 func (w *world) admit() {
 	p := w.randomPod(fmt.Sprintf("pod-%d", w.next))
@@ -156,8 +156,7 @@ func (w *world) release(pod string) {
 	delete(w.pods, pod)
 }
 
-// crash forgets everything and rebuilds the state from what pods hold, found in any order, plugins coming before or
-// after.
+// crash drops everything, and rebuilds the State from what the pods have, in any order, with plugins before or after.
 func (w *world) crash() {
 	before, held := w.s.snapshot(), w.s.Assignments()
 	w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
@@ -196,7 +195,7 @@ func (w *world) changePlugin(resource string) {
 		}
 		p.Devices = append(p.Devices, d)
 	}
-	if w.rng.IntN(4) == 0 { // it forgets some, held or not
+	if w.rng.IntN(4) == 0 { // it no longer lists some devices, assigned or not
 		p.Devices = p.Devices[w.rng.IntN(4):]
 	}
 	w.plugins[resource] = p
@@ -228,7 +227,7 @@ func (w *world) randomPod(uid string) Pod {
 	return p
 }
 
-// check holds the books to the invariants, from the assignments alone.
+// check checks the invariants of the State, from the assignments alone.
 func (w *world) check() {
 	w.checkCPUs()
 	w.checkMemory()
@@ -298,7 +297,7 @@ func (p Pod) container(name string) Container {
 	return Container{}
 }
 
-// checkMemory makes sure that what is owned and what is free add up to what there is.
+// checkMemory checks that assigned and free memory add up to what there is.
 func (w *world) checkMemory() {
 	for k, size := range w.l.memory.Kinds {
 		var owned, free, all int64
@@ -321,7 +320,7 @@ func (w *world) checkMemory() {
 	}
 }
 
-// snapshot is everything that a state knows, but for its revision.
+// snapshot is everything in a State except its revision.
 func (s *State) snapshot() string {
 	text := fmt.Sprintf("shared %v memory %v\n", s.shared.IDs(), s.memory)
 	for _, p := range s.pools {
@@ -333,7 +332,7 @@ func (s *State) snapshot() string {
 	return text
 }
 
-// Memory that pods have although it is no longer there is told by node and by group.
+// Memory that pods have although it no longer exists is reported by node and by group.
 func TestExcess(t *testing.T) {
 	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	for n := range 4 {
@@ -356,7 +355,7 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-// A reserved CPU that is offline keeps nobody from starting; where all are, as many others are reserved.
+// A reserved CPU that is offline does not prevent the start. If all are offline, as many others are reserved.
 func TestReservedOffline(t *testing.T) {
 	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}, Offline: idset.Of(1)}
 	m.NUMANodes = []machine.NUMANode{{CPUs: idset.Of(0, 2, 3), Memory: unit.GiB}}
@@ -375,7 +374,8 @@ func TestReservedOffline(t *testing.T) {
 	}
 }
 
-// A pod whose plugin is away is told to wait, whatever the policy: by the topology it would be refused for good.
+// A pod whose plugin is not connected must wait, whatever the policy: the topology manager alone would reject it for
+// good.
 func TestAwayPluginIsWaitedFor(t *testing.T) {
 	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	for n := range 2 {

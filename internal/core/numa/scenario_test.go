@@ -14,28 +14,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt: each text is a manual of one subject, told on small machines. CONTRIBUTING.md
-// says how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt: each text is a manual of one subject, on small machines. CONTRIBUTING.md says how
+// to rewrite outcomes. The commands:
 //
-//	machine            one fact per line of input; begins a machine that nobody uses:
-//	    node ID cpus=LIST [memory=B] [hugepages-2Mi=B]    a NUMA node; memory is 8Gi if not said
-//	    sockets LIST...      CPUs by socket; not said: a socket for each node
-//	    cores LIST...        CPUs by core; not said: each CPU is a core
-//	    caches LIST...       CPUs by last-level cache; not said: one for each socket
-//	    distances ID N...    from a node to all nodes, in order; not said: 10 to itself, 20 to others
-//	config             a line for each field of the KubeletConfiguration that is set; begins with nobody's pods. Prints
-//	                   what is wrong with it
+//	machine            one fact per line of input; begins a machine without pods:
+//	    node ID cpus=LIST [memory=B] [hugepages-2Mi=B]    a NUMA node; memory is 8Gi if not stated
+//	    sockets LIST...      CPUs by socket; not stated: a socket for each node
+//	    cores LIST...        CPUs by core; not stated: each CPU is a core
+//	    caches LIST...       CPUs by last-level cache; not stated: one for each socket
+//	    distances ID N...    from a node to all nodes, in order; not stated: 10 to itself, 20 to others
+//	config             a line for each field of the KubeletConfiguration that is set; begins without pods. Prints what is
+//	                   wrong with it
 //	plugin RESOURCE ID[@NODE[+NODE]][!]... [prefers=(ID,...)]    a device plugin lists its devices: near nodes, ! for
 //	                   unhealthy; when asked, it prefers those named first
 //	plugin RESOURCE gone
-//	pod NAME [burstable] [pod-level]    is offered what it asks for, and takes it; a container per line:
+//	pod NAME [burstable] [pod-level]    an offer is made to the pod and committed; a container per line:
 //	    init|sidecar|main NAME [cpu=N] [memory=B] [hugepages-2Mi=B] [RESOURCE=N] [expected=CPUS@NODE+...]
 //	started NAME       the init containers of a pod have ended, all others run
-//	end NAME           a pod is gone
-//	free               what nodes have left for containers' own, the shared pool, and devices
-//	restart [without-plugins]    the agent forgets everything and finds out from pods what they have; plugins have
-//	                   listed their devices before that, or have not come yet. Lines of machine and config say what
-//	                   has changed. Prints what contradicts, and what is owned beyond what there is
+//	end NAME           a pod has ended
+//	free               what is free on each node, the shared pool, and the free devices
+//	restart [without-plugins]    the agent restarts and rebuilds its State from what the pods have; plugins have listed
+//	                   their devices before that, or have not connected yet. Lines of machine and config say what has
+//	                   changed. Prints contradictions, and memory assigned beyond what there is
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &story{}
@@ -137,7 +137,7 @@ func (w *story) describe(t *testing.T, lines []string) {
 	}
 }
 
-// configure sets fields of the configuration, by the names that they have in a KubeletConfiguration.
+// configure sets fields of the configuration, by their names in a KubeletConfiguration.
 func (w *story) configure(t *testing.T, lines []string) {
 	c := &w.config
 	for _, line := range lines {
@@ -191,7 +191,7 @@ func oneOf(t *testing.T, value, no, yes string) bool {
 	return value == yes
 }
 
-// begin makes the state of a machine on which pods have what held says.
+// begin makes the State of a machine on which pods have the given assignments.
 func (w *story) begin(held []Assignment) (out string) {
 	m := w.machine.Complete()
 	if err := m.Check(); err != nil {
@@ -300,7 +300,7 @@ func container(t *testing.T, name string, words []string) Container {
 	return c
 }
 
-// admit answers for the plugins until nobody is to be asked any more, and commits the offer.
+// admit answers the plugins' questions until none is left, and commits the offer.
 func (w *story) admit(t *testing.T, p Pod) string {
 	out := ""
 	answers := Answers{}
@@ -332,7 +332,7 @@ func (w *story) admit(t *testing.T, p Pod) string {
 	return out
 }
 
-// holding tells what a container got, and by which hint.
+// holding describes what is assigned to a container, and by which hint.
 func (w *story) holding(h Holding) string {
 	var parts []string
 	if h.CPUs.IsEmpty() {
@@ -411,7 +411,7 @@ func orNone(ids []string) string {
 	return strings.Join(ids, "+")
 }
 
-// restart builds the state anew, on the same machine and configuration or on others.
+// restart rebuilds the State, on the same machine and configuration or on changed ones.
 func (w *story) restart(t *testing.T, lines []string, withoutPlugins bool) string {
 	held, before := w.state.Assignments(), w.state.snapshot()
 	changed := withoutPlugins

@@ -317,7 +317,7 @@ func sizeOf(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
 	return resize.SizeOf(v)
 }
 
-// grant allocates another size to a container, and to the pod's group what follows from it.
+// grant allocates another size to a container, and to the pod's group the sum.
 func (w *world) grant(name string, size resize.Size) {
 	w.spec(name).Size = size
 	w.sizePod()

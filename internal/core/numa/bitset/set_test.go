@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestAgainstMap holds random sets of up to 150 numbers to sets as maps.
+// TestAgainstMap compares random sets of up to 150 numbers with maps.
 func TestAgainstMap(t *testing.T) {
 	const seed, rounds = 3, 2000
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -63,7 +63,7 @@ func random(rng *rand.Rand, n int) (Set, map[int]bool) {
 	return s, plain
 }
 
-// compareFromTheTop finds the highest number that only one of them has.
+// compareFromTheTop finds the highest number that only one of the sets has.
 func compareFromTheTop(a, b map[int]bool, n int) int {
 	for i := n - 1; i >= 0; i-- {
 		switch {

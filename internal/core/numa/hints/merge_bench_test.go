@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkMerge: all masks possible, and the worst kind: nothing agrees.
+// BenchmarkMerge: all sets of nodes are possible, and in the worst case no two resources agree.
 func BenchmarkMerge(b *testing.B) {
 	for _, c := range []struct{ nodes, supplies int }{{2, 4}, {8, 3}, {8, 4}, {64, 4}} {
 		for _, disagree := range []bool{false, true} {

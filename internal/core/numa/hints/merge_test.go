@@ -8,12 +8,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// plainBest is the twin of Merger.best: every set of every family written out, and all intersections folded set by set.
+// plainBest is the plain twin of Merger.best: it writes out every set of every family, and intersects all combinations.
 func plainBest(m *Merger, wants []*Want, impossible bool) Hint {
 	if len(wants) == 0 {
 		return Hint{bitset.Full(m.nodes), !impossible}
 	}
-	results := make([]bool, 1<<m.nodes) // by set: some combination has it
+	results := make([]bool, 1<<m.nodes) // by set: some combination has it as its result
 	results[1<<m.nodes-1] = true
 	aim, all := 0, !impossible
 	preferred := make([]int, 1<<m.nodes) // by set: how many wants prefer it
@@ -66,8 +66,8 @@ func plainBest(m *Merger, wants []*Want, impossible bool) Hint {
 	return Hint{best, false}
 }
 
-// TestMergeAgainstPlainTwin goes where upstream is too slow to judge: up to 8 nodes, up to 7 wants, memory of several
-// kinds with groups, devices near several nodes.
+// TestMergeAgainstPlainTwin covers inputs for which upstream's code is too slow: up to 8 nodes, up to 7 wants, memory
+// of several kinds with groups, devices near several nodes.
 func TestMergeAgainstPlainTwin(t *testing.T) {
 	const seed, rounds = 6, 4000
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -108,8 +108,8 @@ func TestMergeAgainstPlainTwin(t *testing.T) {
 	}
 }
 
-// TestLargeMachines makes sure that with unequal amounts on up to 64 nodes no search for a hint runs out of steps; with
-// distances, only one for a compromise may.
+// TestLargeMachines checks that with unequal amounts on up to 64 nodes no search runs out of steps; with distances,
+// only a search for a result that is not preferred may.
 func TestLargeMachines(t *testing.T) {
 	const seed, rounds = 8, 400
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -163,7 +163,7 @@ func randomWants(rng *rand.Rand, m *Merger, perSocket int) (wants []*Want, impos
 		}
 		steps := searchSteps
 		w := &Want{Families: []*Family{f}, Copies: 1, Width: f.narrowest(m.nodes, m.nodes, &steps).Count()}
-		if rng.IntN(2) == 0 { // an empty machine might do with fewer, never needs more
+		if rng.IntN(2) == 0 { // an empty machine may need fewer nodes, never more
 			w.Width = 1 + rng.IntN(w.Width)
 		}
 		if rng.IntN(8) == 0 && (len(wants) == 0 || wants[0].Sockets == 0) {
@@ -179,7 +179,7 @@ func randomWants(rng *rand.Rand, m *Merger, perSocket int) (wants []*Want, impos
 	return wants, impossible
 }
 
-// randomFamily draws amounts by node, sometimes few nodes, nodes that have to be there, and devices near several nodes.
+// randomFamily draws amounts by node, sometimes few nodes, nodes that must be included, and devices near several nodes.
 func randomFamily(rng *rand.Rand, nodes int) *Family {
 	f := &Family{Within: bitset.Full(nodes), Must: bitset.New(nodes)}
 	weight, total := make([]int64, nodes), int64(0)
@@ -213,7 +213,7 @@ func randomFamily(rng *rand.Rand, nodes int) *Family {
 	return f
 }
 
-// randomMemory draws the families that memory has: single nodes, nodes without blocks together, and groups as they are.
+// randomMemory draws the families that memory has: single nodes, sets of nodes without blocks, and whole groups.
 func randomMemory(rng *rand.Rand, nodes int) *Want {
 	kinds := 1 + rng.IntN(2)
 	free := make([][]int64, kinds)

@@ -9,12 +9,12 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestScenarios plays testdata/*.txt: what is wanted of NUMA nodes, and the best hint for it. CONTRIBUTING.md says how
+// TestScenarios plays testdata/*.txt: requests to the NUMA nodes, and the best hint for them. CONTRIBUTING.md says how
 // to rewrite outcomes. The one command is
 //
 //	hint POLICY nodes=N [distances=(N ...,N ...)]    distances from each node to all, when the closest are preferred
-//	    NAME need=N free=N,... [total=N,...] [among=PLACE,...] [must=PLACE,...]    by node; total is free if not said;
-//	                                                     nodes that can take part; nodes that have to
+//	    NAME need=N free=N,... [total=N,...] [among=PLACE,...] [must=PLACE,...]    by node; total is free if not stated;
+//	                                                     nodes that may take part; nodes that must
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
