@@ -124,7 +124,7 @@ func (c *cluster) flow() {
 	must(t, k.SetUp(ctx, pod))
 	t.Logf("set up right after binding, Node authorizer included: %v", time.Since(began).Round(time.Millisecond))
 
-	// The API server added the token volume; the token is the pod's and the API server knows it.
+	// The API server added the token volume; the token is the pod's and the API server accepts it.
 	api := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]
 	dir, err := k.VolumePath(pod, api.Name)
 	must(t, err)

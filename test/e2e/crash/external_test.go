@@ -68,7 +68,7 @@ func TestExternalRuntime(t *testing.T) {
 
 func somebodysCgroup() string { return fmt.Sprintf("/somebody-%d", os.Getpid()) }
 
-// somebodysContainerd runs a containerd that no instance knows of, until the test ends.
+// somebodysContainerd runs a containerd that belongs to no instance, until the test ends.
 func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 	t.Helper()
 	images := filepath.Join(filepath.Dir(rig.Binary(t)), "images")

@@ -27,7 +27,7 @@ func TestRefusals(t *testing.T) {
 		t.Skip("needs root: an instance with containers is refused without it, before anything else")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // nobody is to come to what is inside
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // no other user may read what is inside
 		t.Fatal(err)
 	}
 	file := func(name, content string) string {

@@ -53,7 +53,7 @@ func newWitness(t *testing.T, c *rig.Cluster) *witness {
 	return w
 }
 
-// spec is a pod that tells the witness of its start and then does what then says.
+// spec is a pod that reports its start to the witness and then runs the command then.
 func (w *witness) spec(policy corev1.RestartPolicy, grace int64, then string) corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy: policy, TerminationGracePeriodSeconds: &grace,
@@ -343,7 +343,7 @@ func uids(pods []corev1.Pod) (all []types.UID) {
 	return all
 }
 
-// listen holds a TCP port of this machine.
+// listen occupies a TCP port of this machine.
 func listen(t *testing.T) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

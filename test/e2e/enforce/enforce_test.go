@@ -81,7 +81,7 @@ func (n node) configure(text string) {
 	})
 }
 
-// want compares a kernel file with what it should hold, in time.
+// want waits until a kernel file has the wanted content.
 func (n node) want(controller, group, file, want string) {
 	n.t.Helper()
 	path := filepath.Join(mount, controller, group, file)

@@ -28,7 +28,7 @@ const (
 	grace         = 20 * time.Second
 )
 
-// beside starts a verb that runs until the test ends.
+// beside starts a plimsoll command that runs until the test ends.
 func (i *instance) beside(t *testing.T, verb string, args ...string) *exec.Cmd {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), verb+".log"))
@@ -57,7 +57,7 @@ func (i *instance) watchOver(t *testing.T) {
 	i.beside(t, "lifecycle", "--node-monitor-grace-period", grace.String(), "--leader-elect=false", "--secure-port=0")
 }
 
-// tell gives an order to the test's fleet, as a user would.
+// tell sends an order to the test's fleet, as a user would.
 func (i *instance) tell(socket string, words ...string) {
 	i.t.Helper()
 	if out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), "--control", socket)...).CombinedOutput(); err != nil {
@@ -173,7 +173,7 @@ func TestThousand(t *testing.T) {
 	i.await("all Ready and open, with their pods", 2*time.Minute, func(ready int) bool { return ready == pods }, func(c census) bool { return c == census{ready: thousand} })
 }
 
-// metrics: an administrator reads what the scheduler counts; nobody else does.
+// metrics: an administrator may read the scheduler's metrics; no other user may.
 func (i *instance) metrics(t *testing.T) {
 	config := rest.CopyConfig(i.config)
 	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true // its certificate is its own

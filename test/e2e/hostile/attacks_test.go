@@ -114,7 +114,8 @@ var onDisk = []attack{
 	},
 }
 
-// inProcesses are processes that are many, deaf, fatal, or named to be mistaken.
+// inProcesses are attacks by processes: many of them, some that ignore signals, some that kill others, some with
+// misleading names.
 var inProcesses = []attack{
 	{name: "bomb", does: "forks as much as it may", copies: 2, pod: run("bomb"), holds: runs},
 	{name: "burner", does: "burns every CPU, without a limit", pod: as(unlimited(corev1.ResourceCPU), run("cpu --milli 4000")), holds: runs},
@@ -317,7 +318,7 @@ func probed(_ *siege, p *corev1.Pod, h corev1.ProbeHandler) {
 	}
 }
 
-// oomKilled: the first container was killed for memory, and the message tells the right figures of the right process.
+// oomKilled: the first container was killed for memory, and the message has the right figures of the right process.
 func oomKilled(_ *siege, pod *corev1.Pod) error {
 	if pod != nil {
 		for _, c := range pod.Status.ContainerStatuses {
@@ -331,7 +332,7 @@ func oomKilled(_ *siege, pod *corev1.Pod) error {
 	return fmt.Errorf("not killed for memory, at its limit: %s", describe(pod))
 }
 
-// notOOM: nobody believes that the container was killed for memory.
+// notOOM: no status, Event or metric says that the container was OOM-killed.
 func notOOM(_ *siege, pod *corev1.Pod) error {
 	if pod == nil {
 		return errors.New("it is gone")

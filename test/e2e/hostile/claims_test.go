@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// claim is what must come to hold of an attacker. pod is nil when it is gone.
+// claim is a condition that must become true of an attacker. pod is nil when it is gone.
 type claim func(s *siege, pod *corev1.Pod) error
 
 // evicted: the attacker used more than its limits of local storage, and was put out for that.
@@ -32,7 +32,7 @@ func evicted(_ *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// runs: the attack is nobody's concern; the attacker goes on.
+// runs: the attack affects no other part; the attacker continues to run.
 func runs(_ *siege, pod *corev1.Pod) error {
 	if pod == nil || pod.Status.Phase != corev1.PodRunning {
 		return fmt.Errorf("it does not run: %s", describe(pod))
@@ -126,7 +126,7 @@ func countsInodes(least uint64) claim {
 	}
 }
 
-// says: the messages of its ended containers hold the text, and are together no longer than a status may be.
+// says: the messages of its ended containers contain the text, and are together no longer than a status may be.
 func says(text string) claim {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod == nil {
@@ -149,7 +149,7 @@ func says(text string) claim {
 // (kubecontainer.MaxPodTerminationMessageLogLength).
 const messagesMax = 12 << 10
 
-// both holds two claims.
+// both is true when two claims are.
 func both(first, second claim) claim {
 	return func(s *siege, pod *corev1.Pod) error { return errors.Join(first(s, pod), second(s, pod)) }
 }

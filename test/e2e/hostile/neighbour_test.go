@@ -368,7 +368,7 @@ func (n *neighbour) cpu(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / userHz
 }
 
-// compareCrowd holds the figures beside a crowd against those alone.
+// compareCrowd compares the figures next to a crowd with those alone.
 func (n *neighbour) compareCrowd() {
 	for _, what := range []string{starting, stopping, killing, delivering, asking} {
 		was, is := peace.alone.median(what), peace.crowded.median(what)
@@ -378,7 +378,7 @@ func (n *neighbour) compareCrowd() {
 	}
 }
 
-// compare holds the figures under attack against those of peace.
+// compare compares the figures under attack with those before it.
 func (n *neighbour) compare(under *figures) {
 	alone, crowded := peace.alone, peace.crowded
 	var table strings.Builder

@@ -32,10 +32,10 @@ type attack struct {
 	prepare func(s *siege) error                     // makes what the pods need, once; may be nil
 	pod     func(s *siege, p *corev1.Pod)            // makes a plain pod the attacker
 	during  func(s *siege, p *corev1.Pod) error      // what the tenant does to its pod from outside; may be nil
-	holds   claim                                    // what must come to hold of each pod
+	holds   claim                                    // what must become true of each pod
 	limit   string                                   // not empty: what of the attack is known to succeed, and why
 	alone   bool                                     // comes in TestOneByOne only
-	left    func(s *siege, pods []*corev1.Pod) error // what must hold at the end, from outside; may be nil
+	left    func(s *siege, pods []*corev1.Pod) error // what must be true at the end, seen from outside; may be nil
 }
 
 // user is in whose name the containers of a pod run.
@@ -67,7 +67,7 @@ type siege struct {
 // least is how often each thing is measured, at the least, before and under attack.
 const least = 5
 
-// peace is how a neighbour lives on the node before anybody attacks it, measured once for all tests: what one of them
+// peace is a neighbour's measurements on the node before any attack, measured once for all tests: what one of them
 // leaves the agent with counts against the next.
 var peace struct {
 	once           sync.Once
@@ -135,7 +135,7 @@ func container(name string, args ...string) corev1.Container {
 // Times of a siege (chosen). Limits of local storage are looked at every ten seconds, and a container that has crashed
 // twice waits for twenty; a machine with more to do than CPUs adds to that.
 const (
-	holdsWithin = 2 * time.Minute  // for what must come to hold
+	holdsWithin = 2 * time.Minute  // for what must become true
 	goesWithin  = 90 * time.Second // for an attacker to be gone, its grace being 2 s
 )
 
@@ -211,7 +211,7 @@ func (s *siege) wage(a attack, times int) {
 	all.Wait()
 }
 
-// meet does what the tenant does, and waits for what must hold.
+// meet does what the tenant does, and waits for its claims.
 func (s *siege) meet(a attack, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), holdsWithin)
 	defer cancel()
@@ -224,7 +224,7 @@ func (s *siege) meet(a attack, pod *corev1.Pod) error {
 	return err
 }
 
-// sendAway deletes a pod as anybody does, and looks for what is left of it on the node.
+// sendAway deletes a pod as a user does, and checks what is left of it on the node.
 func (s *siege) sendAway(pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), goesWithin)
 	defer cancel()

@@ -105,7 +105,7 @@ func ready(pod *corev1.Pod) error {
 	return fmt.Errorf("it is not Ready: %s", describe(pod))
 }
 
-// describe is what a reader of a failure wants to know of a pod.
+// describe returns what a reader of a failure needs to know of a pod.
 func describe(pod *corev1.Pod) string {
 	if pod == nil {
 		return "there is none"

@@ -22,9 +22,9 @@ import (
 const asleep = time.Hour
 
 // TestAsleep suspends a node to memory for longer than its lease lasts. When it wakes, an hour has passed by its
-// calendar, and nothing by its monotonic clock: its agent goes on and the node is Ready again; the containers are
-// those that ran, although one is probed every second and a pod was told to go within half an hour just before; and
-// nothing is evicted.
+// calendar, and nothing by its monotonic clock: its agent goes on and the node is Ready again; the containers are those
+// that ran, although one is probed every second and a pod was deleted with a grace period of half an hour just before;
+// and nothing is evicted.
 func TestAsleep(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}

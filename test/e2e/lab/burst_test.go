@@ -44,26 +44,26 @@ const (
 // burstCPUs are what pods ask for, in turn. Three CPUs of one NUMA node has the first node only.
 var burstCPUs = []int{1, 2, 1, 2, 1, 3}
 
-// burst is pods that pass through nodes that can hold a dozen of them at a time.
+// burst is a series of pods on nodes that have room for a dozen of them at a time.
 type burst struct {
 	t     *testing.T
 	c     *rig.Cluster
 	ns    string
 	nodes []*rig.GuestNode
 
-	leave chan string // pods that their agents let in
+	leave chan string // pods that their agents admitted
 
 	mu      sync.Mutex
 	letIn   map[string]string // pod to node
-	sent    map[string]bool   // pods that were told to leave
+	sent    map[string]bool   // pods that were deleted
 	refused []string
 	berths  int
 	moved   chan struct{}
 }
 
 // TestPinnedBurst sends a thousand pods with one to three CPUs and memory of their own at two nodes under
-// single-numa-node that can hold a dozen at a time, so that pods are bound while others end, and faster than any report
-// comes back. No agent refuses one.
+// single-numa-node that have room for a dozen at a time, so that pods are bound while others end, and faster than any
+// report comes back. No agent refuses one.
 //
 // A guest needs seconds to start a container, and an agent decides on a pod before it starts anything of it. So most
 // pods have a volume from a ConfigMap that there is not: their agent lets them in, gives them their CPUs and memory,
@@ -171,7 +171,7 @@ func (b *burst) delete(name string) error {
 	return err
 }
 
-// watch sends pods away that have been let in: those that run when they have ended.
+// watch deletes pods that were admitted: those that run when they have ended.
 func (b *burst) watch() {
 	factory := informers.NewSharedInformerFactoryWithOptions(b.c.API, 0, informers.WithNamespace(b.ns))
 	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -197,7 +197,7 @@ func (b *burst) see(p *corev1.Pod) {
 			b.berths++
 		}
 	}
-	// A container may fail to start on a machine that is so slow. What was not let in has none.
+	// A container may fail to start on a machine that is so slow. A pod that was not admitted has none.
 	if p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0 || strings.HasPrefix(p.Status.Message, "Pod was rejected") {
 		b.refused = append(b.refused, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
 	}
@@ -211,7 +211,7 @@ func (b *burst) see(p *corev1.Pod) {
 	}
 }
 
-// await waits until so many pods have been let in and sent away.
+// await waits until so many pods have been admitted and deleted.
 func (b *burst) await(pods int) {
 	b.t.Helper()
 	limit := time.NewTimer(burstWithin)

@@ -23,7 +23,7 @@ import (
 const unknownWithin = 3 * time.Minute
 
 // TestCrashAndReturn crashes a node with two pods on it: one that waits for its node and one that does not. The node
-// goes Unknown, and the impatient pod is told to go; the machine boots again from what its disk holds, the node is
+// goes Unknown, and the impatient pod is evicted; the machine boots again from what its disk holds, the node is
 // Ready, the patient pod runs again as the same pod with its container restarted once, and the other is gone for good.
 func TestCrashAndReturn(t *testing.T) {
 	t.Parallel()

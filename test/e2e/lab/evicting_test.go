@@ -169,7 +169,7 @@ func (n evictingNode) lives(name string) {
 	})
 }
 
-// holds waits until a pod that grows to a size has it.
+// holds waits until a growing pod has reached its size.
 func (n evictingNode) holds(name string, mib int) {
 	n.t.Helper()
 	n.logs(name, fmt.Sprintf("holding %d bytes", mib<<20))
@@ -310,7 +310,7 @@ func (n evictingNode) refuses() {
 	n.remove("refuses")
 }
 
-// agentKilled: a pod was told to go and has time left when the agent is killed. The next agent ends it, and starts it
+// agentKilled: a pod was evicted and has grace left when the agent is killed. The next agent ends it, and starts it
 // no more.
 func (n evictingNode) agentKilled() {
 	n.stubborn("orphan", 8)
@@ -332,7 +332,8 @@ func (n evictingNode) decided(name string) {
 	n.says("pod evicted pod=" + n.ns + "/" + name + " ")
 }
 
-// hardWhileSoft: a pod has ten minutes to go when the hard line is met. It goes now, and nobody else has to.
+// hardWhileSoft: a pod has ten minutes of grace left when the hard threshold is met. It ends now, and no other pod
+// does.
 func (n evictingNode) hardWhileSoft() {
 	n.stubborn("gentle", 600)
 	n.decided("gentle")

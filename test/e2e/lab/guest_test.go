@@ -71,7 +71,7 @@ func TestGuestObeys(t *testing.T) {
 	})
 }
 
-// uptime is a clock of the guest that nobody sets.
+// uptime is a clock of the guest that cannot be set.
 func uptime(t *testing.T, g *lab.Guest) time.Duration {
 	t.Helper()
 	seconds, err := strconv.ParseFloat(strings.Fields(g.Run(t, "cat", "/proc/uptime"))[0], 64)

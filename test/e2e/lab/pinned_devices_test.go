@@ -111,7 +111,7 @@ func (n *devicesNode) withDevices(name string, cpus, devices int64) *corev1.Pod 
 	return p
 }
 
-// wantHeld compares what a pod owns, and what its process was told of its devices.
+// wantHeld compares a pod's assigned devices with what its process sees of them.
 func (n *devicesNode) wantHeld(p *corev1.Pod, h held, node int, devices ...string) {
 	n.t.Helper()
 	cpus := idset.Of(0, 1, 2, 3)

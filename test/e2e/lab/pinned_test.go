@@ -72,7 +72,7 @@ type pinnedNode struct {
 	c     *rig.Cluster
 	ns    string
 	began time.Time
-	watch *lab.Process // looks all the time whether anybody runs on CPUs of others
+	watch *lab.Process // checks all the time whether a process runs on CPUs assigned to another pod
 	end   io.Closer    // of watch
 }
 
@@ -85,7 +85,7 @@ func pin(t *testing.T, description, policy string) *pinnedNode {
 	return n
 }
 
-// step tells how the test gets on.
+// step logs the progress of the test.
 func (n *pinnedNode) step(what string) {
 	n.t.Helper()
 	n.t.Logf("%v: %s", time.Since(n.began).Round(time.Second), what)
@@ -135,10 +135,10 @@ func (n *pinnedNode) homes(cpus int64) map[string]string {
 	return pinned
 }
 
-// holding is what pods that own CPUs do.
+// holding is the command of pods with assigned CPUs.
 var holding = []string{"memory", "--hold", heldMemory, "--for", ownFor}
 
-// ownFor tells the processes of pods that own CPUs from all others, by their arguments.
+// ownFor distinguishes the processes of pods with assigned CPUs from all others, by their arguments.
 const ownFor = "86399s"
 
 func (n *pinnedNode) create(name string, cpus int64, args ...string) *corev1.Pod {
@@ -205,7 +205,7 @@ func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	return h
 }
 
-// Pods that own CPUs hold so much memory.
+// Pods with assigned CPUs use so much memory.
 const (
 	heldMemory = "24Mi"
 	heldPages  = 24 << 20 / 4096
@@ -216,7 +216,7 @@ func (n *pinnedNode) pages(pid string, nodes idset.Set) (here, elsewhere int) {
 	n.t.Helper()
 	for _, line := range strings.Split(n.Run(n.t, "grep", "anon=", "/proc/"+pid+"/numa_maps"), "\n") {
 		if strings.Contains(line, "file=") {
-			continue // pages of the program are where whoever read them first had them
+			continue // pages of the program are on the node of the process that read them first
 		}
 		for _, field := range strings.Fields(line) {
 			var node, pages int
@@ -253,7 +253,7 @@ func (n *pinnedNode) published(ctx context.Context) (*topology.Node, error) {
 	return topology.Decode(o, nil)
 }
 
-// holding waits until what the pod owns is published.
+// holding waits until the pod's assignment is published.
 func (n *pinnedNode) holding(p *corev1.Pod) (out held) {
 	n.t.Helper()
 	rig.Eventually(n.t, time.Minute, "what "+p.Name+" owns is published", func(ctx context.Context) error {

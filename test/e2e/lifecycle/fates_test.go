@@ -120,7 +120,7 @@ func (c *cluster) checkFates(t *testing.T, before map[string]types.UID) {
 		}
 		want := "Terminating" // of a Deployment: replaced elsewhere; of a StatefulSet: its name is not free
 		if app := p.Labels["app"]; app == "ds" || app == "" {
-			want = "Running" // as far as anybody knows
+			want = "Running" // the last reported phase
 		}
 		if shown[p.Name] != want {
 			t.Errorf("kubectl shows pod %s on %s as %s, want %s", p.Name, p.Spec.NodeName, shown[p.Name], want)
@@ -250,7 +250,7 @@ func (c *cluster) metrics(t *testing.T) {
 	})
 }
 
-// outOfService: somebody knows that doomed-0 is off.
+// outOfService: an administrator has marked doomed-0 as out of service.
 func (c *cluster) outOfService(t *testing.T) {
 	was := c.statefulOn(t, "doomed-0")
 	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")

@@ -31,7 +31,7 @@ type bench struct {
 	ns string
 }
 
-// at runs the test beside others, in a namespace of its own.
+// at runs the test in parallel with others, in its own namespace.
 func at(t *testing.T) bench {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -46,7 +46,7 @@ func workload(name string, args ...string) corev1.Container {
 	return corev1.Container{Name: name, Image: image, Args: args}
 }
 
-// brief is a pod that ends for good at once when told to.
+// brief is a pod that ends at once on SIGTERM and does not restart.
 func brief(containers ...corev1.Container) corev1.PodSpec {
 	grace := int64(1)
 	return corev1.PodSpec{TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyNever, Containers: containers}

@@ -29,7 +29,7 @@ func resources(cpu, memory string) corev1.ResourceList {
 	return list
 }
 
-// The QoS class and what the kernel was told of each pod and container.
+// The QoS class, and the kernel's limits of each pod and container.
 func TestCgroups(t *testing.T) {
 	b := at(t)
 	if _, err := os.Stat("/sys/fs/cgroup/cpu/cpu.shares"); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// plimsoll runs a verb that knows of no instance and returns what it printed.
+// plimsoll runs a verb that needs no instance, and returns its output.
 func (b bench) plimsoll(args ...string) []byte {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), rig.Binary(b.t), args...)
@@ -74,7 +74,7 @@ func TestRecommendReservations(t *testing.T) {
 	if said.PodsMost < 1 || perPod.Value() < 1<<20 || perPod.Value() > 64<<20 {
 		t.Errorf("%d pods, %s each", said.PodsMost, said.MemoryPerPod)
 	}
-	// containerd and the agent hold some 40 MiB, and what 110 shims hold comes on top.
+	// containerd and the agent use some 40 MiB, and the memory of 110 shims comes on top.
 	if m := said.KubeReserved.Memory().Value(); m < 40<<20 || m > 4<<30 {
 		t.Errorf("kubeReserved memory %s", said.KubeReserved.Memory())
 	}

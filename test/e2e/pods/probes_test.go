@@ -87,7 +87,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Liveness and startup restart; startup holds the others back.
+// Liveness and startup probes restart a container; the others begin after the startup probe has succeeded.
 func TestLivenessAndStartup(t *testing.T) {
 	b := at(t)
 	live := workload("c", "http", "--fail-after", "2s")

@@ -72,7 +72,7 @@ func TestStaticPods(t *testing.T) {
 		}
 		return nil
 	})
-	// A bad manifest harms nobody, not even the pod that it was.
+	// A bad manifest affects no pod, not even the one that the file described before.
 	if err := os.WriteFile(path, []byte("kind: Pod\nspec: {containers: [{name: c, image: ["), 0o600); err != nil {
 		t.Fatal(err)
 	}

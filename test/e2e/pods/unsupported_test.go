@@ -29,7 +29,7 @@ func (b bench) held(name, field string) *corev1.Pod {
 	})
 }
 
-// tellings counts how often users were told something of a pod.
+// tellings counts the Events about a pod.
 func (b bench) tellings(pod string, reasons ...string) (count int32) {
 	b.t.Helper()
 	events, err := b.API.CoreV1().Events(b.ns).List(b.t.Context(), metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})

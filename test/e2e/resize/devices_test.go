@@ -122,7 +122,7 @@ func (b bench) ready(name string) *corev1.Pod {
 	})
 }
 
-// has waits until a container sees its devices, and nobody else's.
+// has waits until a container sees its devices and no others.
 func (b bench) has(pod, ids string) {
 	b.t.Helper()
 	var out string
@@ -197,7 +197,7 @@ func TestDevices(t *testing.T) {
 	b.startPlugin()
 	b.offers("3/3")
 	b.ready("q")
-	b.has("q", "gpu0") // what p has is p's, whoever died meanwhile
+	b.has("q", "gpu0") // p's devices stay assigned to p, whatever ended meanwhile
 	p = b.until("p", "runs again", func(p *corev1.Pod) error {
 		if s := statusOf(p, "c"); s.State.Running == nil || s.RestartCount == 0 {
 			return fmt.Errorf("%+v", s)

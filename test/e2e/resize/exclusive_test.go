@@ -50,7 +50,7 @@ func TestExclusiveCPU(t *testing.T) {
 	b.kernel(own, "", map[string]int64{"cpu.cfs_quota_us": -1})
 	b.published(own, mine, rest)
 
-	// Another one asks for more than is left: it is told what there is.
+	// Another pod requests more than is left: its message says how much there is.
 	b.refused("more", fmt.Sprintf("%d", all.Len()), "requested: ", "available: ")
 
 	// The runtime does not write an old cpuset back with other resources, neither here nor there.
@@ -228,5 +228,5 @@ func (b bench) watch() (end func()) {
 	return end
 }
 
-// ownSleep tells the containers with CPUs of their own from others, by the first process's arguments.
+// ownSleep distinguishes the containers with assigned CPUs from others, by the first process's arguments.
 const ownSleep = "86400s"

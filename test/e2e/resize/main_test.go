@@ -63,7 +63,7 @@ type bench struct {
 // deaths counts the agents that tests have killed since the supervisor was replaced.
 var deaths int
 
-// at is for tests that kill agents or fill the node: nobody else is there.
+// at is for tests that kill agents or fill the node: no other test runs meanwhile.
 func at(t *testing.T) bench {
 	b := bench{Cluster: rig.Shared(t), t: t}
 	if deaths > 1 {
@@ -73,7 +73,7 @@ func at(t *testing.T) bench {
 	return b.at()
 }
 
-// amid is for tests that run beside others, after all that are alone.
+// amid is for tests that run in parallel, after all that run alone.
 func amid(t *testing.T) bench {
 	t.Parallel()
 	return bench{Cluster: rig.Shared(t), t: t}.at()
@@ -204,7 +204,7 @@ func same(a, b corev1.ResourceList) bool {
 	return true
 }
 
-// pending waits until the pod says that its resize is not granted, and why.
+// pending waits until the pod's status says that its resize is pending, and why.
 func (b bench) pending(pod, reason string, texts ...string) *corev1.Pod {
 	b.t.Helper()
 	return b.until(pod, "its resize is "+reason, func(p *corev1.Pod) error {
@@ -262,7 +262,7 @@ func (b bench) event(pod, reason, text string) {
 	})
 }
 
-// kernel wants files of the pod's group, or of a container's, to hold values.
+// kernel checks the values in files of the pod's cgroup, or of a container's.
 func (b bench) kernel(p *corev1.Pod, container string, want map[string]int64) {
 	b.t.Helper()
 	tier := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "burstable", corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
@@ -282,7 +282,7 @@ func (b bench) kernel(p *corev1.Pod, container string, want map[string]int64) {
 	}
 }
 
-// size is what the kernel is told of a container with these millicores and MiB.
+// size is the kernel's settings for a container with these millicores and MiB.
 func size(request, limit, memory int64) map[string]int64 {
 	return map[string]int64{"cpu.shares": request * 1024 / 1000, "cpu.cfs_quota_us": limit * 100, "memory.limit_in_bytes": memory << 20}
 }

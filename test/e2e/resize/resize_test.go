@@ -43,7 +43,7 @@ func TestInPlace(t *testing.T) {
 	p = b.resized("p", "a", "50m,16Mi", "100m,32Mi")
 	b.kernel(p, "a", size(50, 100, 32))
 	b.kernel(p, "", size(110, 400, 80))
-	b.resize("p", "a", "50m,20Mi", "100m,32Mi") // the kernel is not told of it
+	b.resize("p", "a", "50m,20Mi", "100m,32Mi") // the cgroup does not change
 	p = b.resized("p", "a", "50m,20Mi", "100m,32Mi")
 
 	if now, nowSide := b.first(p, "a"), b.first(p, "side"); now != was || nowSide != wasSide || statusOf(p, "a").RestartCount != 0 {
@@ -122,7 +122,7 @@ func TestPodLevelAndInit(t *testing.T) {
 	}
 }
 
-// A resize that does not fit waits, and is granted as soon as somebody leaves or gives something back.
+// A resize that does not fit waits, and is carried out as soon as another pod ends or shrinks.
 func TestDeferred(t *testing.T) {
 	b := at(t)
 	node, err := b.API.CoreV1().Nodes().Get(t.Context(), b.NodeName, metav1.GetOptions{})
@@ -144,7 +144,7 @@ func TestDeferred(t *testing.T) {
 	b.kernel(p, "", map[string]int64{"cpu.shares": all / 10 * 1024 / 1000})
 	b.event("patient", "ResizeDeferred", `"error":"Node didn't have enough resource: cpu`)
 
-	// The agent dies. It forgets nothing that matters: what waits, waits; what is granted is not what is asked for.
+	// The agent dies. Nothing that matters is lost: a resize that waits still waits; allocated differs from desired.
 	b.killAgent()
 	rig.Eventually(t, soon, "the new agent serves", func(ctx context.Context) error { return b.serves(ctx) })
 	b.pending("patient", corev1.PodReasonDeferred)
@@ -172,7 +172,7 @@ func TestDeferred(t *testing.T) {
 	b.resize("patient", "c", part(8), "")
 	b.resized("patient", "c", part(8), "")
 
-	// The scheduler counts what is asked for, had or granted, whichever is most.
+	// The scheduler counts the desired, actual or allocated resources, whichever is most.
 	b.resize("patient", "c", part(10), "")
 	b.pending("patient", corev1.PodReasonDeferred)
 	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: corev1.PodSpec{Containers: []corev1.Container{container("c", part(1), "", "sleep", "infinity")}}}, metav1.CreateOptions{}); err != nil {
@@ -274,7 +274,7 @@ func TestAgentDies(t *testing.T) {
 	}
 }
 
-// The kernel takes a child while no agent is there to see it. The next one tells, once.
+// The kernel kills a child while no agent runs. The next agent reports it, once.
 func TestOOMWithoutAgent(t *testing.T) {
 	b := at(t)
 	p := b.create("p", container("c", "10m,16Mi", "500m,32Mi", "sleep", "infinity"))
@@ -302,7 +302,7 @@ func TestOOMWithoutAgent(t *testing.T) {
 		}
 		return err
 	})
-	for range 2 { // and the one after that does not tell it again
+	for range 2 { // and the agent after that does not report it again
 		b.killAgent()
 		rig.Eventually(t, soon, "the new agent serves", b.serves)
 		b.event("p", "OOMKilled", "(workload) of container c was killed by the kernel")

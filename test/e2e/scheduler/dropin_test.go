@@ -295,7 +295,7 @@ func measured(text, name string) (sum float64, err error) {
 	return sum, nil
 }
 
-// nobodyForgotten asserts that the look after a long wait has found nobody.
+// nobodyForgotten checks that the check after a long wait found no pod.
 func (d *dropIn) nobodyForgotten(t *testing.T, address string) {
 	t.Helper()
 	_, body, err := d.ask(t.Context(), address, "/metrics", d.watcher)
@@ -317,7 +317,7 @@ func (d *dropIn) testTwo(t *testing.T) {
 		programs[name] = as.Keep(t, name, kubeadmLine(d.conf, address)...)
 	}
 	for _, address := range addresses {
-		d.expect(t, address, "/livez", "", http.StatusOK, "ok") // as kubeadm's probes ask: nobody in particular
+		d.expect(t, address, "/livez", "", http.StatusOK, "ok") // without credentials, as kubeadm's probes do
 		d.expect(t, address, "/readyz", "", http.StatusOK, "ok")
 		d.expect(t, address, "/healthz", "", http.StatusOK, "ok")
 		for _, path := range []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/cmdline"} {
@@ -433,7 +433,7 @@ func (d *dropIn) nominated(t *testing.T) {
 	}
 }
 
-// evicts: an important pod takes the place of another, which is marked, deleted and told why.
+// evicts: an important pod takes the place of another, which is marked, deleted and gets a condition that says why.
 func (d *dropIn) evicts(t *testing.T) {
 	t.Helper()
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "important"}, Value: 1000}
@@ -483,7 +483,7 @@ func (d *dropIn) evicts(t *testing.T) {
 	d.drop(t, "important")
 }
 
-// event waits for an Event about a pod, from whom it shall be.
+// event waits for an Event about a pod, from the given reporter.
 func (d *dropIn) event(t *testing.T, pod, reason, from string) {
 	t.Helper()
 	rig.Eventually(t, time.Minute, fmt.Sprintf("%s hears %s from %s", pod, reason, from), func(ctx context.Context) error {

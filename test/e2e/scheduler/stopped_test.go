@@ -152,7 +152,7 @@ func knownAs(t *testing.T, identity string, replicas []*rig.Program) *rig.Progra
 	return nil
 }
 
-// cordon closes all nodes to new pods, or opens them, but for one.
+// cordon cordons all nodes except one, or uncordons them.
 func (s *storm) cordon(t *testing.T, closed bool, but string) {
 	t.Helper()
 	list, err := s.api.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
@@ -174,7 +174,7 @@ func (s *storm) cordon(t *testing.T, closed bool, but string) {
 // settled waits until no pod has been bound for a while, and returns how many are.
 func (s *storm) settled(t *testing.T) (bound int) {
 	t.Helper()
-	const still = 700 * time.Millisecond // longer than any pause of a scheduler that may act, but for back-off
+	const still = 700 * time.Millisecond // longer than any pause of a scheduler that may act, except its back-off
 	for bound = -1; bound != s.w.boundSoFar(); {
 		bound = s.w.boundSoFar()
 		time.Sleep(still)

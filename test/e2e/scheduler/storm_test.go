@@ -72,7 +72,7 @@ type storm struct {
 	ns  string
 	w   witness
 
-	more int // pods that were made beside those of the storm
+	more int // pods that were created in addition to those of the storm
 }
 
 // TestStorm binds every pod once, on a node that has room for it, whatever happens meanwhile.
@@ -158,7 +158,7 @@ func (s *storm) reach(t *testing.T, count int) {
 	})
 }
 
-// create makes all pods, asking again while nobody answers.
+// create creates all pods; it repeats requests that got no answer.
 func (s *storm) create(t *testing.T) {
 	turns := make(chan int)
 	var group sync.WaitGroup

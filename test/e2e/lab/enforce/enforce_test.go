@@ -103,7 +103,7 @@ func (n *node) read(group, file string) string {
 	return n.Run(n.t, "cat", path.Join(mount, group, file))
 }
 
-// want compares a kernel file with what it should hold, in time.
+// want waits until a kernel file has the wanted content.
 func (n *node) want(group, file, want string) {
 	n.t.Helper()
 	n.until(path.Join(group, file), func() error {
