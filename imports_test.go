@@ -32,6 +32,7 @@ internal/core/imagegc: internal/core/unit
 internal/core/lifecycle: internal/core/heap internal/core/unit
 internal/core/heap:
 internal/core/heartbeat: internal/core/unit
+internal/core/imageaccess: internal/core/unit
 internal/core/idset:
 internal/core/allocatable: internal/core/idset internal/core/machine internal/core/qos internal/core/unit
 internal/core/machine: internal/core/idset internal/core/unit
@@ -93,6 +94,7 @@ internal/kube: internal/clock internal/core/throttle internal/core/unit internal
 internal/kube/authn: internal/kube
 internal/kube/compat: internal/kube/kubeletconfig internal/kube/podfields
 internal/kube/configfile:
+internal/kube/credentialconfig: internal/kube/configfile
 internal/kube/election: internal/kube
 internal/kube/featuregate:
 internal/kube/kubeletconfig: internal/core/... internal/kube/configfile
@@ -112,6 +114,7 @@ internal/agent: internal/clock internal/agent/... internal/core/... internal/hos
     internal/kube/kubeletconfig internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
     internal/kube/translate
+internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
 internal/agent/env: internal/kube/translate
@@ -121,8 +124,9 @@ internal/agent/eviction: internal/clock internal/agent/metrics internal/agent/po
 internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/hook: internal/agent/probe internal/host/cri
+internal/agent/imageaccess: internal/core/imageaccess internal/core/unit
 internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
-internal/agent/imagepull: internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
+internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics:
 internal/agent/dns:
 internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
@@ -139,7 +143,7 @@ internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/c
     internal/kube/translate
 internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
-internal/agent/pullsecret:
+internal/agent/pullsecret: internal/core/imageaccess
 internal/agent/runtimehandler: internal/kube
 internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
     internal/kube/authn internal/kube/serving internal/kube/translate

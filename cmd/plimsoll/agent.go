@@ -13,6 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/credentialconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -24,6 +25,7 @@ type agentFlags struct {
 	starts                                                  int
 	createMissingCgroups, reclaimMemory                     bool
 	memorySignal                                            string
+	credentialConfig, credentialDir                         string // of credential provider plugins
 }
 
 func newAgentCommand() *cobra.Command {
@@ -52,6 +54,8 @@ stops no container; when it starts again, it continues with the running containe
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
 	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "", "directory of kubelet.sock, where device plugins register (default: device-plugins in --root-dir)")
+	flags.StringVar(&f.credentialConfig, "image-credential-provider-config", "", "CredentialProviderConfig file, or a directory of such files: the plugins that have credentials for images (default: no plugins)")
+	flags.StringVar(&f.credentialDir, "image-credential-provider-bin-dir", "", "directory of the plugins' programs; required with --image-credential-provider-config")
 	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "", "CRI socket; overrides containerRuntimeEndpoint of the configuration")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node (default: the host name in lower case)")
 	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; 0.0.0.0 or :: means any of that family (default: the address of the host name, else of the default route's interface)")
@@ -91,6 +95,15 @@ func (f agentFlags) options() (agent.Options, error) {
 		if o.DevicePluginsDir, err = filepath.Abs(f.pluginsDir); err != nil {
 			return o, fmt.Errorf("--device-plugins-dir %q: %w", f.pluginsDir, err)
 		}
+	}
+	if (f.credentialConfig == "") != (f.credentialDir == "") {
+		return o, fmt.Errorf("--image-credential-provider-config and --image-credential-provider-bin-dir: want both or neither")
+	}
+	if f.credentialConfig != "" {
+		if o.Credentials.Providers, err = credentialconfig.Load(f.credentialConfig); err != nil {
+			return o, fmt.Errorf("--image-credential-provider-config: %w", err)
+		}
+		o.Credentials.Dir = f.credentialDir
 	}
 	switch f.cloud {
 	case "", "external":

@@ -28,11 +28,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	agenteviction "github.com/plimsoll-dev/plimsoll/internal/agent/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
@@ -78,7 +80,8 @@ type Options struct {
 	MemorySignal         eviction.MemorySignal // which signal measures available memory
 	// near a memory threshold, let the kernel reclaim memory of pods above their request
 	ReclaimMemory bool
-	Starts        int // how many pods start at the same time; 0: StartsPerCPU for each CPU
+	Starts        int                        // how many pods start at the same time; 0: StartsPerCPU for each CPU
+	Credentials   credentialprovider.Options // of the credential provider plugins, without Accounts and Now
 }
 
 // StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
@@ -121,6 +124,7 @@ type Agent struct {
 	server   *server.Server
 	stats    *stats.Reader
 	images   *imagegc.Collector
+	pulled   *imageaccess.Records
 	storage  *diskusage.Meter
 
 	addresses func() ([]corev1.NodeAddress, error)
@@ -326,6 +330,9 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		return err
 	}
 	o := podOptions(c)
+	if o.Images, err = a.preparePulls(ctx, cache); err != nil {
+		return err
+	}
 	o.Node = a.o.NodeName
 	o.RootDir = a.o.RootDir
 	o.HostIPs = hostIPs

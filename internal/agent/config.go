@@ -14,13 +14,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 )
 
-func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
-	if c.MaxParallelImagePulls == nil {
-		return 0
-	}
-	return int(*c.MaxParallelImagePulls)
-}
-
 func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration {
 	if m := c.CrashLoopBackOff.MaxContainerRestartPeriod; m != nil {
 		return m.Duration
@@ -48,7 +41,6 @@ func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
 func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
 		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: truth(c.SeccompDefault),
-		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
 		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
 	}
 }

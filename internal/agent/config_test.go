@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -18,6 +19,10 @@ containerLogMaxWorkers: 2
 containerLogMonitorInterval: 4s
 maxParallelImagePulls: 9
 serializeImagePulls: false
+registryPullQPS: 3
+registryBurst: 8
+imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages
+preloadedImagesVerificationAllowlist: [r.example/base/*]
 imageServiceEndpoint: unix:///run/images.sock
 crashLoopBackOff: {maxContainerRestartPeriod: 30s}
 runtimeRequestTimeout: 7m
@@ -36,13 +41,25 @@ seccompDefault: true
 	if r := rotation(c); r.MaxBytes != 3<<20 || r.MaxFiles != 7 || r.Workers != 2 || r.Interval != 4*time.Second {
 		t.Errorf("logs are rotated as %+v", r)
 	}
-	if got := maxPulls(c); got != 9 {
-		t.Errorf("%d pulls at once", got)
+	pulls, err := pullOptions(c)
+	if err != nil || pulls.AtOnce != 9 || pulls.QPS != 3 || pulls.Burst != 8 {
+		t.Errorf("images are pulled with %+v, %v", pulls, err)
+	}
+	for image, want := range map[string]bool{"r.example/base/x:1": true, "r.example/other": false} {
+		if needs, may := pulls.Policy.NeedsUser(imageaccess.Question{Image: image}); needs || may != want {
+			t.Errorf("%s: everybody may use it: %v, want %v", image, may, want)
+		}
+	}
+	yes, no := true, false
+	for serialize, want := range map[*bool]int{nil: 1, &yes: 1, &no: pullsUnlimited} {
+		if got := pullsAtOnce(serialize, nil); got != want {
+			t.Errorf("%d pulls at once without maxParallelImagePulls, want %d", got, want)
+		}
 	}
 	if got := crashBackoffMax(c); got != 30*time.Second {
 		t.Errorf("restarts wait %v at most", got)
 	}
-	if o := podOptions(c); o.WorkTimeout != 7*time.Minute || o.SerialPulls || o.MaxPulls != 9 || o.BackoffMax != 30*time.Second || !o.SeccompAll {
+	if o := podOptions(c); o.WorkTimeout != 7*time.Minute || o.BackoffMax != 30*time.Second || !o.SeccompAll {
 		t.Errorf("pods are run with %+v", o)
 	}
 	if got, want := unusedImages(c), (imagegc.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,9 +29,14 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	images := a.imageDir(ctx)
 	a.images = imagegc.New(imagegc.Options{
 		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
-		Keep:    []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
-		Config:  unusedImages(a.o.Config),
-		Node:    &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
+		Keep:   []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
+		Config: unusedImages(a.o.Config),
+		Node:   &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
+		Seen: func(ids []string, since time.Time) {
+			if err := a.pulled.Prune(ids, since); err != nil {
+				slog.Warn("records of images that are gone not removed", "err", err)
+			}
+		},
 		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },
 	})
 	return nil

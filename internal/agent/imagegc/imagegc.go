@@ -70,8 +70,10 @@ type Options struct {
 	Keep     []string // names of images that stay, because they could not be pulled again
 	Node     *corev1.ObjectReference
 	Recorder record.EventRecorder
-	Removed  func(reason string)                  // called after each removal, for the metric; reason is space or age
-	Disk     func(dir string) (disk.Usage, error) // nil: disk.Of
+	// Seen is called with the ids of all images, and the time before they were listed. Optional.
+	Seen    func(ids []string, since time.Time)
+	Removed func(reason string)                  // called after each removal, for the metric; reason is space or age
+	Disk    func(dir string) (disk.Usage, error) // nil: disk.Of
 }
 
 // Collector removes images. It is safe for concurrent use.
@@ -234,6 +236,7 @@ func (c *Collector) look(ctx context.Context) error {
 	}
 	// Containers are listed after images: a container that is created in between is seen with its image, which existed
 	// before.
+	began := time.Now()
 	list, err := c.o.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return fmt.Errorf("list images: %w", err)
@@ -261,6 +264,13 @@ func (c *Collector) look(ctx context.Context) error {
 			}
 		}
 		seen = append(seen, one)
+	}
+	if c.o.Seen != nil {
+		var ids []string
+		for _, image := range list.Images {
+			ids = append(ids, image.Id)
+		}
+		c.o.Seen(ids, began)
 	}
 	c.memory.Observe(c.clock.Now(), seen)
 	return nil

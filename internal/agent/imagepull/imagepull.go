@@ -1,12 +1,26 @@
-// Package imagepull makes the images of containers present on the node, as their pull policies say.
+// Package imagepull makes the images of containers present on the node, as their pull policies say, and keeps pods from
+// images that other tenants' credentials pulled.
 //
 // # Model
 //
-// An image that is present is used, unless the policy is Always. One that is not is pulled, with the credentials that the
-// pod's imagePullSecrets have for its registry, one after the other until the registry takes one. A bounded number of
-// pulls go at once, whatever pods they are for.
+//	present? --no----------------------------------> pull: one credential after the other, until the registry accepts one
+//	   |yes                                            ^
+//	may the pod use it (core/imageaccess)? --no -------+
+//	   |yes
+//	done
+//
+// Credentials come from the pod's pull secrets, then from the node's docker configuration, then from credential provider
+// plugins, as in the kubelet. Within each source the most specific goes first. Plugins run only when an image is pulled,
+// or when the answer to the question depends on them.
 //
 // Events and reasons of errors are upstream's.
+//
+// # Invariants
+//
+//   - A pull is recorded before it begins. After it, the credential with which it succeeded is recorded.
+//   - At most AtOnce pulls run at the same time, and they begin at the configured rate. A pull that is too early waits;
+//     the kubelet fails it, and tries again after a back-off.
+//   - A secret, file or plugin that fails costs its own credentials only. If the pull fails too, its error names them.
 //
 // # What it does not do
 //
@@ -15,75 +29,103 @@ package imagepull
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pullsecret"
+	coreimageaccess "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Timeout bounds one pull, whatever credentials it tries (chosen): the kubelet has none, and a pull that hangs then
-// holds up every later one.
-const Timeout = 30 * time.Minute
+const (
+	// Timeout bounds one pull, whatever credentials it tries (chosen): the kubelet has none, and a pull that hangs then
+	// holds up every later one.
+	Timeout = 30 * time.Minute
 
-// askTimeout bounds a question to the runtime (chosen). A runtime that takes longer is hung.
-const askTimeout = 15 * time.Second
+	// askTimeout bounds a question to the runtime (chosen). A runtime that takes longer is hung.
+	askTimeout = 15 * time.Second
+)
 
 // Secrets reads the secrets that pods of the node use.
 type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
-// Puller makes images present.
+// Records keep who pulled which image; *imageaccess.Records does.
+type Records interface {
+	Question(image, id string) coreimageaccess.Question
+	Begin(image string) error
+	Failed(image string)
+	Pulled(image, id string, with *coreimageaccess.Credentials) error
+	Learn(image, id string, with *coreimageaccess.Credentials) error
+}
+
+// Options are what a Puller works with. Fields without "optional" must be set.
+type Options struct {
+	Runtime   runtimeapi.ImageServiceClient
+	Secrets   Secrets
+	Recorder  record.EventRecorder
+	NodeFiles *pullsecret.Files             // optional
+	Providers *credentialprovider.Providers // optional
+	Records   Records
+	Policy    coreimageaccess.Policy
+
+	AtOnce int     // how many pulls run at once, at least 1
+	QPS    float64 // how many begin in a second on average; 0: as many as there are
+	Burst  int     // how many may begin at once; only with QPS
+}
+
+// Puller makes images present. It is safe for concurrent use.
 type Puller struct {
-	images   runtimeapi.ImageServiceClient
-	secrets  Secrets
-	recorder record.EventRecorder
-	slots    chan struct{} // one for each pull that goes on
+	Options
+	slots   chan struct{} // one for each pull that runs
+	limiter *rate.Limiter // nil: no limit
 }
 
-// New prepares a puller; atOnce is how many pulls may go on at the same time.
-func New(
-	images runtimeapi.ImageServiceClient, secrets Secrets, recorder record.EventRecorder, atOnce int,
-) *Puller {
-	return &Puller{images: images, secrets: secrets, recorder: recorder, slots: make(chan struct{}, atOnce)}
+// New returns a Puller.
+func New(o Options) *Puller {
+	p := &Puller{Options: o, slots: make(chan struct{}, max(o.AtOnce, 1))}
+	if o.QPS > 0 {
+		p.limiter = rate.NewLimiter(rate.Limit(o.QPS), max(o.Burst, 1))
+	}
+	return p
 }
 
-// Error says why an image is not there, in the words that users know.
+// Error is why an image is not there, in the words that users know.
 type Error struct {
-	Reason string // why the container waits: ErrImagePull, ErrImageNeverPull, ...
+	Reason string // of the waiting container: ErrImagePull, ...
 	Event  string // reason of the Event
 	Prefix string // of the Event's text
 	Err    error
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Ensure makes the container's image present, as its pull policy says. It calls pulling before a pull, which may take
-// long. Its error is an *Error, or that of ctx.
-func (p *Puller) Ensure(
-	ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func(),
-) (criconfig.Image, error) {
-	spec := &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image}
+// Ensure makes the container's image present, and checks that the pod may use it, as its pull policy says. It calls
+// pulling before a pull, which may take long. Its error is an *Error, or that of ctx.
+func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func()) (criconfig.Image, error) {
+	e := &ensuring{Puller: p, pod: pod, c: c, spec: &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image}}
 	if c.ImagePullPolicy != corev1.PullAlways {
-		image, present, err := p.find(ctx, spec)
+		image, present, err := e.find(ctx)
 		if err != nil {
-			return criconfig.Image{}, notInspected(c, err)
+			return criconfig.Image{}, e.notInspected(err)
 		}
-		if present {
-			text := fmt.Sprintf("Container image %q already present on machine", c.Image)
-			p.event(pod, c.Name, corev1.EventTypeNormal, "Pulled", text)
+		if present && e.mayUse(ctx, image) {
+			e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
 			return image, nil
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
@@ -92,84 +134,204 @@ func (p *Puller) Ensure(
 		}
 	}
 	pulling()
-	if err := p.pull(ctx, pod, c, spec); err != nil {
-		return criconfig.Image{}, err
-	}
-	image, present, err := p.find(ctx, spec)
-	if err == nil && !present {
-		err = fmt.Errorf("image %q: pulled, yet the runtime does not have it", c.Image)
-	}
-	if err != nil {
-		return criconfig.Image{}, notInspected(c, err)
-	}
-	return image, nil
+	return e.pull(ctx)
 }
 
-func notInspected(c *corev1.Container, err error) error {
-	return &Error{
-		Reason: "ImageInspectError",
-		Event:  "InspectFailed",
-		Prefix: fmt.Sprintf("Failed to inspect image %q: ", c.Image),
-		Err:    err,
-	}
+// ensuring is one call of Ensure.
+type ensuring struct {
+	*Puller
+	pod   *corev1.Pod
+	c     *corev1.Container
+	spec  *runtimeapi.ImageSpec
+	asked bool                    // credentials were looked for
+	creds []pullsecret.Credential // as found
+	lacks error                   // what could not be asked for credentials
 }
 
-// find asks the runtime for an image.
-func (p *Puller) find(
-	ctx context.Context, spec *runtimeapi.ImageSpec,
-) (image criconfig.Image, present bool, err error) {
+func (e *ensuring) event(kind, reason, text string) { e.record(e.c.Name, kind, reason, text) }
+
+// record records an Event about one container, or with an empty name about the pod.
+func (e *ensuring) record(container, kind, reason, text string) {
+	e.Recorder.Event(translate.ContainerReference(e.pod, container), kind, reason, text)
+}
+
+func (e *ensuring) notInspected(err error) error {
+	return &Error{Reason: "ImageInspectError", Event: "InspectFailed", Prefix: fmt.Sprintf("Failed to inspect image %q: ", e.c.Image), Err: err}
+}
+
+func (e *ensuring) find(ctx context.Context) (image criconfig.Image, present bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	response, err := p.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	response, err := e.Runtime.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: e.spec})
 	if err != nil || response.Image == nil {
 		return criconfig.Image{}, false, err
 	}
 	return criconfig.ImageOf(response.Image), true, nil
 }
 
-func (p *Puller) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) error {
-	auths := p.credentials(ctx, pod, c.Image)
+// mayUse reports whether the pod may use an image that is present.
+func (e *ensuring) mayUse(ctx context.Context, image criconfig.Image) bool {
+	q := e.Records.Question(e.c.Image, image.ID)
+	needs, may := e.Policy.NeedsUser(q)
+	if !needs {
+		return may
+	}
+	user := coreimageaccess.User{}
+	for _, c := range e.credentials(ctx) {
+		if c.Secret != nil {
+			user.Secrets = append(user.Secrets, *c.Secret)
+		}
+		if c.Account != nil {
+			user.Account = c.Account
+		}
+	}
+	may, remember := q.Record.May(e.c.Image, user)
+	if remember != nil {
+		if err := e.Records.Learn(e.c.Image, image.ID, remember); err != nil {
+			slog.Warn("a credential that is good for an image not recorded", "image", e.c.Image, "err", err)
+		}
+	}
+	return may
+}
+
+func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
+	creds := e.credentials(ctx)
+	if err := e.begin(ctx); err != nil {
+		return criconfig.Image{}, err
+	}
+	defer func() { <-e.slots }()
+	if err := e.Records.Begin(e.c.Image); err != nil {
+		return criconfig.Image{}, e.notPulled(err)
+	}
+	e.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", e.c.Image))
+	begun := time.Now()
+	with, err := e.try(ctx, creds)
+	if err != nil {
+		e.Records.Failed(e.c.Image)
+		return criconfig.Image{}, e.notPulled(err)
+	}
+	image, present, err := e.find(ctx)
+	if err == nil && !present {
+		err = fmt.Errorf("image %q: pulled, yet the runtime does not have it", e.c.Image)
+	}
+	if err != nil {
+		e.Records.Failed(e.c.Image)
+		return criconfig.Image{}, e.notInspected(err)
+	}
+	if err := e.Records.Pulled(e.c.Image, image.ID, with); err != nil {
+		slog.Warn("pulled image not recorded; others who want it pull it again", "image", e.c.Image, "err", err)
+	}
+	e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %s", e.c.Image, time.Since(begun).Round(time.Millisecond)))
+	return image, nil
+}
+
+// begin waits until the pull may begin, and takes a slot for it.
+func (e *ensuring) begin(ctx context.Context) error {
+	if e.limiter != nil {
+		if err := e.limiter.Wait(ctx); err != nil {
+			return err
+		}
+	}
 	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
+	case e.slots <- struct{}{}:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	p.event(pod, c.Name, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
-	begun := time.Now()
-	err := p.tryAll(ctx, spec, auths)
-	if badName(err) {
-		cause := status.Convert(err).Message()
-		err := upstreamText(fmt.Sprintf(
-			"Failed to apply default image tag %q: couldn't parse image name %q: %s", c.Image, c.Image, cause,
-		))
-		return &Error{Reason: "InvalidImageName", Event: "InspectFailed", Err: err}
-	}
-	if err != nil {
-		return &Error{
-			Reason: "ErrImagePull",
-			Event:  "Failed",
-			Prefix: fmt.Sprintf("Failed to pull image %q: ", c.Image),
-			Err:    err,
-		}
-	}
-	took := time.Since(begun).Round(time.Millisecond)
-	text := fmt.Sprintf("Successfully pulled image %q in %s", c.Image, took)
-	p.event(pod, c.Name, corev1.EventTypeNormal, "Pulled", text)
-	return nil
 }
 
-// credentials are those that the pod's imagePullSecrets have for an image, in the order to try them in; nil: it is
-// pulled without. Secrets that are not there or say nothing of registries are passed over: the pull itself shows what it
-// lacks.
-func (p *Puller) credentials(ctx context.Context, pod *corev1.Pod, image string) []*runtimeapi.AuthConfig {
-	var ring pullsecret.Keyring
+// try pulls the image with one credential after the other until the registry takes one; without any, once without. The
+// error has all refusals. with is whose credential was taken.
+func (e *ensuring) try(ctx context.Context, creds []pullsecret.Credential) (with *coreimageaccess.Credentials, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not done within %s", Timeout))
+	defer cancel()
+	if len(creds) == 0 {
+		creds = []pullsecret.Credential{{}}
+	}
+	var refusals []error
+	for _, c := range creds {
+		_, err := e.Runtime.PullImage(ctx, &runtimeapi.PullImageRequest{Image: e.spec, Auth: c.Auth})
+		if err == nil {
+			return recorded(c), nil
+		}
+		if badName(err) || ctx.Err() != nil || len(creds) == 1 {
+			return nil, err
+		}
+		refusals = append(refusals, err)
+	}
+	return nil, utilerrors.NewAggregate(refusals)
+}
+
+// recorded is what a record says of a credential with which an image was pulled.
+func recorded(c pullsecret.Credential) *coreimageaccess.Credentials {
+	switch {
+	case c.Secret != nil:
+		return &coreimageaccess.Credentials{Secrets: []coreimageaccess.Secret{*c.Secret}}
+	case c.Account != nil:
+		return &coreimageaccess.Credentials{Accounts: []coreimageaccess.Account{*c.Account}}
+	}
+	return &coreimageaccess.Credentials{Everybody: true}
+}
+
+// notPulled puts a pull's error into upstream's words.
+func (e *ensuring) notPulled(err error) error {
+	image := e.c.Image
+	said := status.Convert(err).Message()
+	if badName(err) {
+		text := upstreamText(fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %s", image, image, said))
+		return &Error{Reason: "InvalidImageName", Event: "InspectFailed", Err: text}
+	}
+	f := &Error{Reason: "ErrImagePull", Event: "Failed", Prefix: fmt.Sprintf("Failed to pull image %q: ", image), Err: err}
+	for known, what := range map[error]string{
+		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
+		crierrors.ErrSignatureValidationFailed: "the signature validation failed",
+	} {
+		if more, ok := strings.CutPrefix(said, known.Error()); ok {
+			f.Reason = known.Error()
+			f.Err = upstreamText(fmt.Sprintf("image pull failed for %s because %s%s", image, what, more))
+		}
+	}
+	if e.lacks != nil {
+		f.Err = fmt.Errorf("%w; credentials that could not be had: %w", f.Err, e.lacks)
+	}
+	return f
+}
+
+// credentials are those that cover the image, in the order to try them in. Secrets that are not there or say nothing of
+// registries are passed over: the pull itself tells what it lacks.
+func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
+	if e.asked {
+		return e.creds
+	}
+	e.asked = true
+	ring := e.secrets(ctx)
+	e.creds = ring.For(e.c.Image)
+	var errs []error
+	if e.NodeFiles != nil {
+		own, err := e.NodeFiles.Keyring()
+		errs = append(errs, err)
+		e.creds = append(e.creds, own.For(e.c.Image)...)
+	}
+	if e.Providers != nil {
+		given, err := e.Providers.For(ctx, e.pod, e.c.Image)
+		errs = append(errs, err)
+		e.creds = append(e.creds, given.For(e.c.Image)...)
+	}
+	if e.lacks = errors.Join(errs...); e.lacks != nil {
+		slog.Warn("credentials for an image could not be had", "image", e.c.Image, "namespace", e.pod.Namespace, "pod", e.pod.Name, "err", e.lacks)
+	}
+	return e.creds
+}
+
+// secrets are the credentials in the pod's pull secrets.
+func (e *ensuring) secrets(ctx context.Context) *pullsecret.Keyring {
+	ring := &pullsecret.Keyring{}
 	var missing, useless []string
-	for _, ref := range pod.Spec.ImagePullSecrets {
-		if ref.Name == "" { // the API server admits it
+	for _, ref := range e.pod.Spec.ImagePullSecrets {
+		if ref.Name == "" { // the API server lets it pass
 			continue
 		}
-		secret, err := p.secrets.Secret(ctx, pod.Namespace, ref.Name)
+		secret, err := e.Secrets.Secret(ctx, e.pod.Namespace, ref.Name)
 		if err != nil {
 			missing = append(missing, ref.Name)
 			continue
@@ -181,45 +343,17 @@ func (p *Puller) credentials(ctx context.Context, pod *corev1.Pod, image string)
 	const reason = "FailedToRetrieveImagePullSecret"
 	const may = "attempting to pull the image may not succeed."
 	if len(missing) > 0 {
-		text := fmt.Sprintf("Unable to retrieve some image pull secrets (%s); %s", strings.Join(missing, ", "), may)
-		p.event(pod, "", corev1.EventTypeWarning, reason, text)
+		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to retrieve some image pull secrets (%s); %s", strings.Join(missing, ", "), may))
 	}
 	if len(useless) > 0 {
-		text := fmt.Sprintf("Unable to use some image pull secrets (%s); %s", strings.Join(useless, ", "), may)
-		p.event(pod, "", corev1.EventTypeWarning, reason, text)
+		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to use some image pull secrets (%s); %s", strings.Join(useless, ", "), may))
 	}
-	return ring.For(image)
-}
-
-// tryAll pulls an image with one credential after the other until the registry takes one; without any, once without.
-// The error has all refusals.
-func (p *Puller) tryAll(ctx context.Context, spec *runtimeapi.ImageSpec, auths []*runtimeapi.AuthConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	if len(auths) == 0 {
-		auths = []*runtimeapi.AuthConfig{nil}
-	}
-	var refusals []error
-	for _, auth := range auths {
-		_, err := p.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth})
-		if err == nil {
-			return nil
-		}
-		if badName(err) || ctx.Err() != nil || len(auths) == 1 {
-			return err
-		}
-		refusals = append(refusals, err)
-	}
-	return utilerrors.NewAggregate(refusals)
+	return ring
 }
 
 // badName reports whether the runtime cannot read an image's name, which no credential changes.
 func badName(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "invalid reference format")
-}
-
-func (p *Puller) event(pod *corev1.Pod, container, kind, reason, text string) {
-	p.recorder.Event(translate.ContainerReference(pod, container), kind, reason, text)
 }
 
 // upstreamText is an error in the words of upstream's kubelet, which begin with a capital letter.

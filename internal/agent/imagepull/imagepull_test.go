@@ -2,41 +2,281 @@ package imagepull
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imageaccess"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pullsecret"
+	coreimageaccess "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 )
 
-// vault has the secrets of a registry, by name.
-type vault struct{}
+// node is a runtime with its images, a registry that wants passwords, and an API server with secrets.
+type node struct {
+	runtimeapi.ImageServiceClient // only the two below are called
+	t                             *testing.T
+	root                          string
+	puller                        *Puller
+	records                       *imageaccess.Records
 
-func (vault) Secret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
-	if namespace != "ns" || name == "gone" {
-		return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+	mu        sync.Mutex
+	present   map[string]bool
+	passwords map[string]string // by image: what its registry wants
+	refuses   map[string]error  // by image
+	takes     time.Duration     // each pull
+	secrets   map[string]*corev1.Secret
+	pulls     []string // image and user of each
+	running   int
+	most      int
+	events    *record.FakeRecorder
+}
+
+func (n *node) Secret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
+	if s := n.secrets[namespace+"/"+name]; s != nil {
+		return s, nil
 	}
-	text := `{"auths":{"registry.example":{"username":"` + name + `","password":"p"}}}`
-	return &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(text)}}, nil
+	return nil, errors.New("not found")
 }
 
-// pulled notes who images are pulled as.
-type pulled struct {
-	runtimeapi.ImageServiceClient
-	as *[]string
+func newNode(t *testing.T, change ...func(*Options)) *node {
+	t.Helper()
+	n := &node{
+		t: t, root: t.TempDir(), present: map[string]bool{}, passwords: map[string]string{}, refuses: map[string]error{}, secrets: map[string]*corev1.Secret{},
+	}
+	n.restart(change...)
+	return n
 }
 
-func (p pulled) PullImage(_ context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
-	*p.as = append(*p.as, in.Auth.GetUsername())
-	return &runtimeapi.PullImageResponse{}, nil
+// restart is a new agent on the same node.
+func (n *node) restart(change ...func(*Options)) {
+	n.t.Helper()
+	records, err := imageaccess.Open(n.root)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	policy, err := coreimageaccess.NewPolicy("NeverVerifyPreloadedImages", nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.events = record.NewFakeRecorder(1000)
+	n.records = records
+	o := Options{
+		Runtime: n, Records: records, Policy: policy, AtOnce: 2,
+		Secrets: n, Recorder: n.events,
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	n.puller = New(o)
+}
+
+func (n *node) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.present[in.Image.Image] {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "id of " + in.Image.Image}}, nil
+}
+
+func (n *node) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+	image := in.Image.Image
+	n.mu.Lock()
+	n.pulls = append(n.pulls, image+" by "+in.Auth.GetUsername())
+	n.running++
+	n.most = max(n.most, n.running)
+	n.mu.Unlock()
+	defer func() { n.mu.Lock(); n.running--; n.mu.Unlock() }()
+	select {
+	case <-time.After(n.takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.refuses[image]; err != nil {
+		return nil, err
+	}
+	if want := n.passwords[image]; want != "" && in.Auth.GetPassword() != want {
+		return nil, status.Error(codes.Unknown, "401 Unauthorized")
+	}
+	n.present[image] = true
+	return &runtimeapi.PullImageResponse{ImageRef: "id of " + image}, nil
+}
+
+// secret puts a pull secret for r.io into a namespace.
+func (n *node) secret(namespace, name, user, password string) {
+	n.secrets[namespace+"/"+name] = &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{"r.io":{"username":%q,"password":%q}}}`, user, password)},
+	}
+}
+
+// ensure has a pod of a namespace, with pull secrets, want an image.
+func (n *node) ensure(namespace, image string, policy corev1.PullPolicy, secrets ...string) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"}}
+	for _, s := range secrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
+	}
+	_, err := n.puller.Ensure(context.Background(), pod, &corev1.Container{Name: "c", Image: image, ImagePullPolicy: policy}, func() {})
+	return err
+}
+
+// fails checks a failure's reason and text.
+func fails(t *testing.T, err error, reason, text string) {
+	t.Helper()
+	var f *Error
+	if !errors.As(err, &f) || f.Reason != reason || !strings.Contains(f.Error(), text) {
+		t.Errorf("got %v, want %s: %s", err, reason, text)
+	}
+}
+
+// TestPrivateImages: an image that one tenant's credentials brought is no gift to the others, before and after a restart
+// of the agent.
+func TestPrivateImages(t *testing.T) {
+	n := newNode(t)
+	n.passwords["r.io/app"] = "right"
+	n.present["r.io/preloaded"] = true
+	n.secret("alice", "s", "alice", "right")
+	n.secret("carol", "copy", "alice", "right")
+	n.secret("mallory", "s", "mallory", "wrong")
+	const ifNotPresent = corev1.PullIfNotPresent
+	if err := n.ensure("alice", "r.io/app", ifNotPresent, "s"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		fails(t, n.ensure("mallory", "r.io/app", ifNotPresent), "ErrImagePull", "401 Unauthorized")
+		fails(t, n.ensure("mallory", "r.io/app", ifNotPresent, "s"), "ErrImagePull", "401 Unauthorized")
+		fails(t, n.ensure("mallory", "r.io/app", corev1.PullNever, "s"), "ErrImageNeverPull", "is not present with pull policy of Never")
+		before := len(n.pulls)
+		for namespace, secret := range map[string]string{"alice": "s", "carol": "copy"} {
+			if err := n.ensure(namespace, "r.io/app", ifNotPresent, secret); err != nil {
+				t.Errorf("%s: %v", namespace, err)
+			}
+		}
+		if err := n.ensure("mallory", "r.io/preloaded", ifNotPresent); err != nil {
+			t.Errorf("an image that was on the node before: %v", err)
+		}
+		if len(n.pulls) != before {
+			t.Errorf("pulls of those who may use it already: %q", n.pulls[before:])
+		}
+		n.restart()
+	}
+	// A public image is everybody's.
+	for _, who := range []string{"alice", "mallory"} {
+		if err := n.ensure(who, "r.io/open", ifNotPresent); err != nil {
+			t.Error(err)
+		}
+	}
+	if last := n.pulls[len(n.pulls)-1]; last != "r.io/open by " || strings.Count(strings.Join(n.pulls, "\n"), "r.io/open") != 1 {
+		t.Errorf("pulls %q", n.pulls)
+	}
+}
+
+// TestOrder: the pod's secrets first, then the node's own file; and every one is tried.
+func TestOrder(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "config.json"), []byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, func(o *Options) { o.NodeFiles = pullsecret.NewFiles(root, "") })
+	n.passwords["r.io/app"] = "right"
+	n.secret("ns", "s", "pod", "wrong")
+	if err := n.ensure("ns", "r.io/app", corev1.PullIfNotPresent, "s", "absent"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(n.pulls, ", "); got != "r.io/app by pod, r.io/app by node" {
+		t.Errorf("pulls %s", got)
+	}
+	if err := n.ensure("other", "r.io/app", corev1.PullIfNotPresent); err != nil || len(n.pulls) != 2 {
+		t.Errorf("what the node's own credentials brought is everybody's: %v, %q", err, n.pulls)
+	}
+	if got := <-n.events.Events; !strings.HasPrefix(got, "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (absent)") {
+		t.Errorf("first event %q", got)
+	}
+}
+
+// TestFailures: what the runtime says, in the words of upstream.
+func TestFailures(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.NodeFiles = pullsecret.NewFiles("/proc/1/mem", "") })
+	for image, c := range map[string]struct {
+		err          error
+		reason, text string
+	}{
+		"a": {status.Error(codes.Unknown, "no such host"), "ErrImagePull", "no such host"},
+		"b": {status.Error(codes.Unknown, "RegistryUnavailable: 503"), "RegistryUnavailable", "image pull failed for b because the registry is unavailable: 503"},
+		"c": {status.Error(codes.Unknown, "SignatureValidationFailed: no key"), "SignatureValidationFailed", "because the signature validation failed: no key"},
+		"d": {status.Error(codes.Unknown, "invalid reference format"), "InvalidImageName", `couldn't parse image name "d"`},
+	} {
+		n.refuses[image] = c.err
+		fails(t, n.ensure("ns", image, corev1.PullAlways), c.reason, c.text)
+	}
+}
+
+// TestCrash: an agent that dies between the pull and its record leaves an image that nobody gets for nothing.
+func TestCrash(t *testing.T) {
+	n := newNode(t)
+	n.passwords["r.io/app"] = "right"
+	n.secret("alice", "s", "alice", "right")
+	if err := n.records.Begin("r.io/app"); err != nil {
+		t.Fatal(err)
+	}
+	n.present["r.io/app"] = true
+	n.restart()
+	if err := n.records.Recover([]imageaccess.Image{{ID: "id of r.io/app", Names: []string{"r.io/app:latest"}}}); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, n.ensure("mallory", "r.io/app", corev1.PullIfNotPresent), "ErrImagePull", "401")
+	if err := n.ensure("alice", "r.io/app", corev1.PullIfNotPresent, "s"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLimits: no more pulls at once than configured, and no more begun in a second; and whoever gives up leaves the queue.
+func TestLimits(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, root: root, present: map[string]bool{}, takes: 10 * time.Second}
+		n.restart(func(o *Options) { o.AtOnce, o.QPS, o.Burst = 3, 1, 2 })
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range 12 {
+			all.Go(func() {
+				if err := n.ensure("ns", fmt.Sprint("image", i), corev1.PullAlways); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n.most != 3 || time.Since(began) != 41*time.Second { // three at a time, the third a second after the first two
+			t.Errorf("%d at once, done after %s", n.most, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := n.puller.Ensure(ctx, &corev1.Pod{}, &corev1.Container{Image: "slow", ImagePullPolicy: corev1.PullAlways}, func() {})
+		if err == nil || time.Since(began) != 42*time.Second {
+			t.Errorf("who gives up: %v after %s", err, time.Since(began))
+		}
+	})
 }
 
 // TestPullSecrets: an image is pulled with what the pod's imagePullSecrets have for its registry, and without anything
-// when they have nothing. One that is not there is told of.
+// when they have nothing. One that is missing is an Event.
 func TestPullSecrets(t *testing.T) {
 	for _, c := range []struct {
 		image string
@@ -44,33 +284,25 @@ func TestPullSecrets(t *testing.T) {
 		as    string
 		event bool
 	}{
-		{"registry.example/a", nil, "", false},
-		{"registry.example/a", []string{"alice"}, "alice", false},
-		{"registry.example/a", []string{"bob"}, "bob", false},
+		{"r.io/a", nil, "", false},
+		{"r.io/a", []string{"alice"}, "alice", false},
+		{"r.io/a", []string{"bob"}, "bob", false},
 		{"elsewhere.example/a", []string{"alice"}, "", false},
-		{"registry.example/a", []string{"gone", "", "alice"}, "alice", true},
-		{"registry.example/a", []string{"gone"}, "", true},
+		{"r.io/a", []string{"gone", "", "alice"}, "alice", true},
+		{"r.io/a", []string{"gone"}, "", true},
 	} {
-		var as []string
-		events := record.NewFakeRecorder(10)
-		puller := New(pulled{as: &as}, vault{}, events, 1)
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta"}}},
-		}
-		for _, name := range c.names {
-			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
-		}
-		pod.Spec.Containers[0].Image = c.image
-		if err := puller.pull(t.Context(), pod, &pod.Spec.Containers[0], &runtimeapi.ImageSpec{Image: c.image}); err != nil {
+		n := newNode(t)
+		n.secret("ns", "alice", "alice", "p")
+		n.secret("ns", "bob", "bob", "p")
+		if err := n.ensure("ns", c.image, corev1.PullAlways, c.names...); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(as, []string{c.as}) {
-			t.Errorf("%s with imagePullSecrets %q: pulled as %q, want %q", c.image, c.names, as, c.as)
+		if got := strings.Join(n.pulls, ", "); got != c.image+" by "+c.as {
+			t.Errorf("%s with imagePullSecrets %q: pulled %s, want %q", c.image, c.names, got, c.as)
 		}
-		const told = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone); attempting to pull the image may not succeed."
-		if first := <-events.Events; (first == told) != c.event {
-			t.Errorf("%s with imagePullSecrets %q: told of what is missing: %q, want %v", c.image, c.names, first, c.event)
+		const missing = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone); attempting to pull the image may not succeed."
+		if first := <-n.events.Events; (first == missing) != c.event {
+			t.Errorf("%s with imagePullSecrets %q: first Event %q, want one of a missing secret: %v", c.image, c.names, first, c.event)
 		}
 	}
 }

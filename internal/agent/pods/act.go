@@ -177,7 +177,7 @@ func (w *worker) startContainer(
 			return err
 		}
 	}
-	image, err := w.r.images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
+	image, err := w.r.Images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
 	if err != nil {
 		return imageFailure(err)
 	}

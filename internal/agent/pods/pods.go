@@ -200,8 +200,7 @@ type Options struct {
 	Relist      time.Duration // period of reading everything the runtime has, in case a notification was lost
 	MaskedPaths []string      // optional: hidden from containers next to the usual (criconfig.Node)
 	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
-	SerialPulls bool
-	MaxPulls    int // optional; 0: no limit except SerialPulls
+	Images      *imagepull.Puller
 	Metrics     *metrics.Set
 	// Suits returns why a pod cannot run on this system at all, whatever else is here; nil: it can. Optional.
 	Suits func(*corev1.Pod) *Rejection
@@ -219,7 +218,6 @@ type Runner struct {
 	report   *statusreport.Reporter
 	static   *staticpods.Source
 	handlers *runtimehandler.Handlers
-	images   *imagepull.Puller
 	oom      *oomwatch.Watch
 	clock    *clock.Clock
 
@@ -256,10 +254,6 @@ type exitWatch interface {
 }
 
 func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
-	pulls := max(o.MaxPulls, 1)
-	if !o.SerialPulls && o.MaxPulls == 0 {
-		pulls = pullsUnlimited
-	}
 	r := &Runner{
 		Options:  o,
 		exits:    exits,
@@ -272,18 +266,15 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
-	r.images = imagepull.New(r.Runtime.Images, r.Env.Objects, r.Recorder, pulls)
 	r.oom = oomwatch.New(r.Node, kernelLog, oomPods{r}, r.Recorder)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r
 }
 
-// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen). A pull mostly waits for the
-// network.
+// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen).
 const (
 	stopsAtOnce    = 64
 	removalsAtOnce = 64
-	pullsUnlimited = 16
 )
 
 // Run runs until ctx ends and then leaves every container as it is.

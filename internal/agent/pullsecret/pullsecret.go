@@ -1,12 +1,14 @@
-// Package pullsecret finds the credentials for an image among a pod's imagePullSecrets.
+// Package pullsecret finds the credentials for an image among a pod's imagePullSecrets, and in the docker configuration
+// of the node.
 //
-// A Keyring has the registry credentials of several secrets. For an image it returns every credential that matches, the
-// most specific first. Only a pull can show which one the registry accepts (two may be valid while a password is being
-// changed). The package reads no API and pulls nothing.
+// A Keyring has the registry credentials of several secrets and files. For an image it returns every credential that
+// matches, the most specific first. Only a pull can show which one the registry accepts (two may be valid while a
+// password is being changed). The package reads no API and pulls nothing; Files reads the node's own configuration.
 package pullsecret
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -17,14 +19,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 )
 
 // Keyring is a set of credentials with what they apply to. The zero value is empty.
 type Keyring struct{ entries []entry }
 
 type entry struct {
-	key  string // a registry, or a path below one, in the form of registryKey
-	auth *runtimeapi.AuthConfig
+	key string // a registry, or a path below one: registryKey
+	Credential
+}
+
+// Credential is what a registry may accept, and its source: a secret, or a service account's token. Without either it is
+// the node's own, and all pods may use it.
+type Credential struct {
+	Auth    *runtimeapi.AuthConfig
+	Secret  *imageaccess.Secret
+	Account *imageaccess.Account
 }
 
 // dockerAuth is an entry of a docker configuration, as written by `docker login` and `kubectl create secret
@@ -34,15 +46,33 @@ type dockerAuth struct {
 	Password      string `json:"password"`
 	Auth          string `json:"auth"` // base64 of username:password; takes precedence over the two
 	IdentityToken string `json:"identitytoken"`
+	Email         string `json:"email"` // no registry reads it; it is part of the sum
 }
 
 // Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. A secret of
 // another type, or one that cannot be read, is an error and adds nothing. The error does not contain the secret's
 // content.
 func (k *Keyring) Add(secret *corev1.Secret) error {
-	auths, err := parse(secret)
-	if err != nil {
-		return err
+	switch secret.Type {
+	case corev1.SecretTypeDockerConfigJson:
+		return k.addText(corev1.DockerConfigJsonKey, secret.Data[corev1.DockerConfigJsonKey], secret)
+	case corev1.SecretTypeDockercfg:
+		return k.addText(corev1.DockerConfigKey, secret.Data[corev1.DockerConfigKey], secret)
+	default:
+		return fmt.Errorf("type %q: want %q or %q", secret.Type, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg)
+	}
+}
+
+// addText adds a docker configuration: config.json, or one of the old form without "auths" around it. of is the
+// secret that it comes from; nil: a file of the node.
+func (k *Keyring) addText(name string, text []byte, of *corev1.Secret) error {
+	var auths map[string]dockerAuth
+	into := any(&auths)
+	if name == corev1.DockerConfigJsonKey {
+		into = &struct{ Auths *map[string]dockerAuth }{&auths}
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	var found []entry
 	for server, a := range auths {
@@ -50,7 +80,11 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 		if err != nil {
 			return fmt.Errorf("server %q: %w", server, err)
 		}
-		found = append(found, entry{key: registryKey(server), auth: auth})
+		e := entry{key: registryKey(server), Credential: Credential{Auth: auth}}
+		if of != nil {
+			e.Secret = &imageaccess.Secret{UID: string(of.UID), Namespace: of.Namespace, Name: of.Name, Sum: sum(auth, a.Email)}
+		}
+		found = append(found, e)
 	}
 	// a map has no order; this gives it one
 	slices.SortFunc(found, func(a, b entry) int { return cmp.Compare(a.key, b.key) })
@@ -58,39 +92,31 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	return nil
 }
 
-// For returns the credentials for an image: the longest keys first, those with the same key in the order of their
+// AddPassword adds a user's password for the images that a pattern covers. account is the service account for whose
+// token a plugin returned it; nil: it asked for no token.
+func (k *Keyring) AddPassword(pattern, username, password string, account *imageaccess.Account) {
+	k.entries = append(k.entries, entry{key: registryKey(pattern), Credential: Credential{
+		Auth: &runtimeapi.AuthConfig{Username: username, Password: password}, Account: account,
+	}})
+}
+
+// For returns the credentials that cover an image: the longest keys first, those of one key in the order of their
 // secrets.
-func (k *Keyring) For(image string) []*runtimeapi.AuthConfig {
+func (k *Keyring) For(image string) []Credential {
 	var found []entry
 	for _, e := range k.entries {
-		if covers(e.key, fullName(image)) {
+		if covers(e.key, FullName(image)) {
 			found = append(found, e)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(b.key, a.key))
 	})
-	var auths []*runtimeapi.AuthConfig
+	var out []Credential
 	for _, e := range found {
-		auths = append(auths, e.auth)
+		out = append(out, e.Credential)
 	}
-	return auths
-}
-
-func parse(s *corev1.Secret) (map[string]dockerAuth, error) {
-	var auths map[string]dockerAuth
-	key, into := corev1.DockerConfigKey, any(&auths)
-	switch s.Type {
-	case corev1.SecretTypeDockerConfigJson:
-		key, into = corev1.DockerConfigJsonKey, &struct{ Auths *map[string]dockerAuth }{&auths}
-	case corev1.SecretTypeDockercfg:
-	default:
-		return nil, fmt.Errorf("type %q: want %q or %q", s.Type, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg)
-	}
-	if err := json.Unmarshal(s.Data[key], into); err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	return auths, nil
+	return out
 }
 
 // registryKey strips the scheme, the API version and the trailing slash that old clients put around a registry's name,
@@ -112,8 +138,8 @@ func registryKey(server string) string {
 
 const dockerHub = "docker.io"
 
-// fullName returns an image's name with its registry. The registry is Docker Hub if the first part cannot be a host.
-func fullName(image string) string {
+// FullName is an image's name with its registry, which is Docker Hub where the first part can not be a host.
+func FullName(image string) string {
 	first, rest, found := strings.Cut(image, "/")
 	switch {
 	case !found:
@@ -126,8 +152,11 @@ func fullName(image string) string {
 	return dockerHub + "/" + image
 }
 
-// covers reports whether the credentials of a key apply to an image. A key is a registry, in which * may replace parts
-// of the name, or a path below a registry. Another port is another registry.
+// Covers reports whether a pattern, as credential provider plugins and their configuration have them, covers an image.
+func Covers(pattern, image string) bool { return covers(registryKey(pattern), FullName(image)) }
+
+// covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts
+// of its name, or a path below one. Another port is another registry.
 func covers(key, image string) bool {
 	registry, below, _ := strings.Cut(key, "/")
 	of, name, _ := strings.Cut(image, "/")
@@ -156,7 +185,22 @@ func splitPort(registry string) (host, port string) {
 	return host, port
 }
 
-// runtime returns the entry in the runtime's form, without a server: the runtime knows the image, and containerd drops
+// sum is the SHA-256 of a credential, by which records tell whether two secrets hold the same. It is the kubelet's
+// (1.36.3): of the JSON form of its AuthConfig.
+func sum(auth *runtimeapi.AuthConfig, email string) string {
+	text, err := json.Marshal(struct {
+		Username      string `json:"username,omitempty"`
+		Password      string `json:"password,omitempty"`
+		Email         string `json:"email,omitempty"`
+		IdentityToken string `json:"identitytoken,omitempty"`
+	}{Username: auth.Username, Password: auth.Password, Email: email, IdentityToken: auth.IdentityToken})
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// runtime is the entry in the runtime's form. It names no server: the runtime is told the image, and containerd drops
 // credentials whose server it cannot parse as a URL.
 func (a dockerAuth) runtime() (*runtimeapi.AuthConfig, error) {
 	out := &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken}

@@ -40,7 +40,7 @@ func TestCovers(t *testing.T) {
 		{"localhost", "localhost/app", true},
 		{"", "nginx", false},
 	} {
-		if got := covers(registryKey(c.server), fullName(c.image)); got != c.want {
+		if got := covers(registryKey(c.server), FullName(c.image)); got != c.want {
 			t.Errorf("%q for %q: %v", c.server, c.image, got)
 		}
 	}
@@ -74,7 +74,7 @@ func TestAdd(t *testing.T) {
 			continue
 		}
 		got := k.For("r.example/app:1")
-		if len(got) != 1 || got[0].Username != "user" || got[0].Password != "pass:word" || got[0].ServerAddress != "" {
+		if len(got) != 1 || got[0].Auth.Username != "user" || got[0].Auth.Password != "pass:word" || got[0].Auth.ServerAddress != "" {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
@@ -121,7 +121,7 @@ func TestEveryCredential(t *testing.T) {
 	} {
 		var got []string
 		for _, a := range k.For(image) {
-			got = append(got, a.Username)
+			got = append(got, a.Auth.Username)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", image, got, want)
@@ -135,8 +135,8 @@ func FuzzCovers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, server, image string) {
 		defer cost.Spend(t, len(server)+len(image))()
 		key := registryKey(server)
-		if covers(key, fullName(image)) && !strings.ContainsAny(key, "*?[\\") && !strings.HasPrefix(fullName(image), key) {
-			t.Errorf("key %q of %q covers %q", key, server, fullName(image))
+		if covers(key, FullName(image)) && !strings.ContainsAny(key, "*?[\\") && !strings.HasPrefix(FullName(image), key) {
+			t.Errorf("key %q of %q covers %q", key, server, FullName(image))
 		}
 	})
 }

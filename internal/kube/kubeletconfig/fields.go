@@ -121,11 +121,8 @@ var fields = slices.Concat(
 
 	// Images.
 	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
-		"serializeImagePulls", "maxParallelImagePulls"),
-	instead("the rate of pulls is not limited, only their number at once: see maxParallelImagePulls", "registryPullQPS", "0"),
-	not("the rate of pulls is not limited", "registryBurst"),
-	instead("any pod may use an image that is on the node, whoever pulled it: use imagePullPolicy Always", "imagePullCredentialsVerificationPolicy", "NeverVerify"),
-	not("images that are on the node are not verified", "preloadedImagesVerificationAllowlist"),
+		"serializeImagePulls", "maxParallelImagePulls", "registryPullQPS", "registryBurst",
+		"imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
 	not("pods are not stopped before the node shuts down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),

@@ -72,3 +72,41 @@ func TestImagePullSecrets(t *testing.T) {
 		t.Errorf("credentials of another registry were sent: %q", got)
 	}
 }
+
+// TestPrivateImages: an image that is on the node because somebody's pull secret was good for it is no gift to pods that
+// have none: they have to show the registry a credential of their own. The same credential in another secret is enough.
+func TestPrivateImages(t *testing.T) {
+	b := at(t)
+	r := newRegistry(t, "team", "right")
+	host := r.Listener.Addr().String()
+	right := fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host)
+	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, right)
+	b.secret("copy", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, right)
+	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"guessed"}}}`, host))
+	present := func(secrets ...string) corev1.PodSpec {
+		spec := pulls(r.name("private/app"), secrets...)
+		spec.Containers[0].ImagePullPolicy = corev1.PullIfNotPresent
+		return spec
+	}
+	b.create("owner", present("right"))
+	b.ended("owner", corev1.PodSucceeded)
+	r.take()
+
+	b.create("stranger", present())
+	b.create("guesser", present("wrong"))
+	b.create("copy", present("copy"))
+	b.ended("copy", corev1.PodSucceeded)
+	b.event("copy", "Pulled", "already present on machine and can be accessed by the pod")
+	for _, name := range []string{"stranger", "guesser"} {
+		b.until(name, "is refused", soon, waiting("c", "ErrImagePull"))
+		b.event(name, "Failed", "Failed to pull image", "401 Unauthorized")
+	}
+	if got := r.take(); len(got) == 0 || slices.ContainsFunc(got, func(s string) bool { return s != "team:guessed" }) {
+		t.Errorf("tried %q, want the guess alone: who may use the image pulls nothing", got)
+	}
+
+	never := present()
+	never.Containers[0].ImagePullPolicy = corev1.PullNever
+	b.create("never", never)
+	b.until("never", "is refused", soon, waiting("c", "ErrImageNeverPull"))
+}

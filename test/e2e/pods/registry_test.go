@@ -4,6 +4,7 @@ package pods
 
 import (
 	"archive/tar"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ func newRegistry(t *testing.T, user, password string) *registry {
 	t.Helper()
 	r := &registry{blobs: map[string][]byte{}, user: user, password: password}
 	if err := r.load(filepath.Join(filepath.Dir(rig.Binary(t)), "images", ours.WorkloadFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sign(t.Name()); err != nil {
 		t.Fatal(err)
 	}
 	r.Server = httptest.NewServer(r)
@@ -78,6 +82,39 @@ func (r *registry) load(path string) error {
 			r.manifest = index.Manifests[0].Digest
 		}
 	}
+}
+
+// sign makes the image one of its own, with another digest than the one that was imported to the node: who may use an
+// image that a node pulled does not depend on its name alone.
+func (r *registry) sign(author string) error {
+	var manifest map[string]any
+	if err := json.Unmarshal(r.blobs[r.manifest], &manifest); err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	of, _ := manifest["config"].(map[string]any)
+	digest, _ := of["digest"].(string)
+	var config map[string]any
+	if err := json.Unmarshal(r.blobs[digest], &config); err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	config["author"] = author
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	of["digest"], of["size"] = r.add(text), len(text)
+	if text, err = json.Marshal(manifest); err != nil {
+		return err
+	}
+	r.manifest = r.add(text)
+	return nil
+}
+
+// add stores a blob and returns its digest.
+func (r *registry) add(content []byte) string {
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(content))
+	r.blobs[digest] = content
+	return digest
 }
 
 func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {

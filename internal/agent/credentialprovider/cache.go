@@ -1,0 +1,108 @@
+package credentialprovider
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pluginv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+)
+
+// cacheMax is how many answers of one plugin are kept. Chosen: above the images of a node with its 110 pods, whatever
+// their scope; an answer is a kilobyte or so.
+const cacheMax = 1024
+
+// answer is what a plugin said.
+type answer struct {
+	auths map[string]pluginv1.AuthConfig
+	scope pluginv1.PluginCacheKeyType
+	until time.Time // when it ends
+}
+
+// call is a question that is being asked.
+type call struct {
+	done  chan struct{}                  // closed when it is over
+	auths map[string]pluginv1.AuthConfig // set before done is closed
+	err   error                          // likewise
+}
+
+// cache keeps the answers of one plugin, and lets questions that are alike be asked once.
+type cache struct {
+	mu      sync.Mutex // guards what follows
+	answers map[string]answer
+	running map[string]*call
+}
+
+func newCache() *cache { return &cache{answers: map[string]answer{}, running: map[string]*call{}} }
+
+// get returns the answer for an image and a caller: one that is kept, or else what ask returns. Those who want the same
+// at the same time share one question, which goes on when one of them gives up.
+func (c *cache) get(ctx context.Context, now func() time.Time, caller, image string, ask func(context.Context) (*answer, error)) (map[string]pluginv1.AuthConfig, error) {
+	question := caller + " " + scopeOf(pluginv1.ImagePluginCacheKeyType, image)
+	c.mu.Lock()
+	if auths, ok := c.find(now(), caller, image); ok {
+		c.mu.Unlock()
+		return auths, nil
+	}
+	asked := c.running[question]
+	if asked == nil {
+		asked = &call{done: make(chan struct{})}
+		c.running[question] = asked
+		go func() {
+			got, err := ask(context.WithoutCancel(ctx))
+			c.end(question, asked, got, err, now(), caller, image)
+		}()
+	}
+	c.mu.Unlock()
+	select {
+	case <-asked.done:
+		return asked.auths, asked.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// end keeps what came of a question, and gives it to those who wait.
+func (c *cache) end(question string, asked *call, got *answer, err error, now time.Time, caller, image string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, question)
+	asked.err = err
+	if err == nil {
+		asked.auths = got.auths
+		if got.until.After(now) {
+			c.keep(caller+" "+scopeOf(got.scope, image), *got)
+		}
+	}
+	close(asked.done)
+}
+
+// find looks for an answer, the narrowest scope first, as upstream does. Caller holds mu.
+func (c *cache) find(now time.Time, caller, image string) (map[string]pluginv1.AuthConfig, bool) {
+	for _, scope := range []pluginv1.PluginCacheKeyType{
+		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
+	} {
+		key := caller + " " + scopeOf(scope, image)
+		a, ok := c.answers[key]
+		if ok && a.until.After(now) {
+			return a.auths, true
+		}
+		delete(c.answers, key)
+	}
+	return nil, false
+}
+
+// keep adds an answer, and drops the one that ends first where there are too many. Caller holds mu.
+func (c *cache) keep(key string, a answer) {
+	c.answers[key] = a
+	if len(c.answers) <= cacheMax {
+		return
+	}
+	first := ""
+	for k, other := range c.answers {
+		if first == "" || other.until.Before(c.answers[first].until) || other.until.Equal(c.answers[first].until) && k < first {
+			first = k
+		}
+	}
+	delete(c.answers, first)
+}
