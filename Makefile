@@ -61,7 +61,7 @@ images: bin/images/pause ## build bin/images/pause.tar and bin/images/workload.t
 	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --out bin/images
 
 .PHONY: deps
-deps: ## install what this machine lacks (Debian, root)
+deps: ## install missing build dependencies (Debian, root)
 	@scripts/deps.sh
 
 .PHONY: deps-test
@@ -69,7 +69,7 @@ deps-test:
 	@scripts/deps.sh test
 
 .PHONY: up
-up: deps build ## start a one-node cluster here and run the demo on it
+up: deps build ## start a one-node cluster on this machine and run the demo on it
 	bin/plimsoll up --detach
 	bin/plimsoll kubectl apply -f examples/demo.yaml
 	bin/plimsoll kubectl rollout status deployment/demo --timeout=60s
@@ -77,14 +77,14 @@ up: deps build ## start a one-node cluster here and run the demo on it
 	bin/plimsoll kubectl get pods -o wide
 
 .PHONY: down
-down: ## stop the cluster and leave nothing behind
+down: ## stop the cluster and remove all its files
 	bin/plimsoll down
 
 .PHONY: test
-test: deps-test build check test-unit test-e2e ## install what is missing, build, check and run every test
+test: deps-test build check test-unit test-e2e ## install missing dependencies, build, check and run every test
 
 .PHONY: test-unit
-test-unit: ## run the tests that need no control plane; those that need root say so where there is none
+test-unit: ## run the tests that need no control plane; those that need root are skipped without it
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
 	$(GO) test ./internal/core/scheduler
 	PLIMSOLL_HISTORIES=10000 $(GO) test -run TestHistories ./internal/agent/pods
@@ -94,7 +94,7 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 
 .PHONY: oracle-long
-oracle-long: ## hold our requests to the runtime against upstream's for 100,000 pods that Pod Security admits
+oracle-long: ## compare our requests to the runtime with upstream's for 100,000 pods that Pod Security admits
 	cd oracle && $(GO) test -count=1 -timeout 60m -run TestConfinement -v -confine.pods=100000 .
 
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
@@ -113,7 +113,7 @@ test-e2e: ## run the tests on a real control plane, runtime and kernel
 ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|TestCgroups|TestOOM|TestNetwork|TestVolumes
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 ## run every test in guests of the lab, also those that take longer
+lab: deps-test build bin/containerd2 ## run every test in virtual machines of the lab, the long ones included
 	bin/plimsoll-lab build
 	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
@@ -129,7 +129,7 @@ test-long: ## run the tests that take longer: a runtime frozen for longer than a
 HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestMasksAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverRefuse|TestTilesAgree
 
 .PHONY: histories
-histories: ## play new random histories of placement, 20 times as many as the tests do
+histories: ## run new random histories of the scheduler, 20 times as many as the tests do
 	PLIMSOLL_SEED=$${PLIMSOLL_SEED:-$$(date +%s)} PLIMSOLL_SEEDS=$${PLIMSOLL_SEEDS:-20} \
 	  $(GO) test -count=1 -timeout 60m -run '$(HISTORIES)' -v ./internal/core/scheduler
 
@@ -146,11 +146,11 @@ conformance-build: build ## build upstream's e2e suite, and the images that it r
 	cd conformance && $(GO) run ./images --kubernetes "$$($(GO) list -m -f '{{.Dir}}' k8s.io/kubernetes)"
 
 .PHONY: conformance
-conformance: conformance-build ## run upstream's e2e suite against our parts (root; FOCUS='Probing container' or ARGS='--tests once-failed.txt --repeat 10')
+conformance: conformance-build ## run upstream's e2e suite against our components (root; FOCUS='Probing container' or ARGS='--tests once-failed.txt --repeat 10')
 	cd conformance && $(GO) run ./run $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
 
 .PHONY: campaign-pods
-campaign-pods: ## play the agent's pods through random trouble for long (ARGS='-histories 1000000 -first 20000'; a failure prints its seed)
+campaign-pods: ## run the agent's pod logic through random failures for a long time (ARGS='-histories 1000000 -first 20000'; a failure prints its seed)
 	$(GO) test -count=1 -timeout 24h -run TestHistories ./internal/agent/pods -args -histories 1000000 -first 10001 $(ARGS)
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -172,38 +172,38 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 # The programs are looked at as they were built. Without -s -w it would also say which vulnerable functions are reached.
 .PHONY: vulncheck
-vulncheck: ## look for known vulnerabilities in what is built (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
+vulncheck: ## check everything that is built for known vulnerabilities (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
 	@if [ -z "$(VULNDB)" ]; then echo 'Which database? VULNDB=https://vuln.go.dev, or, without that network, VULNDB=file:///DIR with an unpacked copy of it (https://vuln.go.dev/vulndb.zip)'; exit 1; fi
 	@for f in bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
 
 # With cgo, as upstream publishes its kubelet.
 .PHONY: bench-build
-bench-build: ## build bin/upstream-kubelet, to measure against (several minutes the first time)
+bench-build: ## build bin/upstream-kubelet, for comparison (several minutes the first time)
 	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-kubelet ./upstream-kubelet
 
 .PHONY: bench-binds
-bench-binds: build ## measure our scheduler beside upstream's end to end, 5,000 pods on 5,000 nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
+bench-binds: build ## measure our scheduler and upstream's end to end, 5,000 pods on 5,000 nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
 	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
 	cd bench && $(GO) run ./binds $(ARGS)
 
 .PHONY: bench-evict
-bench-evict: build bench-build ## measure evictions beside the kubelet's while memory runs out (root, cgroup v1; ARGS='--runs 2 --kubelet-runs 1' for a quick look)
+bench-evict: build bench-build ## measure our evictions and the kubelet's while memory runs out (root, cgroup v1; ARGS='--runs 2 --kubelet-runs 1' for a quick look)
 	cd bench && $(GO) run ./evict $(ARGS)
 
 .PHONY: bench-lifecycle
-bench-lifecycle: build ## measure our lifecycle controller beside upstream's on 5,000 hollow nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
+bench-lifecycle: build ## measure our lifecycle controller and upstream's on 5,000 hollow nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
 	cd bench && $(GO) run ./lifecycle $(ARGS)
 
 .PHONY: bench-node
-bench-node: build bench-build ## measure our agent beside upstream's kubelet (root; ARGS='--rounds 1 --steady 60s' for a quick look)
+bench-node: build bench-build ## measure our agent and upstream's kubelet (root; ARGS='--rounds 1 --steady 60s' for a quick look)
 	cd bench && $(GO) run ./node $(ARGS)
 
 .PHONY: bench-numa
-bench-numa: ## measure decisions on CPUs and NUMA nodes beside the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)
+bench-numa: ## measure our decisions on CPUs and NUMA nodes, and the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)
 	cd bench && $(GO) run ./numa --out results/numa.md $(ARGS)
 
 .PHONY: bench-perf
-bench-perf: build ## play upstream's scheduler_perf workloads against both schedulers, process beside process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
+bench-perf: build ## run upstream's scheduler_perf workloads against both schedulers, each as a process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
 	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
 	cd bench && $(GO) run ./perf $(ARGS)
 

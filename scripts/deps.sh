@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs what this machine lacks to build and run Plimsoll, with apt-get, as root; says nothing when nothing is missing.
-# With "test" as argument also what only tests use, with "conformance" what upstream's e2e suite needs. A program counts as there when it
-# can be found, whatever package brought it.
+# Installs the missing packages that Plimsoll needs to build and run, with apt-get, as root. Prints nothing if none is
+# missing. The argument "test" adds what only tests use, "conformance" what upstream's e2e suite needs. A program that is
+# found is not installed again, whatever package it came from.
 set -euo pipefail
 
 # program or file -> Debian package; the one place that names packages (internal/containerruntime has a test for that).

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Fetches what the images take from Debian into the directory $1: the tree tools/ (programs that tests call, with every library that
-# they need), the tree nginx/, and the program busybox, built from Debian's source package: Debian's own build has another shell, which
-# drops environment variables such as data-1. What is there already is not fetched again. Nothing is installed on this machine.
+# Fetches the parts of the images that come from Debian into the directory $1: the tree tools/ (programs that tests run,
+# with every library that they need), the tree nginx/, and the program busybox, built from Debian's source package:
+# Debian's own build has another shell, which drops environment variables such as data-1. What exists is not fetched
+# again. Nothing is installed on this machine.
 set -euo pipefail
 
 out=$(realpath -m "$1")
@@ -9,14 +10,16 @@ mkdir -p "$out"
 lists=$out/apt
 quiet=(-qq -o Dir::State="$lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists" -o Debug::NoLocking=1 -o APT::Sandbox::User=root)
 
-# update NAME reads package lists into a directory of our own: with "source", of source packages, which most machines have not enabled.
+# update NAME reads package lists into a separate directory: with "source", those of source packages, which are not
+# enabled on most machines.
 update() {
 	mkdir -p "$lists/lists/partial" "$lists/archives/partial"
 	sed 's/^Types:.*/Types: deb deb-src/' /etc/apt/sources.list.d/debian.sources >"$lists/debian.sources"
 	apt-get "${quiet[@]}" -o Dir::Etc::sourcelist="$lists/debian.sources" -o Dir::Etc::sourceparts=/dev/null update
 }
 
-# tree NAME PACKAGE... unpacks packages and all that they depend on. With no package taken for installed, that is all of it.
+# tree NAME PACKAGE... unpacks packages and all their dependencies. No package counts as installed, so that none is left
+# out.
 tree() {
 	local name=$1 deb
 	shift

@@ -1,5 +1,5 @@
 /*
- * pause: the process that holds a pod's namespaces open.
+ * pause: the process that keeps a pod's namespaces open.
  *
  * It sleeps until a signal comes. SIGTERM and SIGINT end it at once; at SIGCHLD it reaps every zombie, because with a
  * shared PID namespace it is process 1 and orphans of all the pod's containers become its children.
