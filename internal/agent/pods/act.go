@@ -159,7 +159,7 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 func (w *worker) startContainer(
 	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot,
 ) error {
-	c := containerNamed(pod, a.Container)
+	c := translate.ContainerNamed(pod, a.Container)
 	if c == nil {
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
 	}
@@ -306,7 +306,7 @@ const preStopLeaves = 2 * time.Second
 
 // preStop runs the hook inside the grace, and reports whether there is one.
 func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action) bool {
-	c := containerNamed(pod, a.Container)
+	c := translate.ContainerNamed(pod, a.Container)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
 		return false
 	}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // How a pod comes to its phase: the node's verdict, next to the pods that are here, and what device plugins say and do.
@@ -29,7 +30,7 @@ func (w *worker) admit(ctx context.Context) {
 		return
 	}
 	for _, c := range w.view.containers {
-		if containerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
+		if translate.ContainerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
 			w.r.Holdings.Finish(string(w.e.uid)) // an agent before us started it
 		}
 	}

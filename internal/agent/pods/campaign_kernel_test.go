@@ -219,7 +219,7 @@ func (w *world) judgeWrite(key string, to resize.Size) {
 	}
 	shares, quota, memory := false, false, false
 	for _, wish := range w.sizings[b.uid].wishes {
-		c := containerNamed(wish.pod, b.name)
+		c := translate.ContainerNamed(wish.pod, b.name)
 		if !w.sizings[b.uid].granted(wish) || c == nil {
 			continue
 		}

@@ -117,7 +117,7 @@ func (h *history) wish(pod *corev1.Pod) {
 			}
 			switch kind {
 			case 0: // what it had once
-				*r = *containerNamed(back, list[i].Name).Resources.DeepCopy()
+				*r = *translate.ContainerNamed(back, list[i].Name).Resources.DeepCopy()
 			case 1, 2: // only limits
 				cpu, memory := r.Requests.Cpu().MilliValue(), r.Requests.Memory().Value()
 				r.Limits = amountsOf(cpu+int64(100*(1+h.r.IntN(5))), memory+int64(64<<20)*int64(1+h.r.IntN(4)))
@@ -207,7 +207,7 @@ func sameResources(a, b *corev1.Pod) bool {
 func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 	for _, list := range translate.StatusLists(status) {
 		for i := range list {
-			c := containerNamed(pod, list[i].Name)
+			c := translate.ContainerNamed(pod, list[i].Name)
 			told, asked := corev1.ResourceRequirements{Requests: list[i].AllocatedResources}, corev1.ResourceRequirements{}
 			if c != nil {
 				asked.Requests = c.Resources.Requests
@@ -311,7 +311,7 @@ func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []stri
 		complain("has %s, and was granted %s", has, size)
 	}
 	for _, b := range w.containers {
-		c := containerNamed(granted, b.name)
+		c := translate.ContainerNamed(granted, b.name)
 		if b.uid != uid || !b.alive || c == nil {
 			continue
 		}

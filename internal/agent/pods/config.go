@@ -11,7 +11,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // requests is what translates pods for the runtime.
@@ -87,8 +86,4 @@ func (r *Runner) removeLog(pod *corev1.Pod, a podlife.Action) {
 		dir = filepath.Join(r.requests().LogDirectory(pod), a.Container)
 	}
 	r.logs().RemoveRun(dir, a.ID, a.Attempt)
-}
-
-func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
-	return translate.ContainerNamed(pod, name)
 }

@@ -107,7 +107,7 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	if err != nil {
 		return Run{}, err
 	}
-	c := containerNamed(pod, container)
+	c := translate.ContainerNamed(pod, container)
 	if c == nil {
 		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod), ErrNotFound)
 	}

@@ -159,7 +159,7 @@ func (w *worker) resizeStep(ctx context.Context, pod *corev1.Pod, step resize.St
 		w.size = step.After(w.size)
 		return nil
 	}
-	c := containerNamed(pod, step.Name)
+	c := translate.ContainerNamed(pod, step.Name)
 	if c == nil {
 		return fmt.Errorf("resize container %q: the pod has no such container", step.Name)
 	}
@@ -229,7 +229,7 @@ func (w *worker) adoptSizes() {
 		w.size = w.sizeNow(pod, "").Adopted(want, underWay)
 	}
 	for id, c := range w.view.containers {
-		spec := containerNamed(pod, c.Name)
+		spec := translate.ContainerNamed(pod, c.Name)
 		if !unsized(c) || spec == nil {
 			continue
 		}

@@ -13,7 +13,7 @@ func (r *Runner) specOf(pod *corev1.Pod) podlife.Spec {
 	size, of := r.Groups.Sizes(pod)
 	s.Size = size
 	for i := range s.Containers {
-		s.Containers[i].Size = of(containerNamed(pod, s.Containers[i].Name))
+		s.Containers[i].Size = of(translate.ContainerNamed(pod, s.Containers[i].Name))
 	}
 	return s
 }
