@@ -332,7 +332,7 @@ type idleWatch struct {
 func newIdleWatch(after time.Duration, expire func()) *idleWatch {
 	w := &idleWatch{after: after, expire: expire, last: time.Now()}
 	if after > 0 {
-		w.mu.Lock() // judge waits for the timer to be there
+		w.mu.Lock() // judge waits until the timer is set
 		defer w.mu.Unlock()
 		w.timer = time.AfterFunc(after, w.check)
 	}
