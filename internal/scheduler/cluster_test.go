@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -268,6 +269,16 @@ func elapse(d time.Duration) {
 }
 
 func synced(m *loop) fact { return func(_ unit.Instant) { m.synced = true } }
+
+// samples returns how many samples a collector has; a counter with labels has none until something was counted.
+func samples(c prometheus.Collector) (n int) {
+	out := make(chan prometheus.Metric)
+	go func() { c.Collect(out); close(out) }()
+	for range out {
+		n++
+	}
+	return n
+}
 
 // total returns the sum of a metric over its labels; of a histogram, the sum of the counts.
 func total(t *testing.T, m *Metrics, name string) (sum float64) {

@@ -83,7 +83,8 @@ func (m *loop) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 }
 
 // evictAll evicts the victims of a preemption one after another, in another goroutine than the scheduling loop. If an
-// eviction fails, the preemptor is tried again after a back-off. It stops when the preemptor is gone or placed.
+// eviction fails, the preemptor is tried again after a back-off. It stops when the preemptor is gone or placed; such an
+// eviction is withdrawn and is not counted in the metrics.
 func (m *loop) evictAll(ctx context.Context, e eviction) (done bool) {
 	ctx = kube.As(ctx, throttle.Evict)
 	began := time.Now()
@@ -91,7 +92,10 @@ func (m *loop) evictAll(ctx context.Context, e eviction) (done bool) {
 		if pod := m.lookUp(e.preemptor); pod == nil || pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
 			return true
 		}
-		if err := m.evict(ctx, e.preemptor, v, e.Node); err != nil && ctx.Err() == nil && !kube.IsWithdrawn(ctx) {
+		if err := m.evict(ctx, e.preemptor, v, e.Node); err != nil {
+			if ctx.Err() != nil || kube.IsWithdrawn(ctx) {
+				return true // not carried out: neither a success nor a failure
+			}
 			slog.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", e.Node,
 				"for", e.preemptor.Namespace+"/"+e.preemptor.Name, "err", err)
 			m.o.Metrics.evicted(began, err)

@@ -105,6 +105,9 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 				if told := q.told(); len(told) != 0 || len(q.removed) != 0 {
 					t.Errorf("patches %q, removed %q; want none", told, q.removed)
 				}
+				if n := samples(m.o.Metrics.evictions); n != 0 {
+					t.Errorf("%d results of evictions counted, want none: the one eviction was withdrawn", n)
+				}
 			})
 		})
 	}
