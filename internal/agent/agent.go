@@ -164,7 +164,7 @@ func (a *Agent) serve(ctx context.Context) error {
 func (a *Agent) prepareServing(ctx context.Context) error {
 	err := a.prepareServer(ctx)
 	if shortage.Is(err) {
-		slog.Warn("the agent's server is not ready yet; going on without", "err", err)
+		slog.Warn("the agent's server could not be prepared yet; it is retried", "err", err)
 		return nil
 	}
 	return err
@@ -223,13 +223,13 @@ func unlimitedIfZero(qps int32) int32 {
 // look reads the machine's capacity.
 func (a *Agent) look(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
-		return fmt.Errorf("make --root-dir: %w", err)
+		return fmt.Errorf("create --root-dir: %w", err)
 	}
 	host := machineinfo.Host{Root: "/", StateDir: a.o.RootDir, ImageDir: a.imageDir(ctx)}
 	var notes []string
 	var err error
 	if a.machine, notes, err = host.Machine(); err != nil {
-		return fmt.Errorf("look at this machine: %w", err)
+		return fmt.Errorf("read this machine's resources: %w", err)
 	}
 	for _, note := range notes {
 		slog.Warn("this machine", "note", note)
@@ -245,7 +245,7 @@ func (a *Agent) imageDir(ctx context.Context) string {
 	defer cancel()
 	info, err := a.runtime.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(info.ImageFilesystems) == 0 {
-		slog.Warn("the runtime does not say where it keeps images; assuming the agent's own file system", "err", err)
+		slog.Warn("the runtime does not report where it stores images; assuming the file system of --root-dir", "err", err)
 		return ""
 	}
 	return info.ImageFilesystems[0].GetFsId().GetMountpoint()
@@ -499,7 +499,7 @@ func (a *Agent) settle(ctx context.Context) error {
 		if !a.guard.HoldsMemory() {
 			debug.FreeOSMemory()
 			if err := process.Trim(); err != nil {
-				slog.Debug("memory not given back", "err", err)
+				slog.Debug("unused memory not returned to the kernel", "err", err)
 			}
 		}
 		next.Reset(settleEvery)

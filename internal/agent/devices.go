@@ -58,7 +58,7 @@ func (p *plugins) found(left []pods.Remains) {
 				continue
 			}
 			if err := p.Found(string(r.UID), container, annotation); err != nil {
-				slog.Warn("what a container's devices need is not known; its plugin is asked when it starts again", "uid", r.UID, "container", container, "err", err)
+				slog.Warn("what a container's devices need was not recovered; the plugin is asked when the container starts again", "uid", r.UID, "container", container, "err", err)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	held, _ := p.holdings.Assignment(wants.UID)
 	why, until := p.Wait(since, wants, held)
 	if why != "" && until.IsZero() {
-		why = fmt.Sprintf("devices that are not there: %s (waited for up to %v)", why, devicemanager.Grace)
+		why = fmt.Sprintf("devices are not available: %s (waited for up to %v)", why, devicemanager.Grace)
 	}
 	return why, until
 }

@@ -125,7 +125,7 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 		return ground{}, err
 	}
 	for _, note := range a.line.Notes {
-		slog.Warn("load line", "note", note)
+		slog.Warn("allocatable", "note", note)
 	}
 	return g, nil
 }
@@ -173,7 +173,7 @@ func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.R
 			for i, m := range missing {
 				lines[i] = fmt.Sprintf("\n  - %s at %s: %s", m.Controller, m.Path, m.Command)
 			}
-			problems = append(problems, fmt.Errorf("%s: %q lacks %d controllers, which the commands beside them or --create-missing-cgroups would make:%s",
+			problems = append(problems, fmt.Errorf("%s: %q lacks %d controllers; create them with these commands or with --create-missing-cgroups:%s",
 				r.Field, r.Cgroup, len(missing), strings.Join(lines, "")))
 		}
 		found = append(found, reservedGroup{r, path, missing})
@@ -228,7 +228,7 @@ func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 	}
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		slog.Info("the container runtime does not tell its cgroup driver; taking the configuration's", "cgroupDriver", configured)
+		slog.Info("the container runtime does not report its cgroup driver; using the configured one", "cgroupDriver", configured)
 		return configured, nil
 	case err != nil:
 		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
@@ -240,7 +240,7 @@ func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
 	}
 	if driver != configured {
-		slog.Info("taking the container runtime's cgroup driver, not the configuration's", "cgroupDriver", driver, "configured", configured)
+		slog.Info("using the container runtime's cgroup driver, not the configured one", "cgroupDriver", driver, "configured", configured)
 	}
 	return driver, nil
 }

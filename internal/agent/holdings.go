@@ -36,7 +36,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	numa.MentionCheckpoints(a.o.RootDir)
 	left, err := pods.ReadRemains(ctx, a.runtime)
 	if err != nil {
-		return fmt.Errorf("recover what pods have of their own: %w", err)
+		return fmt.Errorf("recover the CPUs, memory and devices assigned to pods: %w", err)
 	}
 	booted, err := bootTime()
 	if err != nil {

@@ -193,6 +193,6 @@ func (a *Agent) tellLimit(s standing) {
 		a.nodeEvent(corev1.EventTypeNormal, eventEnforced, fmt.Sprintf("Updated %s %s: %s", what, s.group, s.reason))
 		return
 	}
-	slog.Warn("memory limit comes down in steps", "cgroup", s.group, "why", s.reason)
-	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update %s %q at once, going on in steps: %s", what, s.group, s.reason))
+	slog.Warn("memory limit is lowered in steps", "cgroup", s.group, "why", s.reason)
+	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update %s %q at once, continuing in steps: %s", what, s.group, s.reason))
 }

@@ -40,7 +40,7 @@ func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool,
 		if err != nil {
 			return &pods.Rejection{
 				Reason:  numa.UnexpectedAdmission,
-				Message: "the container runtime does not say what it can: " + err.Error(),
+				Message: "the container runtime does not report its features: " + err.Error(),
 				Later:   true,
 			}
 		}

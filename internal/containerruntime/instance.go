@@ -178,7 +178,7 @@ func waitReady(ctx context.Context, client *cri.Client) error {
 			return nil
 		}
 		if status.Code(last) == codes.Unimplemented { // it serves already, and loads nothing more
-			return fmt.Errorf("wait for container runtime: its CRI part did not load, its log says why: %w", last)
+			return fmt.Errorf("wait for container runtime: its CRI plugin did not load; its log has the reason: %w", last)
 		}
 		select {
 		case <-ctx.Done():

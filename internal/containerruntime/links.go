@@ -73,11 +73,11 @@ func createBridge(name string) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		if _, err := os.Stat(filepath.Join("/sys/class/net", name, "bridge")); err != nil {
-			return fmt.Errorf("create bridge %s: a link of that name is there and is no bridge: remove it or choose another name", name)
+			return fmt.Errorf("create bridge %s: a link of that name exists and is not a bridge: remove it or choose another name", name)
 		}
 		return nil
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("create bridge %s: %w: this kernel has no bridges (CONFIG_BRIDGE), which the pod network is made of", name, err)
+		return fmt.Errorf("create bridge %s: %w: this kernel has no bridges (CONFIG_BRIDGE), which the pod network needs", name, err)
 	case err != nil:
 		return fmt.Errorf("create bridge %s: %w", name, err)
 	}

@@ -21,7 +21,7 @@ const forwardSysctl = "/proc/sys/net/ipv4/ip_forward"
 func (i *Instance) prepareNetwork() error {
 	hostPorts := isProgram(i.options.HostPort)
 	if !hostPorts {
-		i.note("%s is not there: pods have no host ports (make build leaves it)", i.options.HostPort)
+		i.note("%s does not exist: pods have no host ports (make build creates it)", i.options.HostPort)
 	}
 	if err := linkPlugins(i.options, i.tools, hostPorts); err != nil {
 		return err

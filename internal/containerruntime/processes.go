@@ -77,7 +77,7 @@ func killAll(ctx context.Context, list []process) error {
 	}
 	for _, p := range list {
 		if !p.wait(ctx, killMax) {
-			problems = append(problems, fmt.Errorf("kill process %d: still there after %s", p.pid, killMax))
+			problems = append(problems, fmt.Errorf("kill process %d: still exists after %s", p.pid, killMax))
 		}
 		p.close()
 	}

@@ -156,7 +156,7 @@ func killGroup(ctx context.Context, tree *cgroup.Tree, group string) error {
 			}
 		}
 		if !sleep(ctx, pollPeriod) {
-			return fmt.Errorf("kill cgroup %s: processes %v: still there after %s", group, pids, killMax)
+			return fmt.Errorf("kill cgroup %s: processes %v: still exist after %s", group, pids, killMax)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	}
 	body, err := journalOf(ctx, c, q)
 	if apierrors.IsNotFound(err) {
-		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none: is its agent plimsoll's? %w", q.Node, err)
+		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none; is plimsoll its agent? %w", q.Node, err)
 	} else if err != nil {
 		return Answer{}, fmt.Errorf("ask node %s for its journal: %w", q.Node, err)
 	}
@@ -150,7 +150,7 @@ func (a Answer) Text() ([]byte, error) {
 func write(out *bytes.Buffer, d journal.Decision) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(d.Decided.Met) > 0 {
-		fmt.Fprintln(table, "THRESHOLD\tLINE\tAVAILABLE\tOF\tKIND\tFOR\tMISSING\tCOMING\tNOTE")
+		fmt.Fprintln(table, "SIGNAL\tTHRESHOLD\tAVAILABLE\tCAPACITY\tKIND\tMET FOR\tMISSING\tBEING FREED\tNOTE")
 	} else {
 		fmt.Fprintln(table, "No threshold is met.")
 	}
@@ -166,15 +166,15 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 		fmt.Fprintf(table, "Of memory that is available, %s is swap that pods may use.\n", swap)
 	}
 	if len(d.Decided.Ranking) > 0 {
-		fmt.Fprintln(table, "\nPOD\tUSES\tREQUESTS\tPRIORITY\tFREES\tWHY THERE\tDECIDED")
+		fmt.Fprintln(table, "\nPOD\tUSES\tREQUESTS\tPRIORITY\tFREES\tRANKED BY\tDECISION")
 	}
 	fates := map[string]string{}
 	for _, v := range d.Decided.Victims {
-		fates[v.ID] = fmt.Sprintf("evicted for %s, grace %v", v.Cause, v.Grace)
+		fates[v.ID] = fmt.Sprintf("evicted for %s, termination grace period %v", v.Cause, v.Grace)
 	}
 	for _, k := range d.Kills {
 		if k.How != "" {
-			fates[k.UID] += fmt.Sprintf("; SIGKILL to %d processes %v after the look began (%s)", k.Processes, k.After.Round(time.Microsecond), k.How)
+			fates[k.UID] += fmt.Sprintf("; SIGKILL to %d processes %v after the check began (%s)", k.Processes, k.After.Round(time.Microsecond), k.How)
 		}
 		if k.Error != "" {
 			fates[k.UID] += "; " + k.Error

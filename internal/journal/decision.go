@@ -33,11 +33,11 @@ type Kill struct {
 func (d Decision) Text() string {
 	text := ""
 	for _, m := range d.Decided.Met {
-		state := "waits for its grace"
+		state := "waits for its grace period"
 		if m.Acts {
 			state = "acts"
 		}
-		text += fmt.Sprintf("%s: %d available, line %d, %s; ", m.Signal, m.Available, m.Line, state)
+		text += fmt.Sprintf("%s: %d available, threshold %d, %s; ", m.Signal, m.Available, m.Line, state)
 	}
 	if text == "" {
 		text = "no threshold is met; "

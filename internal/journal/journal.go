@@ -138,7 +138,7 @@ func Open(dir string, bytesMax int64) (*Journal, error) {
 	if err := j.openNewer(); err != nil && !shortage.Is(err) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	} else if err != nil {
-		slog.Warn("journal cannot be written; going on, and trying again with each record", "dir", dir, "err", err)
+		slog.Warn("journal cannot be written; trying again with each record", "dir", dir, "err", err)
 	}
 	j.ended.Go(j.write)
 	j.ended.Go(j.flush)
@@ -194,7 +194,7 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 		j.mu.Unlock()
 	default: // 64 records already wait for the disk
 		j.mu.Unlock()
-		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk does not keep up, record lost", r.Number, ErrLater)
+		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk is too slow; the record is lost", r.Number, ErrLater)
 	}
 	select {
 	case err = <-l.done:
@@ -289,7 +289,7 @@ func (j *Journal) flush() {
 				continue
 			}
 			if err := f.Sync(); err != nil {
-				slog.Warn("journal not brought to the disk", "file", f.Name(), "err", err)
+				slog.Warn("journal not synced to the disk", "file", f.Name(), "err", err)
 			}
 			f.Close()
 		}

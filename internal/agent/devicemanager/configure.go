@@ -110,7 +110,7 @@ func merging(what string) merge { return merge{what, map[string]string{}} }
 func (m merge) add(resource, key, value string) bool {
 	old, exists := m.seen[key]
 	if exists && old != value {
-		slog.Warn("device plugins disagree, the first one rules", "what", m.what, "name", key, "first", old, "resource", resource, "says", value)
+		slog.Warn("device plugins disagree; the value of the first one is used", "what", m.what, "name", key, "first", old, "resource", resource, "says", value)
 	}
 	if !exists {
 		m.seen[key] = value

@@ -116,7 +116,7 @@ func (k *Keeper) tell(ctx context.Context) {
 		gone, wake := k.book.Expire(now), k.book.Wake()
 		k.mu.Unlock()
 		if gone != nil {
-			slog.Warn("device plugins given up: their resources are published as 0", "resources", gone, "after", coredevicemanager.Grace)
+			slog.Warn("device plugins did not come back: their resources are published as 0", "resources", gone, "after", coredevicemanager.Grace)
 			k.o.Changed()
 		}
 		timer.Stop()

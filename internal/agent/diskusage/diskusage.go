@@ -106,7 +106,7 @@ func (m *Meter) Run(ctx context.Context) error {
 	for {
 		if m.due() {
 			if err := m.Read(ctx); err != nil && ctx.Err() == nil {
-				slog.Warn("what pods use of disks was not read", "err", err)
+				slog.Warn("pods' disk usage not read", "err", err)
 			}
 		}
 		select {

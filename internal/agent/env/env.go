@@ -109,7 +109,7 @@ func ExpandAll(in []string, lookup func(name string) (string, bool)) (out []stri
 			return nil, fmt.Errorf("argument %d: %w", i, err)
 		}
 		if total += len(s) + 1; total > totalMax {
-			return nil, fmt.Errorf("arguments: more than the %d bytes that a process can be given", totalMax)
+			return nil, fmt.Errorf("arguments: longer than the %d bytes that a process can receive", totalMax)
 		}
 		out = append(out, s)
 	}
@@ -151,7 +151,7 @@ func (f *fold) set(name, value string) error {
 	f.total += len(value) - len(f.vars[i].value)
 	f.vars[i].value = value
 	if f.total > totalMax {
-		return fmt.Errorf("environment variable %.100s: with those before it more than the %d bytes that a process can be given; mount what is large as a volume instead", name, totalMax)
+		return fmt.Errorf("environment variable %.100s: together with those before it longer than the %d bytes that a process can receive; mount large values as a volume instead", name, totalMax)
 	}
 	return nil
 }

@@ -314,12 +314,12 @@ func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 	}
 	b := Builder{Objects: shelf{secrets: map[string]map[string]string{"s": {"big": half + half}}}, Services: inNamespace()}
 	for want, c := range map[string]*corev1.Container{
-		"variable V17: longer than": {Env: doubling},
-		"variable V95: with those":  {Env: many},
-		"variable big: longer than": {EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}},
-		"argument 1: longer than":   {Env: many[:1], Command: []string{"a", "$(V0)$(V0)"}},
-		"arguments: more than":      {Env: many[:1], Args: slices.Repeat([]string{"$(V0)"}, 100)},
-		"":                          {Env: many[:1], Args: []string{"$(V0)", "$(V0)", "x"}},
+		"variable V17: longer than":   {Env: doubling},
+		"variable V95: together with": {Env: many},
+		"variable big: longer than":   {EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}},
+		"argument 1: longer than":     {Env: many[:1], Command: []string{"a", "$(V0)$(V0)"}},
+		"arguments: longer than":      {Env: many[:1], Args: slices.Repeat([]string{"$(V0)"}, 100)},
+		"":                            {Env: many[:1], Args: []string{"$(V0)", "$(V0)", "x"}},
 	} {
 		pod := aPod(true)
 		pod.Annotations = map[string]string{"half": half}

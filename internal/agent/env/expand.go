@@ -66,7 +66,7 @@ func Expand(s string, lookup func(name string) (string, bool)) (string, error) {
 
 func fits(bytes int) error {
 	if bytes >= stringMax {
-		return fmt.Errorf("longer than the %d bytes that a process can be given in one piece", stringMax)
+		return fmt.Errorf("longer than the %d bytes that a process can receive as one string", stringMax)
 	}
 	return nil
 }

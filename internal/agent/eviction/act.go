@@ -74,7 +74,7 @@ func (g *Guard) order(p *pass) []*kill {
 	}
 	if len(intent.Pods) > 0 {
 		if _, err := g.o.Journal.Within(intentWithin, intent); err != nil {
-			slog.Warn("intent to evict not in the journal yet, going on", "err", err)
+			slog.Warn("intent to evict not in the journal yet; evicting nevertheless", "err", err)
 		}
 	}
 	return kills
@@ -114,9 +114,9 @@ func (g *Guard) finish(uid types.UID, group string) {
 	}
 	how, err := g.o.Tree.Kill(group)
 	if err != nil {
-		slog.Error("evicted pod not killed, trying again", "uid", uid, "cgroup", group, "err", err)
+		slog.Error("evicted pod not killed; trying again", "uid", uid, "cgroup", group, "err", err)
 	} else if how.Processes > 0 {
-		slog.Info("evicted pod's time is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
+		slog.Info("evicted pod's termination grace period is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
 	}
 	g.telling.Go(func() { how.Release() })
 	g.o.Pods.Resync(uid)

@@ -30,7 +30,7 @@ func (g *Guard) openAlarms() []epoll.Source {
 	add := func(sources []epoll.Source, err error) {
 		all = append(all, sources...)
 		if err != nil {
-			slog.Warn("the kernel's alarms for memory are not complete, the poll has to do", "err", err)
+			slog.Warn("some of the kernel's notifications about memory are missing; periodic checks remain", "err", err)
 		}
 	}
 	if s, err := psi.Trigger("/proc/pressure/memory", stall); err == nil {

@@ -256,7 +256,7 @@ func (g *Guard) watch(ctx context.Context) error {
 	}
 	for _, s := range g.alarms() {
 		if err := g.kernel.Add(s); err != nil {
-			slog.Warn("alarm not set, the poll has to do", "err", err)
+			slog.Warn("a notification was not set up; periodic checks remain", "err", err)
 			g.rings = 0
 		}
 	}
@@ -289,7 +289,7 @@ func (g *Guard) lookCheaply(ctx context.Context, why []string) time.Time {
 	cost := threadTime() - before
 	if cost > idleRestMax && time.Since(g.warned) >= complainEvery {
 		g.warned = time.Now()
-		slog.Warn("a look at what the node has left took long: evictions may be late", "cpu", cost, "after", time.Since(g.looked))
+		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost, "after", time.Since(g.looked))
 	}
 	if g.idle {
 		g.rested = time.Now().Add(min(idleFactor*cost, idleRestMax))
@@ -347,16 +347,16 @@ func (g *Guard) holdOwn(p *pass) {
 	}
 	if err := g.o.Hold(want); err != nil {
 		g.refused = true
-		slog.Warn("the agent's own memory may be reclaimed when memory is short, and evictions be late. Going on", "err", err)
+		slog.Warn("the agent's own memory is not locked: it may be reclaimed when memory is short, and evictions may be late", "err", err)
 		return
 	}
 	g.mu.Lock()
 	g.holds = want
 	g.mu.Unlock()
-	slog.Info("reclaim of the agent's own memory", "heldOff", want)
+	slog.Info("the agent's own memory", "locked", want)
 	if want {
 		if _, err := g.o.Tree.Kill(noGroup); err != nil {
-			slog.Debug("way of a kill not gone through", "err", err)
+			slog.Debug("kill function not loaded before it is needed", "err", err)
 		}
 	}
 }

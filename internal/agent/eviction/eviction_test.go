@@ -368,7 +368,7 @@ func (b *bench) evictedAsTold(dir string) {
 			b.Logf("%s uses %v", p.Name, p.Used.WorkingSet)
 		}
 		for _, k := range d.Kills {
-			b.Logf("%s: SIGKILL to %d processes by %s %v after the look began; rings %v", r.Text, k.Processes, k.How, k.After, d.Rings)
+			b.Logf("%s: SIGKILL to %d processes by %s %v after the check began; notifications %v", r.Text, k.Processes, k.How, k.After, d.Rings)
 		}
 	}
 }

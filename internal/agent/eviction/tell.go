@@ -69,9 +69,9 @@ func (g *Guard) tellKill(k *kill) journal.Kill {
 	switch {
 	case k.err != nil:
 		out.Error = k.err.Error()
-		log.Error("pod evicted, its processes not killed yet", "err", k.err)
+		log.Error("pod evicted; its processes are not killed yet", "err", k.err)
 	case v.Ending:
-		log.Warn("pod that was ending has to go sooner", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
+		log.Warn("terminating pod is killed before its grace period ends", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
 		return out
 	default:
 		log.Warn("pod evicted", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
@@ -92,7 +92,7 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	for _, v := range d.Decided.Victims {
 		r.Pods = append(r.Pods, journal.Pod{Namespace: v.Namespace, Name: v.Name, UID: v.ID, Message: v.Message})
 	}
-	slog.Info("decided", "what", r.Text, "rings", d.Rings, "took", took, "pods", len(d.Facts.Pods))
+	slog.Info("eviction decision", "what", r.Text, "notifications", d.Rings, "took", took, "pods", len(d.Facts.Pods))
 	var err error
 	if r.Detail, err = json.Marshal(d); err == nil {
 		_, err = g.o.Journal.Append(r)

@@ -103,7 +103,7 @@ func New(o Options) *Collector {
 // Run looks at once, so that ages count from then, and collects every few minutes until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	if err := c.take(ctx, func() error { return c.look(ctx) }); err != nil && ctx.Err() == nil {
-		slog.Warn("images not looked at", "err", err)
+		slog.Warn("images not listed", "err", err)
 	}
 	collect, look := time.NewTicker(every), time.NewTicker(lookEvery)
 	defer collect.Stop()
@@ -119,7 +119,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			err = c.take(ctx, func() error { return c.look(ctx) })
 		}
 		if err != nil && ctx.Err() == nil {
-			slog.Warn("images not looked at or not collected", "err", err)
+			slog.Warn("images not listed or not collected", "err", err)
 		}
 	}
 }

@@ -90,9 +90,9 @@ func New(nodeName string) *Set {
 	s.PodStart = s.histogram("pod_start_duration_seconds", "Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
 	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds", "Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
 	s.PodStartTotal = s.histogram("pod_start_total_duration_seconds", "Seconds from a pod's creation to its containers running", podStartBuckets)
-	s.PodWorker = s.histograms("pod_worker_duration_seconds", "Seconds of one pass over a pod: create, update or sync", prometheus.DefBuckets, "operation_type")
-	s.PodWorkerStart = s.histogram("pod_worker_start_duration_seconds", "Seconds from the agent seeing a pod to its first pass", prometheus.DefBuckets)
-	s.PodStatusSync = s.histogram("pod_status_sync_duration_seconds", "Seconds from a change of a pod's status to the API server knowing it", []float64{.01, .05, .1, .5, 1, 5, 10, 20, 30, 45, 60})
+	s.PodWorker = s.histograms("pod_worker_duration_seconds", "Seconds of one sync of a pod: create, update or sync", prometheus.DefBuckets, "operation_type")
+	s.PodWorkerStart = s.histogram("pod_worker_start_duration_seconds", "Seconds from the agent seeing a pod to its first sync", prometheus.DefBuckets)
+	s.PodStatusSync = s.histogram("pod_status_sync_duration_seconds", "Seconds from a change of a pod's status until the API server has accepted it", []float64{.01, .05, .1, .5, 1, 5, 10, 20, 30, 45, 60})
 	s.StartedPods = s.counter("started_pods_total", "Pods started")
 	s.StartedPodsErrors = s.counter("started_pods_errors_total", "Errors when starting pods")
 	s.StartedContainers = s.counters("started_containers_total", "Containers started", "container_type")
@@ -108,29 +108,29 @@ func New(nodeName string) *Set {
 	s.RunSandbox = s.histograms("run_podsandbox_duration_seconds", "Seconds to run a pod sandbox", prometheus.DefBuckets, "runtime_handler")
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
-	s.ImagesCollected = s.counters("image_garbage_collected_total", "Images removed because nothing used them, by what made it necessary", "reason")
+	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
 	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.ExponentialBuckets(.0005, 2, 16), "eviction_signal")
-	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
+	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods rejected by the node", "reason")
 	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins", "resource_name")
 	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds", "Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")
 	s.PodResources = PodResources{
 		Requests:       s.counters("pod_resources_endpoint_requests_total", "Requests to the pod-resources API", "server_api_version"),
 		List:           s.counters("pod_resources_endpoint_requests_list", "List requests to the pod-resources API", "server_api_version"),
 		Get:            s.counters("pod_resources_endpoint_requests_get", "Get requests to the pod-resources API", "server_api_version"),
-		GetWrong:       s.counters("pod_resources_endpoint_errors_get", "Get requests to the pod-resources API for pods that are not here", "server_api_version"),
+		GetWrong:       s.counters("pod_resources_endpoint_errors_get", "Get requests to the pod-resources API for pods that are not on this node", "server_api_version"),
 		GetAllocatable: s.counters("pod_resources_endpoint_requests_get_allocatable", "GetAllocatableResources requests to the pod-resources API", "server_api_version"),
 	}
-	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to bring the cgroups of a pod to the sizes that it was granted",
+	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to set the cgroups of a pod to its allocated resources",
 		[]float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}, "success")
-	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit that it is being brought down to", "cgroup")
+	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit to which it is being lowered", "cgroup")
 
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)
 	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server", prometheus.DefBuckets, labels...)
 	s.HTTPInFlight = s.gauges("http_inflight_requests", "Requests to the agent's server being answered", labels...)
 	s.Streams = s.gauges("http_streams", "Open streams of the agent's server: logs, exec, attach, port-forward, profiles", "path")
-	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was met: of the node or of one pod", "path", "limit")
-	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all that may be open were busy")
+	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was reached: of the node or of one pod", "path", "limit")
+	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all allowed connections were busy")
 	return s
 }
 

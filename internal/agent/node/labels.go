@@ -54,7 +54,7 @@ func CheckLabels(labels map[string]string) []string {
 			return domain == d || strings.HasSuffix(domain, "."+d)
 		})
 		if reserved && !kubeletapis.IsKubeletLabel(key) {
-			problems = append(problems, fmt.Sprintf("%s: a node may not give itself this label: want another domain, one below %s, or one of %s",
+			problems = append(problems, fmt.Sprintf("%s: a node must not set this label on itself: want another domain, one below %s, or one of %s",
 				key, strings.Join(kubeletapis.KubeletLabelNamespaces(), " or "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
 		}
 	}
@@ -80,7 +80,7 @@ func ParseTaints(text string) ([]corev1.Taint, error) {
 			problems = append(problems, fmt.Sprintf("%q: %s", part, problem))
 		}
 		if slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == taint.Key && t.Effect == taint.Effect }) {
-			problems = append(problems, fmt.Sprintf("%q: key and effect are there twice", part))
+			problems = append(problems, fmt.Sprintf("%q: key and effect are given twice", part))
 		}
 		taints = append(taints, taint)
 	}

@@ -180,7 +180,7 @@ type Keeper struct {
 // New prepares a Keeper; Run starts it.
 func New(o Options) (*Keeper, error) {
 	if problems := CheckLabels(o.Labels); len(problems) > 0 {
-		return nil, fmt.Errorf("keep node %s: labels: %s", o.Name, problems[0])
+		return nil, fmt.Errorf("prepare node %s: labels: %s", o.Name, problems[0])
 	}
 	if o.Rhythm.Seed == 0 {
 		h := fnv.New64a()
@@ -278,7 +278,7 @@ func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 // act starts the actions of a decision. Every action sends its outcome when it ends.
 func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
 	if d.Withheld != "" {
-		k.complaints.about("renew lease", fmt.Errorf("withheld: the %s is silent", d.Withheld), "silent", d.Silent.Round(time.Second))
+		k.complaints.about("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent", d.Silent.Round(time.Second))
 	}
 	for _, a := range []struct {
 		do   bool
@@ -341,7 +341,7 @@ func (k *Keeper) shown(node *corev1.Node) {
 	k.tellCordoned(node)
 	if theirs != k.said && theirs == corev1.ConditionUnknown {
 		// Another component gave up on this node while the agent is alive: answer now, not in ten seconds.
-		slog.Warn("node was given up by another", "node", k.o.Name, "ready", theirs, "we say", k.said)
+		slog.Warn("another client set the node's Ready condition", "node", k.o.Name, "ready", theirs, "agent reports", k.said)
 		k.tell(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }

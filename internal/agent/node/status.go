@@ -77,7 +77,7 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 			}
 		}
 		if !found {
-			problems = append(problems, fmt.Sprintf("%s: it does not say %s", want.text, want.condition))
+			problems = append(problems, fmt.Sprintf("%s: the runtime does not report %s", want.text, want.condition))
 		}
 	}
 	return problems

@@ -46,18 +46,18 @@ func newCounts(k *Keeper) *counts {
 	}
 	c := &counts{
 		k:            k,
-		admissions:   counter("topology_manager_admission_requests_total", "Pods whose resources were to be aligned"),
-		refusals:     counter("topology_manager_admission_errors_total", "Pods whose resources could not be given as asked"),
+		admissions:   counter("topology_manager_admission_requests_total", "Pods whose resources had to be aligned"),
+		refusals:     counter("topology_manager_admission_errors_total", "Pods whose resources could not be assigned as requested"),
 		duration:     prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: "kubelet", Name: "topology_manager_admission_duration_ms", Help: "Milliseconds to decide on a pod's resources", Buckets: admissionBuckets}),
-		cpuPins:      counter("cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own"),
-		cpuErrors:    counter("cpu_manager_pinning_errors_total", "Containers that asked for CPUs of their own and got none"),
-		memoryPins:   counter("memory_manager_pinning_requests_total", "Containers that asked for memory of their own"),
-		memoryErrors: counter("memory_manager_pinning_errors_total", "Containers that asked for memory of their own and got none"),
+		cpuPins:      counter("cpu_manager_pinning_requests_total", "Containers that requested exclusive CPUs"),
+		cpuErrors:    counter("cpu_manager_pinning_errors_total", "Containers that requested exclusive CPUs and got none"),
+		memoryPins:   counter("memory_manager_pinning_requests_total", "Containers that requested memory assigned to them"),
+		memoryErrors: counter("memory_manager_pinning_errors_total", "Containers that requested memory assigned to them and got none"),
 		aligned:      vector("container_aligned_compute_resources_count", "Containers or pods whose resources are aligned, by boundary"),
 		misaligned:   vector("container_aligned_compute_resources_failure_count", "Containers or pods whose resources could not be aligned, by boundary"),
-		poolSize:     prometheus.NewDesc("kubelet_cpu_manager_shared_pool_size_millicores", "CPUs of containers that have none of their own, in thousandths", nil, nil),
-		exclusive:    prometheus.NewDesc("kubelet_cpu_manager_exclusive_cpu_allocation_count", "CPUs that are containers' own", nil, nil),
-		exclusiveOn:  prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa", "CPUs that are containers' own, by NUMA node", []string{onNUMANode}, nil),
+		poolSize:     prometheus.NewDesc("kubelet_cpu_manager_shared_pool_size_millicores", "CPUs of the shared pool, in millicores", nil, nil),
+		exclusive:    prometheus.NewDesc("kubelet_cpu_manager_exclusive_cpu_allocation_count", "CPUs assigned exclusively to containers", nil, nil),
+		exclusiveOn:  prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa", "CPUs assigned exclusively to containers, by NUMA node", []string{onNUMANode}, nil),
 	}
 	k.Metrics.Registry.MustRegister(c.duration, c)
 	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // present from the start, as in the kubelet

@@ -182,7 +182,7 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 			return nil, false
 		}
 	}
-	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}, false
+	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("the free resources changed %d times during the admission: try again", admitTries)}, false
 }
 
 // Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as
@@ -235,7 +235,7 @@ func (k *Keeper) Release(pod string) {
 	}
 	k.tell()
 	if err := k.settle(); err != nil {
-		slog.Warn("shared CPUs not returned to all pods; trying again with the next change", "err", err)
+		slog.Warn("released CPUs were not added to the cpusets of all pods; trying again with the next change", "err", err)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestNoStartWithoutRoom(t *testing.T) {
 	k.mustAdmit(t, numa.Pod{UID: "shared", Containers: []numa.Container{{Name: "c"}}})
 	cgroups.fails["/shared"] = true
 	k.mustAdmit(t, pod("own", 2))
-	if _, err := k.Start("own", "c0", &runtimeapi.LinuxContainerResources{}); err == nil || !strings.Contains(err.Error(), "make room on CPUs 1-2: the kernel says no") {
+	if _, err := k.Start("own", "c0", &runtimeapi.LinuxContainerResources{}); err == nil || !strings.Contains(err.Error(), "remove other containers from CPUs 1-2: the kernel says no") {
 		t.Errorf("it starts: %v", err)
 	}
 	cgroups.fails["/shared"] = false
@@ -462,7 +462,7 @@ func TestCheck(t *testing.T) {
 	}
 	cgroups.groups["/a/c0"], cgroups.mems = [2]idset.Set{idset.Of(2, 3)}, idset.Of(0, 1)
 	err := k.Check("a", "c0", "/a/c0")
-	for _, want := range []string{"CPUs 2-3, it was given 1-2: missing 1, more 3", "memory of NUMA nodes 0-1, it was given 0: more 1"} {
+	for _, want := range []string{"CPUs: the kernel has 2-3, 1-2 is assigned: missing 1, more 3", "memory of NUMA nodes: the kernel has 0-1, 0 is assigned: more 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -68,7 +68,7 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 			continue
 		}
 		if text := err.Error(); text != said { // log it once, not with each try
-			slog.Warn("free CPUs, memory and devices not published; trying again", "err", err)
+			slog.Warn("NodeResourceTopology not published; trying again", "err", err)
 			said = text
 		}
 		timer.Reset(pause)

@@ -59,13 +59,13 @@ func (k *Keeper) Recover(all []Remains) {
 	}
 	shared := k.shared()
 	for _, e := range k.state.Excess() {
-		slog.Warn("pods own more memory than there is, and keep it", "numaNodes", e.Nodes, "type", numa.KindName(e.PageSize), "owned", e.Owned, "has", e.Has)
+		slog.Warn("more memory is assigned to pods than NUMA nodes have; the pods keep it", "numaNodes", e.Nodes, "type", numa.KindName(e.PageSize), "assigned", e.Owned, "has", e.Has)
 	}
 	k.mu.Unlock()
-	slog.Info("holdings of pods recovered", "pods", len(all), "owners", owners, "sharedCPUs", shared)
+	slog.Info("assignments of pods recovered", "pods", len(all), "withAssignments", owners, "sharedCPUs", shared)
 	k.tell()
 	if err := k.settle(); err != nil {
-		slog.Warn("shared CPUs not set for all pods; trying again before any container gets CPUs of its own", "err", err)
+		slog.Warn("the shared pool was not set for all pods; trying again before CPUs are assigned to a container", "err", err)
 	}
 }
 
@@ -86,7 +86,7 @@ func (k *Keeper) adopt(r Remains) bool {
 		err = fmt.Errorf("it is about pod %.80q", a.Pod)
 	}
 	if err != nil {
-		slog.Warn("holdings of a pod not recovered: it goes on with what its containers have, and counts as owning nothing", "uid", r.Pod, "err", err)
+		slog.Warn("assignment of a pod not recovered: its containers keep what they have, and nothing counts as assigned to it", "uid", r.Pod, "err", err)
 		return false
 	}
 	if len(r.Running) == 0 && !r.Ready && !r.Booted {
@@ -96,12 +96,12 @@ func (k *Keeper) adopt(r Remains) bool {
 	}
 	if len(r.Running) == 0 {
 		if problems := k.state.Fork().Adopt(a); problems != nil {
-			logProblems("a pod of which nothing runs lost what it had, and is admitted anew", problems)
+			logProblems("a pod without running containers lost its assignment, and is admitted again", problems)
 			k.anew[r.Pod] = true
 			return false
 		}
 	}
-	logProblems("a running pod has what it could not get now, and keeps it", k.state.Adopt(a))
+	logProblems("a running pod has an assignment that would not be made now; it keeps it", k.state.Adopt(a))
 	for _, h := range a.Containers {
 		if _, runs := r.Running[h.Container]; runs {
 			k.keep(r.Pod, h)
@@ -135,7 +135,7 @@ func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
 		differs(h.Container, inner, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
 	} {
 		if err != nil {
-			slog.Warn("a running container is not known to be where it was put", "uid", pod, "err", err)
+			slog.Warn("a running container's cgroup differs from its assignment", "uid", pod, "err", err)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func MentionCheckpoints(dir string) {
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
 		path := filepath.Join(dir, name)
 		if info, err := os.Lstat(path); err == nil {
-			slog.Info("a checkpoint of the kubelet is not read: what pods have is known from the runtime and the kernel", "file", path, "bytes", info.Size())
+			slog.Info("a checkpoint of the kubelet is not read: assignments are recovered from the runtime and the kernel", "file", path, "bytes", info.Size())
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResour
 	}
 	k.mu.Unlock()
 	if err := k.settle(); err != nil {
-		return nil, fmt.Errorf("make room on CPUs %v: %w", h.CPUs, err)
+		return nil, fmt.Errorf("remove other containers from CPUs %v: %w", h.CPUs, err)
 	}
 	r.CpusetCpus = h.CPUs.String()
 	return func() {}, nil
@@ -100,7 +100,7 @@ func differs(container, group, what string, given idset.Set, kernel func(string)
 		off = append(off, fmt.Sprintf("more %v", more))
 	}
 	if off != nil {
-		return fmt.Errorf("check container %s in %s: the kernel has it use %s %v, it was given %v: %s", container, group, what, has, given, strings.Join(off, ", "))
+		return fmt.Errorf("check container %s in %s: %s: the kernel has %v, %v is assigned: %s", container, group, what, has, given, strings.Join(off, ", "))
 	}
 	return nil
 }

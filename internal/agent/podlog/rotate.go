@@ -185,7 +185,7 @@ func (r *Rotator) rename(ctx context.Context, dir *untrusted.Dir, l Log, to stri
 		if _, gone := dir.Stat(name); errors.Is(gone, fs.ErrNotExist) {
 			err = errors.Join(err, dir.Rename(to, name))
 		}
-		return fmt.Errorf("have the runtime re-open the log: %w", err)
+		return fmt.Errorf("make the runtime re-open the log: %w", err)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 // journal answers with the node's decisions about pods, oldest first; ?namespace= and ?name= select.
 func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 	if s.o.Journal == nil {
-		http.Error(w, "this node keeps no journal", http.StatusNotFound)
+		http.Error(w, "this node has no journal", http.StatusNotFound)
 		return
 	}
 	found, err := s.o.Journal(r.FormValue("namespace"), r.FormValue("name"))

@@ -336,7 +336,7 @@ func TestTLSConfigurationIsChecked(t *testing.T) {
 		TLSMinVersion: "VersionTLS9", TLSCipherSuites: []string{"TLS_X"}, TLSCurvePreferences: []int32{1}, TLSCertFile: "/x",
 	}}
 	_, err := tlsConfig(o)
-	for _, want := range []string{`tlsMinVersion: "VersionTLS9"`, `tlsCipherSuites: "TLS_X"`, "tlsCurvePreferences: 1", "give both or neither"} {
+	for _, want := range []string{`tlsMinVersion: "VersionTLS9"`, `tlsCipherSuites: "TLS_X"`, "tlsCurvePreferences: 1", "set both or neither"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

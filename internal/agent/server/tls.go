@@ -54,7 +54,7 @@ func tlsConfig(o Options) (*tls.Config, error) {
 		config.CurvePreferences = append(config.CurvePreferences, curve)
 	}
 	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
-		problems = append(problems, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: give both or neither", c.TLSCertFile, c.TLSPrivateKeyFile))
+		problems = append(problems, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: set both or neither", c.TLSCertFile, c.TLSPrivateKeyFile))
 	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("prepare the agent's server: %w", errors.Join(problems...))
@@ -78,7 +78,7 @@ func selfSigned(certFile, keyFile string, names []string) error {
 	if pair, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil && time.Until(pair.Leaf.NotAfter) > selfSignedRest {
 		return nil
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		slog.Warn("self-signed serving certificate does not load; making another", "cert", certFile, "err", err)
+		slog.Warn("self-signed serving certificate does not load; creating another", "cert", certFile, "err", err)
 	}
 	certPEM, keyPEM, err := serving.SelfSigned(names)
 	if err != nil {

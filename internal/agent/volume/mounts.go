@@ -71,7 +71,7 @@ func (k *Keeper) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFac
 	if c.TerminationMessagePath != "" {
 		file, err := k.makeTerminationLog(pod.UID, c.Name, facts.Attempt)
 		if err != nil {
-			return nil, fmt.Errorf("make termination log: %w", err)
+			return nil, fmt.Errorf("create termination log: %w", err)
 		}
 		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: absolute(c.TerminationMessagePath), HostPath: file, SelinuxRelabel: k.selinux})
 	}

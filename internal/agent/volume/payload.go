@@ -144,7 +144,7 @@ func (k *Keeper) removeReplaced(s *place, dir string) {
 		return
 	}
 	if err := removeTree(dir); err != nil {
-		slog.Warn("volume: a replaced payload stays", "error", err)
+		slog.Warn("volume: a replaced payload was not removed", "error", err)
 	}
 }
 
@@ -265,7 +265,7 @@ func (p payload) clean() (payload, error) {
 	for name := range out {
 		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 			if _, ok := out[parent]; ok {
-				return nil, fmt.Errorf("invalid path: %s is a file and cannot hold %s", parent, name)
+				return nil, fmt.Errorf("invalid path: %s is a file and cannot contain %s", parent, name)
 			}
 		}
 	}

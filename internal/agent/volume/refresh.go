@@ -100,7 +100,7 @@ func (k *Keeper) refresh(uid types.UID) {
 	if latest := s.latest.Load(); latest != s.pod {
 		s.pod = latest
 		if err := k.Objects.Track(latest); err != nil {
-			slog.Warn("volume: objects that a pod names anew are not followed", "pod", latest.Namespace+"/"+latest.Name, "uid", uid, "error", err)
+			slog.Warn("volume: objects that a changed pod references are not watched", "pod", latest.Namespace+"/"+latest.Name, "uid", uid, "error", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, refreshMax)
@@ -198,7 +198,7 @@ func (k *Keeper) complain(s *place, failures Failures) {
 	default:
 		s.missing.told = true
 	}
-	slog.Log(k.ctx, level, "volume: not refreshed, containers keep the content they have",
+	slog.Log(k.ctx, level, "volume: not refreshed; containers keep the present content",
 		"pod", s.pod.Namespace+"/"+s.pod.Name, "uid", s.pod.UID, "error", failures)
 }
 

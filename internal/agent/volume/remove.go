@@ -80,7 +80,7 @@ func (r *remover) remove(at int, name string, depth int) error {
 	fd, err := openBeneath(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {
 		if errors.Is(err, unix.EXDEV) {
-			return fmt.Errorf("%s: a file system is mounted there", name)
+			return fmt.Errorf("%s: a file system is mounted on it", name)
 		}
 		return fmt.Errorf("%s: %w", name, err)
 	}

@@ -160,7 +160,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 		places: map[types.UID]*place{}, clock: clockFrom(time.Now()),
 	}
 	if err := k.prepareDirs(); shortage.Is(err) {
-		slog.Warn("no volumes can be made yet; trying again with each pod", "err", err)
+		slog.Warn("volumes cannot be set up yet; trying again with each pod", "err", err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func (k *Keeper) prepare(uid types.UID) error {
 		return os.Mkdir(volumes, dirMode)
 	}
 	if err := os.MkdirAll(volumes, dirMode); err != nil {
-		return fmt.Errorf("make pod directory: %w", err)
+		return fmt.Errorf("create pod directory: %w", err)
 	}
 	return clearUnfinished(filepath.Join(volumes, emptyDirPlugin))
 }

@@ -127,7 +127,7 @@ func TestContent(t *testing.T) {
 		{name: "our own names", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "..data"}}}},
 			wantErr: "invalid path: must not start with '..'"},
 		{name: "file and directory", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "p"}, {Key: "a", Path: "p/q"}}}},
-			wantErr: "p is a file and cannot hold p/q"},
+			wantErr: "p is a file and cannot contain p/q"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)

@@ -27,7 +27,7 @@ var (
 // Missing returns the controllers that a reserved group must have and that group lacks.
 func (t *Tree) Missing(group string) ([]Missing, error) {
 	if err := check(group); err != nil {
-		return nil, fmt.Errorf("look for controllers: %w", err)
+		return nil, fmt.Errorf("find controllers: %w", err)
 	}
 	if t.mode == V2 {
 		return t.missingV2(group)
@@ -42,7 +42,7 @@ func (t *Tree) Missing(group string) ([]Missing, error) {
 		if err == nil {
 			continue
 		} else if !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("look for controllers of cgroup %s: %w", group, err)
+			return nil, fmt.Errorf("find controllers of cgroup %s: %w", group, err)
 		}
 		command := "mkdir -p " + dir
 		if c == "cpuset" {
@@ -86,7 +86,7 @@ func (t *Tree) missingV2(group string) ([]Missing, error) {
 	has, err := readWords(filepath.Join(dir, "cgroup.controllers"))
 	absent := errors.Is(err, os.ErrNotExist)
 	if err != nil && !absent {
-		return nil, fmt.Errorf("look for controllers of cgroup %s: %w", group, err)
+		return nil, fmt.Errorf("find controllers of cgroup %s: %w", group, err)
 	}
 	var missing []Missing
 	for _, c := range reservedControllersV2 {

@@ -133,7 +133,7 @@ func (t *Tree) Killed(group string) (int64, error) {
 		return 0, fmt.Errorf("read kills of cgroup %s: %w", group, err)
 	}
 	if count[0] < 0 {
-		return 0, fmt.Errorf("read kills of cgroup %s: %s has no oom_kill: it takes Linux 4.13", group, file)
+		return 0, fmt.Errorf("read kills of cgroup %s: %s has no oom_kill: want Linux 4.13 or later", group, file)
 	}
 	return count[0], nil
 }

@@ -90,7 +90,7 @@ func Listen(dir string, l Listener) (*Server, error) {
 func (s *Server) close() {
 	_ = s.socket.Close() // gRPC has closed it, unless it never served
 	if err := errors.Join(s.dir.Remove(socketName), s.dir.Close()); err != nil {
-		slog.Warn("directory of device plugins not left as it should be", "dir", s.dir.Path, "err", err)
+		slog.Warn("directory of device plugins not cleaned up", "dir", s.dir.Path, "err", err)
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*p
 	defer s.mu.Unlock()
 	if s.ended {
 		p.close()
-		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" is made anew")
+		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" appears again")
 	}
 	if before := s.current[p.Resource]; before != nil {
 		before.close()
@@ -171,7 +171,7 @@ func (s *Server) follow(p *Plugin) {
 func check(r *pluginapi.RegisterRequest) error {
 	var problems []string
 	if r.GetVersion() != pluginapi.Version {
-		problems = append(problems, fmt.Sprintf("version %q: this agent speaks %s only", r.GetVersion(), pluginapi.Version))
+		problems = append(problems, fmt.Sprintf("version %q: this agent supports only %s", r.GetVersion(), pluginapi.Version))
 	}
 	if why := badResource(r.GetResourceName()); why != "" {
 		problems = append(problems, fmt.Sprintf("resource name %q: %s", r.GetResourceName(), why))
@@ -189,7 +189,7 @@ func check(r *pluginapi.RegisterRequest) error {
 func badResource(name string) string {
 	switch {
 	case !strings.Contains(name, "/"):
-		return "want a name with a domain of yours, like example.com/gpu"
+		return "want a name with a domain of your own, like example.com/gpu"
 	case strings.Contains(name, "kubernetes.io/"):
 		return "the domain kubernetes.io is not for device plugins"
 	case strings.HasPrefix(name, "requests."):

@@ -180,8 +180,8 @@ func TestRefused(t *testing.T) {
 	serve(t, dir, h)
 	const prefix = "rpc error: code = InvalidArgument desc = register device plugin: "
 	for _, c := range []struct{ name, version, resource, endpoint, want string }{
-		{"version", "v1alpha1", "a.b/c", "x.sock", prefix + `version "v1alpha1": this agent speaks v1beta1 only`},
-		{"no domain", "", "gpu", "x.sock", prefix + `resource name "gpu": want a name with a domain of yours, like example.com/gpu`},
+		{"version", "v1alpha1", "a.b/c", "x.sock", prefix + `version "v1alpha1": this agent supports only v1beta1`},
+		{"no domain", "", "gpu", "x.sock", prefix + `resource name "gpu": want a name with a domain of your own, like example.com/gpu`},
 		{"our domain", "", "kubernetes.io/gpu", "x.sock", prefix + `resource name "kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
 		{"below our domain", "", "node.kubernetes.io/gpu", "x.sock", prefix + `resource name "node.kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
 		{"quota", "", "requests.a/b", "x.sock", prefix + `resource name "requests.a/b": names that begin with "requests." are those of quotas`},
@@ -189,7 +189,7 @@ func TestRefused(t *testing.T) {
 		{"directory", "", "a.b/c", "../outside.sock", prefix + `endpoint "../outside.sock": want the name of a socket in the directory of kubelet.sock, without a directory`},
 		{"absolute", "", "a.b/c", outside, prefix + `endpoint "` + outside + `": want the name of a socket`},
 		{"ours", "", "a.b/c", "kubelet.sock", prefix + `endpoint "kubelet.sock": that is the agent's own socket`},
-		{"all at once", "v2", "gpu", "..", prefix + `version "v2": this agent speaks v1beta1 only; resource name "gpu": want a name with a domain of yours, like example.com/gpu; endpoint "..": want the name of the plugin's socket`},
+		{"all at once", "v2", "gpu", "..", prefix + `version "v2": this agent supports only v1beta1; resource name "gpu": want a name with a domain of your own, like example.com/gpu; endpoint "..": want the name of the plugin's socket`},
 		{"link", "", "a.b/c", "link.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/link.sock: not a socket but L---------"},
 		{"file", "", "a.b/c", "file", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/file: not a socket but ----------"},
 		{"nobody", "", "a.b/c", "nobody.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/nobody.sock: statat nobody.sock: no such file or directory: it must listen there before it registers"},

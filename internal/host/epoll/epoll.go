@@ -49,12 +49,12 @@ type Clock struct {
 func New() (*Clock, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make alarm: epoll_create1: %w", err)
+		return nil, fmt.Errorf("create epoll set: epoll_create1: %w", err)
 	}
 	ring, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Close(epoll)
-		return nil, fmt.Errorf("make alarm: eventfd: %w", err)
+		return nil, fmt.Errorf("create epoll set: eventfd: %w", err)
 	}
 	c := &Clock{epoll: epoll, ring: ring}
 	return c, c.Add(Source{Name: "ring", FD: ring})
@@ -67,7 +67,7 @@ func (c *Clock) Add(s Source) error {
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLET&0xffffffff, Fd: int32(len(c.sources))}
 	if err := unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, s.FD, &event); err != nil {
 		s.Close()
-		return fmt.Errorf("add alarm %s: epoll_ctl: %w", s.Name, err)
+		return fmt.Errorf("add %s to epoll set: epoll_ctl: %w", s.Name, err)
 	}
 	c.sources = append(c.sources, s)
 	c.events = append(c.events, unix.EpollEvent{})
@@ -91,7 +91,7 @@ func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wait for alarms: epoll_wait: %w", err)
+			return nil, fmt.Errorf("wait for notifications: epoll_wait: %w", err)
 		}
 		c.rang = c.rang[:0]
 		for _, event := range c.events[:n] {

@@ -165,13 +165,13 @@ func (h Host) identity(proc procfs.FS, sys sysfs.FS) (id machine.Identity, notes
 	id.MachineID = h.machineID()
 	if id.MachineID == "" && id.SystemUUID != "" {
 		id.MachineID = strings.ReplaceAll(id.SystemUUID, "-", "")
-		notes = append(notes, "read machine id: /etc/machine-id: missing or empty: the firmware's id stands in")
+		notes = append(notes, "read machine id: /etc/machine-id: missing or empty: using the firmware's ID")
 	}
 	if id.MachineID == "" {
 		if id.MachineID, err = h.ownID(); err != nil {
 			return id, nil, err
 		}
-		notes = append(notes, fmt.Sprintf("read machine id: neither /etc/machine-id nor the firmware has one: %s stands in", h.ownIDFile()))
+		notes = append(notes, fmt.Sprintf("read machine id: neither /etc/machine-id nor the firmware has one: using %s", h.ownIDFile()))
 	}
 	if id.SystemUUID == "" {
 		id.SystemUUID = id.MachineID
@@ -203,7 +203,7 @@ func (h Host) ownID() (string, error) {
 	}
 	id := make([]byte, 16)
 	if _, err := rand.Read(id); err != nil {
-		return "", fmt.Errorf("make machine id: %w", err)
+		return "", fmt.Errorf("generate machine id: %w", err)
 	}
 	text := hex.EncodeToString(id)
 	next := h.ownIDFile() + ".new"
@@ -216,7 +216,7 @@ func (h Host) ownID() (string, error) {
 		return text, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("keep machine id: %w", err)
+		return "", fmt.Errorf("store machine id: %w", err)
 	}
 	return text, nil
 }

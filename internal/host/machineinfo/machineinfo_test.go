@@ -60,7 +60,7 @@ func TestMachineIDFallsBack(t *testing.T) {
 	delete(files, "sys/class/dmi/id/product_uuid")
 	h := host(t, files)
 	first, notes, err := h.Machine()
-	if err != nil || len(first.Identity.MachineID) != 32 || len(notes) != 1 || !strings.Contains(notes[0], "stands in") {
+	if err != nil || len(first.Identity.MachineID) != 32 || len(notes) != 1 || !strings.Contains(notes[0], "using ") {
 		t.Fatalf("our own: %q, %v, %v", first.Identity.MachineID, notes, err)
 	}
 	again, _, err := h.Machine()

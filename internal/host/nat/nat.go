@@ -62,7 +62,7 @@ type Network struct {
 var ErrUnsupported = errors.New("not in this kernel")
 
 // ErrTaken is in the chain of errors about a host port on which a process of the machine listens.
-var ErrTaken = errors.New("a process of this machine waits on it")
+var ErrTaken = errors.New("a process of this machine listens on it")
 
 // A Port is one port of the machine that is forwarded to a pod.
 type Port struct {
@@ -239,7 +239,7 @@ func Close(bridge, owner string) error {
 // nothing to do.
 func Keep(bridge string) error {
 	if err := keep(bridge); err != nil {
-		return fmt.Errorf("keep host ports from this machine's listeners: table %s: %w", bridge, err)
+		return fmt.Errorf("update host ports to this machine's listeners: table %s: %w", bridge, err)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 func Hold() error {
 	// Without MCL_FUTURE: with it, a limit would refuse mappings that the program needs.
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_ONFAULT); err != nil {
-		return fmt.Errorf("hold own memory: mlockall: %w", err)
+		return fmt.Errorf("lock own memory: mlockall: %w", err)
 	}
 	return nil
 }
@@ -22,7 +22,7 @@ func Hold() error {
 // LetGo unlocks the process's memory.
 func LetGo() error {
 	if err := unix.Munlockall(); err != nil {
-		return fmt.Errorf("let go of own memory: munlockall: %w", err)
+		return fmt.Errorf("unlock own memory: munlockall: %w", err)
 	}
 	return nil
 }

@@ -15,12 +15,12 @@ const listenerTimeout = time.Second
 func Listener(path string) (pid int, err error) {
 	conn, err := net.DialTimeout("unix", path, listenerTimeout)
 	if err != nil {
-		return 0, fmt.Errorf("find who listens: %w", err)
+		return 0, fmt.Errorf("find the listening process: %w", err)
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return 0, fmt.Errorf("find who listens: %s: %w", path, err)
+		return 0, fmt.Errorf("find the listening process: %s: %w", path, err)
 	}
 	var asked error
 	err = raw.Control(func(fd uintptr) {
@@ -33,10 +33,10 @@ func Listener(path string) (pid int, err error) {
 		err = asked
 	}
 	if err == nil && pid <= 0 { // a process of another PID namespace
-		err = fmt.Errorf("the kernel says pid %d", pid)
+		err = fmt.Errorf("the kernel returns pid %d", pid)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("find who listens: %s: %w", path, err)
+		return 0, fmt.Errorf("find the listening process: %s: %w", path, err)
 	}
 	return pid, nil
 }

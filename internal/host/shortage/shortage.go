@@ -43,7 +43,7 @@ func Again(ctx context.Context, what string, do func(context.Context) error) err
 		if time.Since(began) > waitMax {
 			wait = waitMin // it worked for long, so this is a new failure
 		}
-		slog.Warn("the machine is short of something; trying again", "what", what, "in", wait, "err", err)
+		slog.Warn("the machine is short of a resource; trying again", "what", what, "in", wait, "err", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -103,7 +103,7 @@ func (fs FS) sockets(online idset.Set) (map[machine.SocketID]idset.Set, error) {
 		sockets[socket] = sockets[socket].Union(idset.Of(cpu))
 	}
 	if len(sockets) > 0 && !untold.IsEmpty() {
-		return nil, fmt.Errorf("%s: CPUs %v have no socket, the others have", fs.path(cpuDir), untold)
+		return nil, fmt.Errorf("%s: CPUs %v have no socket; the others have one", fs.path(cpuDir), untold)
 	}
 	return sockets, nil
 }
@@ -130,7 +130,7 @@ func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 			continue
 		}
 		if missing := online.Minus(p.seen); !missing.IsEmpty() {
-			return nil, fmt.Errorf("%s: CPUs %v have no %s, the others have", fs.path(cpuDir), missing, name)
+			return nil, fmt.Errorf("%s: CPUs %v have no %s; the others have one", fs.path(cpuDir), missing, name)
 		}
 		return p.groups, nil
 	}
@@ -157,7 +157,7 @@ func (p *partition) add(file string, cpu int, group idset.Set) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %q: another CPU of this group tells of another group: %v", file, group, p.groups)
+	return fmt.Errorf("%s: %q: another CPU of this group reports another group: %v", file, group, p.groups)
 }
 
 // l3Groups reads which CPUs share a level 3 cache. If some CPUs have one and others do not (efficiency cores of mobile

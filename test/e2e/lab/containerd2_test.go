@@ -95,7 +95,7 @@ func (n runningNode) says(text string) {
 // takes wants the agent to have taken the runtime's driver, against its configuration.
 func (n runningNode) takes(driver string) {
 	n.t.Helper()
-	n.says("taking the container runtime's cgroup driver, not the configuration's cgroupDriver=" + driver)
+	n.says("using the container runtime's cgroup driver, not the configured one cgroupDriver=" + driver)
 }
 
 // hearsEvents wants the agent to have heard of containers by the runtime's own stream of events.

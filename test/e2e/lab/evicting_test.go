@@ -220,7 +220,7 @@ func (n evictingNode) grows(how string) {
 	n.postLoad("grower", "16Mi", 1, "memory "+how)
 	n.evicted("grower", "memory")
 	n.says("how=cgroup.kill")
-	n.says("reclaim of the agent's own memory heldOff=true")
+	n.says("the agent's own memory locked=true")
 	n.c.WaitCondition(n.t, n.Name, corev1.NodeMemoryPressure, corev1.ConditionFalse, podWithin)
 	n.remove("grower")
 }

@@ -41,7 +41,7 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			n.Run(n.t, "sh", "-c", "echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
 			// What is left of the pod's core is the smallest core now, and the one CPU that systemReserved asks for is
 			// taken from there.
-		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("it was given %v: missing %v", one.cpus, lost)}},
+		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("%v is assigned: missing %v", one.cpus, lost)}},
 		{"the CPU again, and another topology policy", pinnedConfig("single-numa-node"), func() {
 			for cpu := range lost.All() {
 				n.OnlineCPU(n.t, cpu)

@@ -325,7 +325,7 @@ func (n *node) lower(reserved, best string) {
 	})
 	rest := "podPidsLimit: 64\n"
 	n.configure(fmt.Sprintf("systemReserved: {memory: \"%d\"}\n", int64(n.memory-150*unit.MiB)) + rest)
-	n.said("comes down in steps")
+	n.said("is lowered in steps")
 	if limit := n.read(pods, "memory.max"); limit == fmt.Sprint(int64(150*unit.MiB)) {
 		t.Errorf("memory.max is %s while 200Mi are used", limit)
 	}
