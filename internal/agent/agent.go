@@ -172,7 +172,7 @@ func (a *Agent) prepareServing(ctx context.Context) error {
 
 // patient wraps run so that it is retried when the machine is short of something, instead of ending the agent.
 func patient(name string, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error { return shortage.Again(ctx, name, run) }
+	return func(ctx context.Context) error { return shortage.Retry(ctx, name, run) }
 }
 
 // eventSource is the component that Events name. It is the kubelet's, because users' alerts match on it.
@@ -496,7 +496,7 @@ func (a *Agent) settle(ctx context.Context) error {
 			return nil
 		case <-next.C:
 		}
-		if !a.guard.HoldsMemory() {
+		if !a.guard.MemoryLocked() {
 			debug.FreeOSMemory()
 			if err := process.Trim(); err != nil {
 				slog.Debug("unused memory not returned to the kernel", "err", err)

@@ -113,7 +113,7 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	}
 	if driver == qos.Systemd {
 		if bus, err := cgroup.DialSystemd(); !problem(err) {
-			tree.Under(bus)
+			tree.UseSystemd(bus)
 		}
 	}
 	g := ground{tree: tree}

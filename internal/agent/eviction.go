@@ -65,11 +65,11 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			},
 		},
 		Pods: a.pods, Recorder: a.recorder, Journal: a.journal, Metrics: a.metrics, Changed: func() { a.node.Changed() },
-		Hold: func(hold bool) error {
-			if hold {
-				return process.Hold()
+		Lock: func(lock bool) error {
+			if lock {
+				return process.LockMemory()
 			}
-			return process.LetGo()
+			return process.UnlockMemory()
 		},
 	})
 	return err

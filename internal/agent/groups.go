@@ -196,7 +196,7 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 			var k cgroup.Killing
 			if k, err = g.tree.Kill(group); err == nil {
 				slog.Warn("killed what ran in the cgroup of a pod that is gone", "cgroup", group, "processes", k.Processes)
-				k.Release()
+				k.FreeMemory()
 				err = g.removeWithin(ctx, removeWait, group)
 			}
 		}

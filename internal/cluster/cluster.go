@@ -56,7 +56,7 @@ type cluster struct {
 	supervisor *supervise.Supervisor
 	build      builder
 	runtime    *containerruntime.Instance // nil without an agent
-	portsFail  bool                       // the last KeepPorts failed, and this was logged
+	portsFail  bool                       // the last UpdateListeners failed, and this was logged
 
 	mu     sync.Mutex
 	deaths map[string]int              // how often each child has died since this process began

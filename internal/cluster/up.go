@@ -79,7 +79,7 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
-	ports := time.NewTicker(containerruntime.KeepPortsPeriod)
+	ports := time.NewTicker(containerruntime.UpdateListenersPeriod)
 	defer ports.Stop()
 	for {
 		select {
@@ -102,7 +102,7 @@ func (c *cluster) keepPorts() {
 	if c.runtime == nil {
 		return
 	}
-	err := c.runtime.KeepPorts()
+	err := c.runtime.UpdateListeners()
 	if err != nil && !c.portsFail {
 		c.logger.Warn("host ports may take connections of this machine's listeners", "err", err)
 	}

@@ -51,17 +51,18 @@ func (i *Instance) prepareNetwork() error {
 	return err
 }
 
-// KeepPortsPeriod is how often KeepPorts must be called. Chosen: a client on this machine finds a new listener at its
-// next try. Each call costs two requests to the kernel, and reading the machine's sockets if pods have host ports.
-const KeepPortsPeriod = time.Second
+// UpdateListenersPeriod is how often UpdateListeners must be called. Chosen: a client on this machine finds a new
+// listener at its next try. Each call costs two requests to the kernel, and reading the machine's sockets if pods have
+// host ports.
+const UpdateListenersPeriod = time.Second
 
-// KeepPorts gives ports back to this machine's own listeners that began to listen after a pod opened the port as a host
-// port.
-func (i *Instance) KeepPorts() error {
+// UpdateListeners gives ports back to this machine's own listeners that began to listen after a pod opened the port as
+// a host port.
+func (i *Instance) UpdateListeners() error {
 	if i.external() {
 		return nil
 	}
-	return nat.Keep(i.options.Bridge)
+	return nat.UpdateListeners(i.options.Bridge)
 }
 
 func (o Options) forwardRecord() string { return filepath.Join(o.RunDir, "ip_forward.was-off") }

@@ -123,7 +123,7 @@ func (a Answer) JSON() ([]byte, error) {
 // Text returns the answer for people.
 func (a Answer) Text() ([]byte, error) {
 	var out bytes.Buffer
-	told := 0
+	printed := 0
 	for _, r := range a.Records {
 		if r.Kind != journal.Eviction {
 			continue
@@ -132,7 +132,7 @@ func (a Answer) Text() ([]byte, error) {
 		if err := json.Unmarshal(r.Detail, &d); err != nil {
 			return nil, fmt.Errorf("read record %d of node %s: %w", r.Number, a.Node, err)
 		}
-		if told++; told > 1 {
+		if printed++; printed > 1 {
 			out.WriteByte('\n')
 		}
 		fmt.Fprintf(&out, "%s  node %s, decision %d\n", r.Time.UTC().Format(time.RFC3339), a.Node, r.Number)
@@ -140,7 +140,7 @@ func (a Answer) Text() ([]byte, error) {
 			return nil, err
 		}
 	}
-	if told == 0 {
+	if printed == 0 {
 		fmt.Fprintf(&out, "The journal of node %s has no decision about that.\n", a.Node)
 	}
 	return out.Bytes(), nil

@@ -10,13 +10,13 @@ import (
 
 // Decision is the Detail of an Eviction record: eviction.Resume(Config, Before).Step(Now, Facts) returns Decided again.
 type Decision struct {
-	Rings   []string // the notifications that led to the check; none: it was due
-	Config  eviction.Config
-	Before  eviction.State
-	Now     unit.Instant
-	Facts   eviction.Facts
-	Decided eviction.Decision
-	Kills   []Kill
+	Notifications []string // the notifications that led to the check; none: it was due
+	Config        eviction.Config
+	Before        eviction.State
+	Now           unit.Instant
+	Facts         eviction.Facts
+	Decided       eviction.Decision
+	Kills         []Kill
 }
 
 // Kill is the outcome of one victim's eviction.

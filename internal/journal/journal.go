@@ -17,7 +17,7 @@
 //
 //   - When Append has returned, the record survives any end of this process: the kernel has it. It is written to the
 //     disk within moments, in the background.
-//   - Within waits for a bounded time only; the record is written when that is possible.
+//   - AppendWithin waits for a bounded time only; the record is written when that is possible.
 //   - The files never exceed the bound, whatever is written.
 //   - A record that a full disk cut off is undone, or terminated before the next one: it never spoils another. If a
 //     file cannot be opened or written, that is tried again with each record.
@@ -98,7 +98,7 @@ const (
 	lineMax = 1 << 20
 )
 
-// ErrLater is returned by Within if the record was not written in time; it is written when that is possible.
+// ErrLater is returned by AppendWithin if the record was not written in time; it is written when that is possible.
 var ErrLater = errors.New("not written yet")
 
 // Journal is a journal on disk. It is safe for concurrent use. A directory must have only one Journal at a time.
@@ -172,8 +172,8 @@ func (j *Journal) openNewer() error {
 // Append numbers r and writes it.
 func (j *Journal) Append(r Record) (uint64, error) { return j.append(r, nil) }
 
-// Within is Append with a bounded wait: after limit it returns ErrLater.
-func (j *Journal) Within(limit time.Duration, r Record) (uint64, error) {
+// AppendWithin is Append with a bounded wait: after limit it returns ErrLater.
+func (j *Journal) AppendWithin(limit time.Duration, r Record) (uint64, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	return j.append(r, timer.C)
@@ -311,7 +311,7 @@ func (j *Journal) Find(namespace, name string) ([]Record, error) {
 }
 
 // each reads every record, oldest first, and counts damaged lines.
-func (j *Journal) each(tell func(Record)) (damaged int, err error) {
+func (j *Journal) each(visit func(Record)) (damaged int, err error) {
 	for _, name := range []string{older, newer} {
 		f, err := os.Open(filepath.Join(j.dir, name))
 		if errors.Is(err, os.ErrNotExist) {
@@ -319,7 +319,7 @@ func (j *Journal) each(tell func(Record)) (damaged int, err error) {
 		} else if err != nil {
 			return damaged, err
 		}
-		n, err := eachOf(f, tell)
+		n, err := eachOf(f, visit)
 		f.Close()
 		if damaged += n; err != nil {
 			return damaged, err
@@ -328,7 +328,7 @@ func (j *Journal) each(tell func(Record)) (damaged int, err error) {
 	return damaged, nil
 }
 
-func eachOf(from io.Reader, tell func(Record)) (damaged int, err error) {
+func eachOf(from io.Reader, visit func(Record)) (damaged int, err error) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, lineMax+1)
 	for lines.Scan() {
@@ -340,7 +340,7 @@ func eachOf(from io.Reader, tell func(Record)) (damaged int, err error) {
 			damaged++
 			continue
 		}
-		tell(r)
+		visit(r)
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
 		return damaged + 1, nil // not a line of a journal: the rest cannot be separated into lines

@@ -55,7 +55,7 @@ func TestRecordsAreFoundAgainAfterACrash(t *testing.T) {
 	f.Close()
 
 	j = open(t, dir, 0)
-	number, err := j.Within(time.Minute, record("c", 10))
+	number, err := j.AppendWithin(time.Minute, record("c", 10))
 	if err != nil || number != 4 {
 		t.Fatalf("number %d, %v: want the one after the last that was written whole", number, err)
 	}

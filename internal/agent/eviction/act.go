@@ -33,10 +33,10 @@ type kill struct {
 }
 
 // carryOut carries out the decision: kills first, then everything else.
-func (g *Guard) carryOut(ctx context.Context, p *pass) {
-	kills := g.order(p)
+func (g *Guard) carryOut(ctx context.Context, p *check) {
+	kills := g.orderStops(p)
 	g.killAll(p, kills)
-	changed := g.hold(p.decision.Conditions)
+	changed := g.setConditions(p.decision.Conditions)
 	for _, r := range p.decision.Reclaim {
 		g.reclaim(ctx, p, r)
 	}
@@ -46,11 +46,11 @@ func (g *Guard) carryOut(ctx context.Context, p *pass) {
 	for _, k := range kills {
 		g.o.Pods.Resync(k.pod.UID)
 	}
-	g.tell(p, kills, changed)
+	g.record(p, kills, changed)
 }
 
-// order gives the victims' stop orders to their pod workers and records the intents in the journal.
-func (g *Guard) order(p *pass) []*kill {
+// orderStops gives the victims' stop orders to their pod workers and records the intents in the journal.
+func (g *Guard) orderStops(p *check) []*kill {
 	if len(p.decision.Victims) == 0 {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (g *Guard) order(p *pass) []*kill {
 		}
 	}
 	if len(intent.Pods) > 0 {
-		if _, err := g.o.Journal.Within(intentWithin, intent); err != nil {
+		if _, err := g.o.Journal.AppendWithin(intentWithin, intent); err != nil {
 			slog.Warn("intent to evict not in the journal yet; evicting nevertheless", "err", err)
 		}
 	}
@@ -82,7 +82,7 @@ func (g *Guard) order(p *pass) []*kill {
 
 // killAll sends SIGKILL to the victims without a termination grace period: to the first one from this goroutine, to the
 // others in parallel.
-func (g *Guard) killAll(p *pass, kills []*kill) {
+func (g *Guard) killAll(p *check, kills []*kill) {
 	var now []*kill
 	for _, k := range kills {
 		if k.victim.Grace == 0 && k.group != "" {
@@ -118,12 +118,12 @@ func (g *Guard) finish(uid types.UID, group string) {
 	} else if how.Processes > 0 {
 		slog.Info("evicted pod's termination grace period is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
 	}
-	g.telling.Go(func() { how.Release() })
+	g.recording.Go(func() { how.FreeMemory() })
 	g.o.Pods.Resync(uid)
 }
 
-// hold stores the conditions and returns whether they changed.
-func (g *Guard) hold(now []eviction.Condition) bool {
+// setConditions stores the conditions and returns whether they changed.
+func (g *Guard) setConditions(now []eviction.Condition) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if slices.Equal(g.conditions, now) {
@@ -136,14 +136,14 @@ func (g *Guard) hold(now []eviction.Condition) bool {
 
 // reclaim starts an attempt to free resources before pods are evicted. When it ends, that is recorded for the next
 // check, and a check is requested.
-func (g *Guard) reclaim(ctx context.Context, p *pass, r eviction.Reclaim) {
+func (g *Guard) reclaim(ctx context.Context, p *check, r eviction.Reclaim) {
 	do := g.o.Reclaims[r.Step]
 	if r.Step == eviction.PodMemory {
 		groups := map[string]string{}
 		for _, p := range p.present {
 			groups[string(p.Pod.UID)] = g.o.Of(p.Pod, "")
 		}
-		do = func(ctx context.Context, r eviction.Reclaim) error { return g.ease(ctx, r, groups) }
+		do = func(ctx context.Context, r eviction.Reclaim) error { return g.reclaimMemory(ctx, r, groups) }
 	}
 	go func() {
 		began := time.Now()
@@ -153,8 +153,8 @@ func (g *Guard) reclaim(ctx context.Context, p *pass, r eviction.Reclaim) {
 		}
 		slog.Info("reclaimed before evicting", "step", r.Step, "signal", r.Signal, "until", r.Until, "took", time.Since(began).Round(time.Millisecond), "err", err)
 		g.mu.Lock()
-		g.done[r.Step] = g.clock.Instant(time.Now())
+		g.done[r.Step] = g.kernel.Instant(time.Now())
 		g.mu.Unlock()
-		g.kernel.Ring()
+		g.kernel.Wake()
 	}()
 }

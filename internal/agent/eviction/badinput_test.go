@@ -76,9 +76,9 @@ func TestNothingReadIsNoReasonToKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		g.look(t.Context(), nil)
+		g.check(t.Context(), nil)
 	}
-	g.telling.Wait() // before the journal is closed
+	g.recording.Wait() // before the journal is closed
 	if v := b.victims(); len(v) != 0 {
 		t.Errorf("evicted %v", v)
 	}
@@ -91,7 +91,7 @@ func TestThePollAloneIsInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.alarms = func() []epoll.Source { return nil }
+	g.sources = func() []epoll.Source { return nil }
 	b.run(g)
 	b.pod("grower", 0, 128*unit.MiB, 60*unit.MiB)
 	b.until("the grower is gone", func() bool { return !b.present("grower") })

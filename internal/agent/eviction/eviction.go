@@ -41,7 +41,7 @@
 //     reclaim (memory.min, agent.enforce).
 //   - If the kernel kills nevertheless, it kills the agent and the runtime last (oom_score_adj -999,
 //     agent.keepOOMScores).
-//   - While a memory threshold is near, the agent locks its memory (Options.Hold, mlockall). Its code, which the kernel
+//   - While a memory threshold is near, the agent locks its memory (Options.Lock, mlockall). Its code, which the kernel
 //     would drop first, then need not be read again from a disk that is busy swapping. The first check that comes near
 //     a threshold calls the kill function once with a cgroup that does not exist, so that its code is in memory and
 //     locked too. At other times the agent stays as small as it can.
@@ -133,15 +133,15 @@ type Options struct {
 	Journal  *journal.Journal
 	Metrics  *metrics.Set
 	Changed  func() // called when a condition begins or ends
-	// Hold locks the agent's memory (true) or unlocks it (false). Optional.
-	Hold func(bool) error
+	// Lock locks the agent's memory (true) or unlocks it (false). Optional.
+	Lock func(bool) error
 }
 
 // Guard evicts pods of one node. The goroutine of Run alone uses the fields above mu.
 type Guard struct {
 	o       Options
-	kernel  *epoll.Clock
-	alarms  func() []epoll.Source
+	kernel  *epoll.Waiter
+	sources func() []epoll.Source
 	decider *eviction.Decider
 	clock   *clock.Clock
 
@@ -149,22 +149,22 @@ type Guard struct {
 	recalled  map[types.UID]pods.Eviction // the pods that agents before this one evicted; read only after New
 	recallEnd time.Time                   // until then, pods of recalled are looked for
 	// when the last check began
-	looked   time.Time
-	idle     bool           // the last check found nothing to do
-	rings    unit.Bytes     // usage of the pods' cgroup at which the kernel notifies first; zero: it does not
-	rested   time.Time      // no check before then unless something is to be done
-	warned   time.Time      // when a slow check was last logged
-	lastFull unit.Instant   // when pods were read last
-	told     string         // the last check's news
-	telling  sync.WaitGroup // records and Events that are being written
+	checkedAt time.Time
+	idle      bool           // the last check found nothing to do
+	firstMark unit.Bytes     // usage of the pods' cgroup at which the kernel notifies first; zero: it does not
+	restUntil time.Time      // no check before then unless something is to be done
+	warnedAt  time.Time      // when a slow check was last logged
+	lastFull  unit.Instant   // when pods were read last
+	lastNews  string         // the last check's news
+	recording sync.WaitGroup // records and Events that are being written
 
 	complaints complaints
 	nearAt     time.Time // when a memory threshold was near last
-	refused    bool      // Hold has failed
+	lockFailed bool      // Lock has failed
 
 	mu         sync.Mutex // guards everything that follows
 	conditions []eviction.Condition
-	holds      bool // the agent's own memory is locked
+	locked     bool // the agent's own memory is locked
 	done       map[eviction.Step]unit.Instant
 }
 
@@ -181,11 +181,11 @@ func New(o Options) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{
-		o: o, kernel: kernel, decider: eviction.New(o.Config), clock: clock.New(),
+		o: o, kernel: kernel, decider: eviction.New(o.Config), waiter: waiter.New(),
 		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{}, recalled: map[types.UID]pods.Eviction{},
 	}
-	g.alarms = g.openAlarms
-	return g, g.remember()
+	g.sources = g.openSources
+	return g, g.readIntents()
 }
 
 // Pressure returns the present conditions, sorted.
@@ -196,13 +196,13 @@ func (g *Guard) Pressure() []eviction.Condition {
 }
 
 const (
-	// ringRest is the least time between two checks that notifications lead to. Page cache that is being reclaimed
+	// notifyRest is the least time between two checks that notifications lead to. Page cache that is being reclaimed
 	// causes notifications without end, and a check costs about 0.1 ms. A longer rest makes a kill later, at most by as
 	// much.
-	ringRest = 5 * time.Millisecond
-	// ringRestMax bounds the rest while the threshold is far. The core's next check assumes the fastest fall that is
+	notifyRest = 5 * time.Millisecond
+	// notifyRestMax bounds the rest while the threshold is far. The core's next check assumes the fastest fall that is
 	// possible, so a quarter of the time until then loses nothing.
-	ringRestMax = 100 * time.Millisecond
+	notifyRestMax = 100 * time.Millisecond
 	// idleFactor bounds what checks cost while there is nothing to do, however near a threshold is. After a check the
 	// thread rests for idleFactor times the CPU time that the check took, so that checks take at most a tenth of one
 	// CPU. On a present machine a check takes less than 0.5 ms, and the rest changes nothing. On a machine that is ten
@@ -220,9 +220,9 @@ const (
 	// recallFor is how long after its start an agent looks for pods that agents before it evicted. Their pod workers
 	// end them too, unless the runtime hangs.
 	recallFor = 5 * time.Minute
-	// holdFor is how long memory stays locked after no threshold is near any more. A shorter time unlocks while memory
+	// lockFor is how long memory stays locked after no threshold is near any more. A shorter time unlocks while memory
 	// is still short; a longer one keeps a few MB of code from other programs.
-	holdFor = time.Minute
+	lockFor = time.Minute
 )
 
 // threadName is the name of the thread that makes the checks (PR_SET_NAME(2const): 15 characters and a zero).
@@ -230,8 +230,8 @@ var threadName = []byte("eviction\x00")
 
 // Run makes checks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
-	defer context.AfterFunc(ctx, g.kernel.Ring)()
-	defer g.telling.Wait()
+	defer context.AfterFunc(ctx, g.kernel.Wake)()
+	defer g.recording.Wait()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -254,21 +254,21 @@ func (g *Guard) watch(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&threadName[0])), 0, 0, 0); err != nil {
 		slog.Debug("thread not named", "err", err)
 	}
-	for _, s := range g.alarms() {
+	for _, s := range g.sources() {
 		if err := g.kernel.Add(s); err != nil {
 			slog.Warn("a notification was not set up; periodic checks remain", "err", err)
-			g.rings = 0
+			g.firstMark = 0
 		}
 	}
 	var why []string
 	for ctx.Err() == nil {
-		wake := g.lookCheaply(ctx, why)
-		rang, err := g.kernel.Wait(time.Until(wake))
+		wake := g.checkAndRest(ctx, why)
+		notified, err := g.kernel.Wait(time.Until(wake))
 		if err != nil {
 			return fmt.Errorf("watch the node's resources: %w", err)
 		}
-		why = append(why[:0], rang...)
-		if rest := g.rest(wake); len(rang) > 0 && rest > 0 && ctx.Err() == nil {
+		why = append(why[:0], notified...)
+		if rest := g.rest(wake); len(notified) > 0 && rest > 0 && ctx.Err() == nil {
 			time.Sleep(rest)
 		}
 	}
@@ -277,25 +277,25 @@ func (g *Guard) watch(ctx context.Context) error {
 
 // rest returns how long to wait before a notification leads to a check.
 func (g *Guard) rest(wake time.Time) time.Duration {
-	pause := min(max(ringRest, wake.Sub(g.looked)/4), ringRestMax)
-	return max(pause-time.Since(g.looked), time.Until(g.rested))
+	pause := min(max(notifyRest, wake.Sub(g.checkedAt)/4), notifyRestMax)
+	return max(pause-time.Since(g.checkedAt), time.Until(g.restUntil))
 }
 
-// lookCheaply makes a check, and delays the next one if this one was expensive.
-func (g *Guard) lookCheaply(ctx context.Context, why []string) time.Time {
+// checkAndRest makes a check, and delays the next one if this one was expensive.
+func (g *Guard) checkAndRest(ctx context.Context, why []string) time.Time {
 	before := threadTime()
-	wake := g.look(ctx, why)
-	g.rested = time.Time{}
+	wake := g.check(ctx, why)
+	g.restUntil = time.Time{}
 	cost := threadTime() - before
-	if cost > idleRestMax && time.Since(g.warned) >= complainEvery {
-		g.warned = time.Now()
-		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost, "after", time.Since(g.looked))
+	if cost > idleRestMax && time.Since(g.warnedAt) >= complainEvery {
+		g.warnedAt = time.Now()
+		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost, "after", time.Since(g.checkedAt))
 	}
 	if g.idle {
-		g.rested = time.Now().Add(min(idleFactor*cost, idleRestMax))
+		g.restUntil = time.Now().Add(min(idleFactor*cost, idleRestMax))
 	}
-	if wake.Before(g.rested) {
-		return g.rested
+	if wake.Before(g.restUntil) {
+		return g.restUntil
 	}
 	return wake
 }
@@ -309,10 +309,10 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// look makes one check and returns when the next one is due. why names the notifications that led to it.
-func (g *Guard) look(ctx context.Context, why []string) time.Time {
-	p := &pass{why: why, began: time.Now()}
-	g.looked, p.now = p.began, g.clock.Instant(p.began)
+// check makes one check and returns when the next one is due. why names the notifications that led to it.
+func (g *Guard) check(ctx context.Context, why []string) time.Time {
+	p := &check{why: why, began: time.Now()}
+	g.checkedAt, p.now = p.began, g.kernel.Instant(p.began)
 	p.facts = g.facts(p.now)
 	p.facts.Quick = g.decider.Quiet(p.now, p.facts.Signals) && !g.limitsAreDue(p.now)
 	if !p.facts.Quick || len(g.deadlines) > 0 || p.began.Before(g.recallEnd) {
@@ -324,34 +324,34 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 		// A pod may die while the pods are being read. If the signals were read before it freed memory, and its usage
 		// after, both would miss that memory. So the signals are read again last. What was freed in between then counts
 		// twice, and that evicts no pod.
-		p.now = g.clock.Instant(time.Now())
+		p.now = g.kernel.Instant(time.Now())
 		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
 	}
 	p.decision = g.decider.Step(p.now, p.facts)
 	g.idle = !slices.ContainsFunc(p.decision.Met, func(m eviction.Met) bool { return m.Acts })
 	g.carryOut(ctx, p)
-	g.meet(p.present)
-	g.holdOwn(p)
-	return g.next(g.clock.At(p.decision.Wake))
+	g.killOverdue(p.present)
+	g.lockMemory(p)
+	return g.next(g.kernel.At(p.decision.Wake))
 }
 
-// holdOwn locks the agent's memory while a memory threshold is near, and for a while longer.
-func (g *Guard) holdOwn(p *pass) {
+// lockMemory locks the agent's memory while a memory threshold is near, and for a while longer.
+func (g *Guard) lockMemory(p *check) {
 	if p.decision.Near {
 		g.nearAt = p.began
 	}
-	want := !g.nearAt.IsZero() && p.began.Sub(g.nearAt) < holdFor
-	if g.o.Hold == nil || g.refused || want == g.HoldsMemory() {
+	want := !g.nearAt.IsZero() && p.began.Sub(g.nearAt) < lockFor
+	if g.o.Lock == nil || g.lockFailed || want == g.MemoryLocked() {
 		return
 	}
-	if err := g.o.Hold(want); err != nil {
-		g.refused = true
+	if err := g.o.Lock(want); err != nil {
+		g.lockFailed = true
 		slog.Warn("the agent's own memory is not locked: it may be reclaimed when memory is short, and evictions may be late", "err", err)
 		return
 	}
 	g.mu.Lock()
-	g.holds = want
+	g.locked = want
 	g.mu.Unlock()
 	slog.Info("the agent's own memory", "locked", want)
 	if want {
@@ -364,11 +364,11 @@ func (g *Guard) holdOwn(p *pass) {
 // noGroup is a cgroup that does not exist, by a name that no program uses.
 const noGroup = "/plimsoll-no-such-group"
 
-// HoldsMemory returns whether the agent's memory is locked.
-func (g *Guard) HoldsMemory() bool {
+// MemoryLocked returns whether the agent's memory is locked.
+func (g *Guard) MemoryLocked() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.holds
+	return g.locked
 }
 
 // limitsEvery is how often limits of local storage are enforced although no signal is short (kubelet: each time it
@@ -399,8 +399,8 @@ func (g *Guard) next(when time.Time) time.Time {
 	return when
 }
 
-// meet kills what still runs of evicted pods whose deadline is over, and drops the pods that have ended.
-func (g *Guard) meet(present []pods.Present) {
+// killOverdue kills what still runs of evicted pods whose deadline is over, and drops the pods that have ended.
+func (g *Guard) killOverdue(present []pods.Present) {
 	here := map[types.UID]bool{}
 	for _, p := range present {
 		uid := p.Pod.UID
@@ -424,8 +424,8 @@ func (g *Guard) meet(present []pods.Present) {
 	}
 }
 
-// lines returns the hard and soft thresholds of a signal in its own unit, given its capacity.
-func (g *Guard) lines(signal allocatable.Signal, capacity int64) (lines []int64) {
+// thresholds returns the hard and soft thresholds of a signal in its own unit, given its capacity.
+func (g *Guard) thresholds(signal allocatable.Signal, capacity int64) (lines []int64) {
 	for _, t := range g.o.Config.Thresholds {
 		if t.Signal == signal {
 			lines = append(lines, t.Value.Of(capacity))

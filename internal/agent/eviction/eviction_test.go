@@ -217,7 +217,7 @@ func (b *bench) options(dir string, thresholds ...eviction.Threshold) Options {
 			return b.group(pod.UID)
 		},
 		Pods: b, Recorder: record.NewFakeRecorder(100), Journal: j, Metrics: metrics.New("n"), Changed: func() {},
-		Hold: func(bool) error { return nil },
+		Lock: func(bool) error { return nil },
 	}
 }
 
@@ -302,7 +302,7 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 			if !b.present("small") || !b.present("critical") || b.oomKills() != 0 {
 				t.Errorf("present %v, killed by the kernel %d", b.Present(), b.oomKills())
 			}
-			if !g.HoldsMemory() {
+			if !g.MemoryLocked() {
 				t.Error("its own memory was not held")
 			}
 			b.evictedAsTold(dir)
@@ -368,7 +368,7 @@ func (b *bench) evictedAsTold(dir string) {
 			b.Logf("%s uses %v", p.Name, p.Used.WorkingSet)
 		}
 		for _, k := range d.Kills {
-			b.Logf("%s: SIGKILL to %d processes by %s %v after the check began; notifications %v", r.Text, k.Processes, k.How, k.After, d.Rings)
+			b.Logf("%s: SIGKILL to %d processes by %s %v after the check began; notifications %v", r.Text, k.Processes, k.How, k.After, d.Notifications)
 		}
 	}
 }
@@ -397,7 +397,7 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	}
 	b.Cleanup(func() {
 		k, _ := b.tree.Kill(b.group("reader"))
-		k.Release()
+		k.FreeMemory()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		b.until("the reader's group is empty", func() bool { pids, _ := b.tree.PIDs(b.group("reader")); return len(pids) == 0 })
@@ -414,11 +414,11 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var facts eviction.Facts
-	g.observe(&facts, g.clock.Instant(time.Now()))
+	g.observe(&facts, g.kernel.Instant(time.Now()))
 	if left := facts.Signals[allocatable.AllocatableMemory].Available; left <= int64(line) {
 		t.Errorf("%d bytes are available, want more than %v", left, line)
 	}
-	g.look(t.Context(), nil)
+	g.check(t.Context(), nil)
 	if v := b.victims(); len(v) != 0 || len(g.Pressure()) != 0 {
 		t.Errorf("evicted %v, pressure %v", v, g.Pressure())
 	}
@@ -565,8 +565,8 @@ func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.look(t.Context(), nil)
-	g.telling.Wait()
+	g.check(t.Context(), nil)
+	g.recording.Wait()
 	if storage.end != nil {
 		t.Fatal("pods were not looked at")
 	}

@@ -21,7 +21,7 @@ import (
 func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
 	charged := g.signals(f, now)
 	f.Rings = nil
-	if _, ok := f.Signals[allocatable.AllocatableMemory]; ok && charged < g.rings {
+	if _, ok := f.Signals[allocatable.AllocatableMemory]; ok && charged < g.firstMark {
 		f.Rings = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
 	}
 }
@@ -177,7 +177,7 @@ func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
 // nearPIDs reports whether process IDs are short, so that each pod's number of processes is needed.
 func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 	o, ok := f.Signals[allocatable.PIDAvailable]
-	for _, line := range g.lines(allocatable.PIDAvailable, o.Capacity) {
+	for _, line := range g.thresholds(allocatable.PIDAvailable, o.Capacity) {
 		if ok && o.Available <= 2*line {
 			return true
 		}
@@ -189,10 +189,10 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
-		out.KillAt = g.clock.Instant(p.KillAt)
+		out.KillAt = g.kernel.Instant(p.KillAt)
 	}
 	if p.Ended {
-		out.KillAt, out.Used = out.KillAt.Earlier(g.clock.Instant(g.looked)), &eviction.Usage{}
+		out.KillAt, out.Used = out.KillAt.Earlier(g.kernel.Instant(g.checkedAt)), &eviction.Usage{}
 		if g.o.Storage != nil {
 			g.o.Storage.Fill(p.Pod, &out)
 		}

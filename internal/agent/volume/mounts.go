@@ -201,7 +201,7 @@ func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		text = dns.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
 	}
 	file := filepath.Join(k.podDir(pod.UID), "etc-hosts")
-	if untrusted.Holds(file, text) { // containers can write to it, and make it as long as they like
+	if untrusted.HasContent(file, text) { // containers can write to it, and make it as long as they like
 		return file, nil
 	}
 	return file, overwrite(file, text, 0o644)

@@ -274,7 +274,7 @@ func holdsFile(name string, f file, own owner) bool {
 	if st.Mode&0o7777 != mode || int64(st.Uid) != user && os.Getuid() == 0 || int64(st.Gid) != group && os.Getuid() == 0 {
 		return false
 	}
-	return untrusted.Holds(name, f.data)
+	return untrusted.HasContent(name, f.data)
 }
 
 // clearUnfinished removes directories of emptyDirs that a crash left incomplete.

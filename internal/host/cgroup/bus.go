@@ -50,8 +50,8 @@ func (b *Bus) Close() {
 	}
 }
 
-// ask makes a call, and a second time if the connection was lost during the first.
-func (b *Bus) ask(what string, question func(context.Context, *systemd.Conn) error) error {
+// call makes a call, and a second time if the connection was lost during the first.
+func (b *Bus) call(what string, question func(context.Context, *systemd.Conn) error) error {
 	var err error
 	for range 2 {
 		var conn *systemd.Conn
@@ -104,7 +104,7 @@ func (b *Bus) Version() (int, error) {
 		return known, nil
 	}
 	var version int
-	err := b.ask("version", func(_ context.Context, conn *systemd.Conn) error {
+	err := b.call("version", func(_ context.Context, conn *systemd.Conn) error {
 		text, err := conn.GetManagerProperty("Version")
 		if err != nil {
 			return err
@@ -135,9 +135,9 @@ func parseSystemdVersion(text string) (int, error) {
 
 // Start implements Units.
 func (b *Bus) Start(name string, properties []Property) error {
-	return b.ask("start "+name, func(ctx context.Context, conn *systemd.Conn) error {
+	return b.call("start "+name, func(ctx context.Context, conn *systemd.Conn) error {
 		done := make(chan string, 1)
-		_, err := conn.StartTransientUnitContext(ctx, name, "replace", asked(properties), done)
+		_, err := conn.StartTransientUnitContext(ctx, name, "replace", dbusProperties(properties), done)
 		if isBusError(err, "org.freedesktop.systemd1.UnitExists") {
 			return nil
 		} else if err != nil {
@@ -149,14 +149,14 @@ func (b *Bus) Start(name string, properties []Property) error {
 
 // Set implements Units.
 func (b *Bus) Set(name string, properties []Property) error {
-	return b.ask("set properties of "+name, func(ctx context.Context, conn *systemd.Conn) error {
-		return conn.SetUnitPropertiesContext(ctx, name, true, asked(properties)...)
+	return b.call("set properties of "+name, func(ctx context.Context, conn *systemd.Conn) error {
+		return conn.SetUnitPropertiesContext(ctx, name, true, dbusProperties(properties)...)
 	})
 }
 
 // Stop implements Units.
 func (b *Bus) Stop(name string) error {
-	return b.ask("stop "+name, func(ctx context.Context, conn *systemd.Conn) error {
+	return b.call("stop "+name, func(ctx context.Context, conn *systemd.Conn) error {
 		done := make(chan string, 1)
 		_, err := conn.StopUnitContext(ctx, name, "replace", done)
 		if isBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
@@ -188,7 +188,7 @@ func await(ctx context.Context, done <-chan string) error {
 	}
 }
 
-func asked(properties []Property) []systemd.Property {
+func dbusProperties(properties []Property) []systemd.Property {
 	out := make([]systemd.Property, len(properties))
 	for i, p := range properties {
 		out[i] = systemd.Property{Name: p.Name, Value: dbus.MakeVariant(p.Value)}

@@ -21,11 +21,11 @@ type Killing struct {
 	dying pinned
 }
 
-// Release frees the memory of the dying processes from the caller's thread (process_mrelease(2), Linux 5.15): they may
-// have to wait for a CPU, or for their quota, before they can do so themselves. It takes as long as freeing takes. If
-// the kernel does not support it, or nothing is left to free, it does nothing. It returns how many processes' memory it
-// freed. It must be called once after every Kill.
-func (k Killing) Release() (processes int) {
+// FreeMemory frees the memory of the dying processes from the caller's thread (process_mrelease(2), Linux 5.15): they
+// may have to wait for a CPU, or for their quota, before they can do so themselves. It takes as long as freeing takes.
+// If the kernel does not support it, or nothing is left to free, it does nothing. It returns how many processes' memory
+// it freed. It must be called once after every Kill.
+func (k Killing) FreeMemory() (processes int) {
 	for _, fd := range k.dying {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno == 0 {
 			processes++

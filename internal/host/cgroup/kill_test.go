@@ -32,7 +32,7 @@ func inside(t *testing.T, tree *Tree, group, script string) *exec.Cmd {
 	}
 	t.Cleanup(func() {
 		k, _ := tree.Kill(group)
-		k.Release()
+		k.FreeMemory()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		until(t, "the group is empty", func() bool { pids, err := tree.PIDs(group); return err == nil && len(pids) == 0 })
@@ -81,7 +81,7 @@ func TestLiveKillEndsAForkBomb(t *testing.T) {
 	inside(t, tree, group+"/c1", `trap "" TERM; bomb() { if [ $1 -gt 0 ]; then bomb $(($1-1)) & bomb $(($1-1)) & fi; while :; do sleep 0.1; done; }; bomb 6`)
 	until(t, "a hundred processes", func() bool { return count(tree, group) >= 100 })
 	k, err := tree.Kill(group)
-	t.Logf("%d processes by %s in %v, of them released %d", k.Processes, k.How, k.Signalled, k.Release())
+	t.Logf("%d processes by %s in %v, of them released %d", k.Processes, k.How, k.Signalled, k.FreeMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestLiveThresholdRings(t *testing.T) {
 	if err := tree.Apply(group, qos.Values{Memory: unit.LimitTo(64 * unit.MiB)}); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := tree.MemoryAlarms(group, []unit.Bytes{24 * unit.MiB}, psi.Threshold{Stall: 50 * time.Millisecond, Window: 2 * time.Second})
+	sources, err := tree.MemoryNotifications(group, []unit.Bytes{24 * unit.MiB}, psi.Threshold{Stall: 50 * time.Millisecond, Window: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,10 +149,10 @@ func TestLiveThresholdRings(t *testing.T) {
 	}
 }
 
-// watch returns a clock with a group's notifications, none of which is pending.
-func watch(t *testing.T, tree *Tree, group string) *epoll.Clock {
+// watch returns a Waiter with a group's notifications, none of which is pending.
+func watch(t *testing.T, tree *Tree, group string) *epoll.Waiter {
 	t.Helper()
-	sources, err := tree.MemoryAlarms(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
+	sources, err := tree.MemoryNotifications(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestLiveReleaseFreesWhatCannotDie(t *testing.T) {
 		t.Fatal(err)
 	}
 	pids, before := count(tree, group), charged()
-	released := Killing{dying: dying}.Release()
+	released := Killing{dying: dying}.FreeMemory()
 	if after := charged(); released == 0 || after > before/4 || count(tree, group) != pids {
 		t.Errorf("%d of %d processes released; the group had %v, has %v and %d processes", released, pids, before, after, count(tree, group))
 	}

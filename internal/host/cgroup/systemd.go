@@ -30,10 +30,11 @@ type Units interface {
 	Stop(name string) error                         // no error if the unit does not exist
 }
 
-// Under makes systemd create the slices of t. A group whose name ends in .slice is created through u. u then also gets
-// the values and will not undo them when systemd reloads. What systemd does not manage (v1 hierarchies that it does not
-// use, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do it.
-func (t *Tree) Under(u Units) { t.units, t.started = u, &startedUnits{names: map[string]bool{}} }
+// UseSystemd makes systemd create the slices of t. A group whose name ends in .slice is created through u. u then also
+// gets the values and will not undo them when systemd reloads. What systemd does not manage (v1 hierarchies that it
+// does not use, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do
+// it.
+func (t *Tree) UseSystemd(u Units) { t.units, t.started = u, &startedUnits{names: map[string]bool{}} }
 
 // startedUnits are the units that this process started, so that it does not start them again with each change.
 type startedUnits struct {

@@ -112,7 +112,7 @@ func TestSlicesAreAskedOfSystemd(t *testing.T) {
 	k := kernel2{t}
 	tree.makeDir, tree.removeDir = k.makeDir, k.removeDir
 	units := &fakeUnits{kernel2: k, mount: dir}
-	tree.Under(units)
+	tree.UseSystemd(units)
 	const pod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7_8.slice"
 	v := qos.Values{CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(25500 * time.Microsecond), CPUPeriod: 100 * time.Millisecond, Memory: unit.LimitTo(128 * unit.MiB)}
 	for range 2 {

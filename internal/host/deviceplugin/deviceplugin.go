@@ -101,12 +101,12 @@ func (s *Server) Serve(ctx context.Context) error {
 	server := grpc.NewServer()
 	pluginapi.RegisterRegistrationServer(server, s)
 	stop := context.AfterFunc(ctx, func() {
-		s.letGo()
+		s.disconnectAll()
 		server.Stop()
 	})
 	defer stop()
 	err := server.Serve(s.socket)
-	s.letGo()
+	s.disconnectAll()
 	s.plugins.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -114,7 +114,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return fmt.Errorf("serve registrations of device plugins: %s: %w", filepath.Join(s.dir.Path, socketName), err)
 }
 
-func (s *Server) letGo() {
+func (s *Server) disconnectAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
@@ -205,7 +205,7 @@ func badEndpoint(name string) string {
 		return "want the name of the plugin's socket"
 	case strings.ContainsAny(name, "/\x00"):
 		return "want the name of a socket in the directory of " + socketName + ", without a directory"
-	case name == socketName || name == socket.Before(socketName):
+	case name == socketName || name == socket.UnfinishedName(socketName):
 		return "that is the agent's own socket"
 	}
 	return ""

@@ -3,8 +3,8 @@
 // # Model
 //
 // A Source is an open descriptor that the kernel makes ready when something happened: a trigger of package psi, an
-// eventfd or an events file of package cgroup. A Clock has sources in one epoll set. Wait sleeps in the kernel until
-// one of them notifies, Ring is called, or the timeout ends. One thread sleeps, whatever the number of sources.
+// eventfd or an events file of package cgroup. A Waiter has sources in one epoll set. Wait sleeps in the kernel until
+// one of them notifies, Wake is called, or the timeout ends. One thread sleeps, whatever the number of sources.
 //
 // # Invariants
 //
@@ -12,7 +12,7 @@
 //     runs is returned by the next Wait.
 //   - A notification means that the caller should check, not what it will find: sources may notify without cause (each
 //     does once when it is added), and several notifications may be returned as one.
-//   - A Clock owns its sources and closes them.
+//   - A Waiter owns its sources and closes them.
 //
 // The package decides nothing, and does not know what its sources mean. Go's own poller cannot do this: it does not
 // wait for EPOLLPRI, with which the kernel's pressure and events files notify.
@@ -33,35 +33,35 @@ type Source struct {
 	FD   int
 }
 
-// Close closes a source that was not added to a Clock.
+// Close closes a source that was not added to a Waiter.
 func (s Source) Close() { unix.Close(s.FD) }
 
-// Clock waits for sources. Only one goroutine may call Wait and Add; any may call Ring.
-type Clock struct {
-	epoll   int
-	ring    int // eventfd of Ring
-	sources []Source
-	events  []unix.EpollEvent
-	rang    []string
+// Waiter waits for sources. Only one goroutine may call Wait and Add; any may call Wake.
+type Waiter struct {
+	epoll    int
+	wake     int // eventfd of Wake
+	sources  []Source
+	events   []unix.EpollEvent
+	notified []string
 }
 
-// New makes a Clock without sources.
-func New() (*Clock, error) {
+// New makes a Waiter without sources.
+func New() (*Waiter, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create epoll set: epoll_create1: %w", err)
 	}
-	ring, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("create epoll set: eventfd: %w", err)
 	}
-	c := &Clock{epoll: epoll, ring: ring}
-	return c, c.Add(Source{Name: "ring", FD: ring})
+	c := &Waiter{epoll: epoll, wake: wake}
+	return c, c.Add(Source{Name: "wake", FD: wake})
 }
 
 // Add adds a source; after an error the source is closed.
-func (c *Clock) Add(s Source) error {
+func (c *Waiter) Add(s Source) error {
 	// A pressure or events file also always counts as readable; with edge-triggering only its notifications are
 	// returned.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLET&0xffffffff, Fd: int32(len(c.sources))}
@@ -79,7 +79,7 @@ const Forever = time.Duration(math.MaxInt64)
 
 // Wait sleeps until a source notifies or timeout ends, and returns the names of the sources that notified. With a
 // negative timeout it does not sleep. The next Wait reuses the slice. It allocates nothing.
-func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
+func (c *Waiter) Wait(timeout time.Duration) ([]string, error) {
 	until := time.Now().Add(timeout)
 	ms := -1
 	for {
@@ -93,23 +93,23 @@ func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("wait for notifications: epoll_wait: %w", err)
 		}
-		c.rang = c.rang[:0]
+		c.notified = c.notified[:0]
 		for _, event := range c.events[:n] {
-			c.rang = append(c.rang, c.sources[event.Fd].Name)
+			c.notified = append(c.notified, c.sources[event.Fd].Name)
 		}
-		return c.rang, nil
+		return c.notified, nil
 	}
 }
 
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// Ring wakes Wait. It never blocks.
-func (c *Clock) Ring() {
-	_, _ = unix.Write(c.ring, one) // a full counter notifies too
+// Wake wakes Wait. It never blocks.
+func (c *Waiter) Wake() {
+	_, _ = unix.Write(c.wake, one) // a full counter notifies too
 }
 
 // Close closes the clock and its sources.
-func (c *Clock) Close() {
+func (c *Waiter) Close() {
 	for _, s := range c.sources {
 		s.Close()
 	}

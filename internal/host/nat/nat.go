@@ -27,8 +27,8 @@
 // whose addresses a process listens is refused (ErrTaken). If a process listens on some of the addresses, pods get the
 // others. If a process begins to listen later, the port is the process's from then on. For packets from the network the
 // rule with `socket` does that, which finds the listening socket in the packet's path. This machine's own clients have
-// packets with only their sender's socket; for them the chain listeners does it, which Open and Keep write. Keep is
-// called about every second: for that long a client on this machine may still reach the pod.
+// packets with only their sender's socket; for them the chain listeners does it, which Open and UpdateListeners write.
+// UpdateListeners is called about every second: for that long a client on this machine may still reach the pod.
 //
 // Write is one transaction and keeps the hostports chain, so it may be repeated while pods run. Existing flows are not
 // flushed: a UDP client that keeps its source port may still send to the port's former pod until the kernel drops the
@@ -83,8 +83,8 @@ var (
 	multicast = netip.MustParsePrefix("224.0.0.0/4")
 )
 
-// Write creates or updates the table. On a kernel without the `socket` expression only Keep detects processes that
-// listen on a port that was opened before.
+// Write creates or updates the table. On a kernel without the `socket` expression only UpdateListeners detects
+// processes that listen on a port that was opened before.
 func Write(n Network) error {
 	err := write(n, socketOfThisMachine())
 	if errors.Is(err, ErrUnsupported) {
@@ -235,16 +235,16 @@ func Close(bridge, owner string) error {
 	return nil
 }
 
-// Keep updates the chain of listeners to the processes that listen on open host ports now. Without a table there is
-// nothing to do.
-func Keep(bridge string) error {
-	if err := keep(bridge); err != nil {
+// UpdateListeners updates the chain of listeners to the processes that listen on open host ports now. Without a table
+// there is nothing to do.
+func UpdateListeners(bridge string) error {
+	if err := updateListeners(bridge); err != nil {
 		return fmt.Errorf("update host ports to this machine's listeners: table %s: %w", bridge, err)
 	}
 	return nil
 }
 
-func keep(bridge string) error {
+func updateListeners(bridge string) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return err

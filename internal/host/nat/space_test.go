@@ -179,7 +179,7 @@ func TestWhosePort(t *testing.T) {
 	}
 	keep := func() {
 		t.Helper()
-		if err := host.in(func() error { return Keep(bridge) }); err != nil {
+		if err := host.in(func() error { return UpdateListeners(bridge) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -254,7 +254,7 @@ func TestWhosePort(t *testing.T) {
 		if got != "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3" {
 			t.Errorf("after the last pod: %s", got)
 		}
-		return errors.Join(err, Delete(bridge), Keep(bridge))
+		return errors.Join(err, Delete(bridge), UpdateListeners(bridge))
 	})
 	if err != nil {
 		t.Error(err)

@@ -32,8 +32,8 @@ const (
 	waitMax = time.Minute
 )
 
-// Again calls do until it returns without such an error, or ctx ends. what names it in the log.
-func Again(ctx context.Context, what string, do func(context.Context) error) error {
+// Retry calls do until it returns without such an error, or ctx ends. what names it in the log.
+func Retry(ctx context.Context, what string, do func(context.Context) error) error {
 	for wait := waitMin; ; wait = min(2*wait, waitMax) {
 		began := time.Now()
 		err := do(ctx)

@@ -16,7 +16,7 @@ func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, tries := time.Now(), 0
 		full := fmt.Errorf("listen: %w", &os.PathError{Op: "bind", Path: "x", Err: unix.ENOSPC})
-		err := Again(t.Context(), "a part", func(context.Context) error {
+		err := Retry(t.Context(), "a part", func(context.Context) error {
 			if tries++; tries < 10 {
 				return full
 			}
@@ -27,12 +27,12 @@ func TestAgain(t *testing.T) {
 			t.Errorf("%v after %d tries and %v", err, tries, took)
 		}
 		other := errors.New("no such luck")
-		if err := Again(t.Context(), "a part", func(context.Context) error { return other }); err != other {
+		if err := Retry(t.Context(), "a part", func(context.Context) error { return other }); err != other {
 			t.Errorf("an error that time does not mend: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := Again(ctx, "a part", func(context.Context) error { return full }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := Retry(ctx, "a part", func(context.Context) error { return full }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

@@ -97,7 +97,7 @@ func (d *Dir) Remove(name string) error {
 // change that does not come. It gets its name by a link, not by a rename, since some programs watch only for the
 // creation of a file. Closing the listener leaves the name: see Remove.
 func (d *Dir) Listen(name string) (net.Listener, error) {
-	before := Before(name)
+	before := UnfinishedName(name)
 	for _, old := range []string{before, name} {
 		if err := d.Remove(old); err != nil {
 			return nil, err
@@ -121,5 +121,5 @@ func (d *Dir) Listen(name string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Before returns the name of a socket until it listens.
-func Before(name string) string { return "." + name + ".new" }
+// UnfinishedName returns the name of a socket until it listens.
+func UnfinishedName(name string) string { return "." + name + ".new" }

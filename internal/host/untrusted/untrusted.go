@@ -59,8 +59,8 @@ func Head(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// Holds reports whether path is a regular file with exactly this content. The sizes are compared first.
-func Holds(path string, text []byte) bool {
+// HasContent reports whether path is a regular file with exactly this content. The sizes are compared first.
+func HasContent(path string, text []byte) bool {
 	file, err := Open(path)
 	if err != nil {
 		return false

@@ -41,7 +41,7 @@ func TestNothingButRegularFilesIsOpened(t *testing.T) {
 		if f, err := d.Open(name); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("open %s: %v, %v", name, f, err)
 		}
-		if Holds(at(name), []byte("text")) {
+		if HasContent(at(name), []byte("text")) {
 			t.Errorf("%s holds what a file behind it has", name)
 		}
 	}
@@ -57,7 +57,7 @@ func TestNothingButRegularFilesIsOpened(t *testing.T) {
 	if _, err := Read(at("none"), 3); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	if !Holds(at("file"), []byte("text")) || Holds(at("file"), []byte("tex")) || Holds(at("file"), []byte("texx")) {
+	if !HasContent(at("file"), []byte("text")) || HasContent(at("file"), []byte("tex")) || HasContent(at("file"), []byte("texx")) {
 		t.Error("Holds does not compare")
 	}
 }
@@ -69,7 +69,7 @@ func TestSparseFileIsNotRead(t *testing.T) {
 	if err := os.Truncate(path, 8<<40); err != nil {
 		t.Skipf("this file system has no files of 8 TiB: %v", err)
 	}
-	if Holds(path, []byte("text")) {
+	if HasContent(path, []byte("text")) {
 		t.Error("8 TiB are taken for four bytes")
 	}
 	if _, err := Read(path, 1<<20); !errors.Is(err, ErrTooLarge) {

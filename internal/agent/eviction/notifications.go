@@ -18,14 +18,14 @@ import (
 // find nothing.
 var stall = psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond}
 
-// stepsToLine are the places of memory thresholds on cgroup v1, as multiples of the memory that the eviction threshold
+// markParts are the places of memory thresholds on cgroup v1, as multiples of the memory that the eviction threshold
 // wants available. The kernel compares usage, which includes page cache. So a notification far from the eviction
 // threshold means that usage moves, and one beyond it means that cache was dropped. Chosen; each costs the kernel a
 // comparison for every 128 pages.
-var stepsToLine = []float64{4, 2, 1.5, 1.25, 1, 0.75, 0.5, 0.25}
+var markParts = []float64{4, 2, 1.5, 1.25, 1, 0.75, 0.5, 0.25}
 
-// openAlarms opens the kernel's notifications about memory. A failure is logged once; the periodic checks remain.
-func (g *Guard) openAlarms() []epoll.Source {
+// openSources opens the kernel's notifications about memory. A failure is logged once; the periodic checks remain.
+func (g *Guard) openSources() []epoll.Source {
 	var all []epoll.Source
 	add := func(sources []epoll.Source, err error) {
 		all = append(all, sources...)
@@ -39,13 +39,13 @@ func (g *Guard) openAlarms() []epoll.Source {
 		add(nil, err)
 	}
 	if g.o.Tree.Mode() != cgroup.V2 {
-		add(g.o.Tree.MemoryAlarms("/", g.marks(allocatable.MemoryAvailable, g.o.Memory), stall))
+		add(g.o.Tree.MemoryNotifications("/", g.marks(allocatable.MemoryAvailable, g.o.Memory), stall))
 	}
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" {
 		marks := g.marks(allocatable.AllocatableMemory, limit)
-		sources, err := g.o.Tree.MemoryAlarms(g.o.Group, marks, stall)
+		sources, err := g.o.Tree.MemoryNotifications(g.o.Group, marks, stall)
 		if err == nil && len(marks) > 0 && g.o.Tree.Mode() != cgroup.V2 {
-			g.rings = slices.Min(marks) // usage includes cache, so it is more than what counts as used
+			g.firstMark = slices.Min(marks) // usage includes cache, so it is more than what counts as used
 		}
 		add(sources, err)
 	}
@@ -54,8 +54,8 @@ func (g *Guard) openAlarms() []epoll.Source {
 
 // marks returns the usages at which the kernel notifies.
 func (g *Guard) marks(signal allocatable.Signal, capacity unit.Bytes) (marks []unit.Bytes) {
-	for _, line := range g.lines(signal, int64(capacity)) {
-		for _, part := range stepsToLine {
+	for _, line := range g.thresholds(signal, int64(capacity)) {
+		for _, part := range markParts {
 			if mark := capacity - unit.Bytes(part*float64(line)); mark > 0 {
 				marks = append(marks, mark)
 			}

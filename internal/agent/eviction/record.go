@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// pass is one check.
-type pass struct {
+// check is one check.
+type check struct {
 	why      []string
 	began    time.Time
 	now      unit.Instant
@@ -30,20 +30,20 @@ type pass struct {
 	decision eviction.Decision
 }
 
-// tell records what was done: Events, metrics, the journal. It returns at once.
-func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
+// record records what was done: Events, metrics, the journal. It returns at once.
+func (g *Guard) record(p *check, kills []*kill, changed bool) {
 	news := p.news()
-	if !changed && len(kills) == 0 && (news == "" || news == g.told) {
-		g.told = news
+	if !changed && len(kills) == 0 && (news == "" || news == g.lastNews) {
+		g.lastNews = news
 		return
 	}
-	g.told = news
-	detail := journal.Decision{Rings: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before, Now: p.now, Facts: p.facts, Decided: p.decision}
+	g.lastNews = news
+	detail := journal.Decision{Notifications: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before, Now: p.now, Facts: p.facts, Decided: p.decision}
 	took := time.Since(p.began)
-	g.telling.Go(func() { // Run waits for it, so that the journal is still open
+	g.recording.Go(func() { // Run waits for it, so that the journal is still open
 		for _, k := range kills {
-			detail.Kills = append(detail.Kills, g.tellKill(k))
-			k.how.Release()
+			detail.Kills = append(detail.Kills, g.recordKill(k))
+			k.how.FreeMemory()
 		}
 		for _, r := range p.decision.Starved {
 			g.nodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet", eviction.AttemptMessage(r))
@@ -54,7 +54,7 @@ func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
 
 // news returns what is worth a record although no pod was killed. It changes when another threshold is met, or acts, or
 // is held.
-func (p *pass) news() string {
+func (p *check) news() string {
 	text := ""
 	for _, m := range p.decision.Met {
 		text += fmt.Sprint(m.Signal, m.Value, m.Acts, m.Held, ";")
@@ -62,7 +62,7 @@ func (p *pass) news() string {
 	return text
 }
 
-func (g *Guard) tellKill(k *kill) journal.Kill {
+func (g *Guard) recordKill(k *kill) journal.Kill {
 	v := k.victim
 	log := slog.With("pod", v.Namespace+"/"+v.Name, "uid", v.ID, "cause", v.Cause, "grace", v.Grace, "message", v.Message)
 	out := journal.Kill{UID: v.ID, How: k.how.How, Processes: k.how.Processes, After: k.after}
@@ -92,7 +92,7 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	for _, v := range d.Decided.Victims {
 		r.Pods = append(r.Pods, journal.Pod{Namespace: v.Namespace, Name: v.Name, UID: v.ID, Message: v.Message})
 	}
-	slog.Info("eviction decision", "what", r.Text, "notifications", d.Rings, "took", took, "pods", len(d.Facts.Pods))
+	slog.Info("eviction decision", "what", r.Text, "notifications", d.Notifications, "took", took, "pods", len(d.Facts.Pods))
 	var err error
 	if r.Detail, err = json.Marshal(d); err == nil {
 		_, err = g.o.Journal.Append(r)
@@ -102,8 +102,8 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	}
 }
 
-// remember reads which pods agents before this one evicted.
-func (g *Guard) remember() error {
+// readIntents reads which pods agents before this one evicted.
+func (g *Guard) readIntents() error {
 	all, err := g.o.Journal.Find("", "")
 	if err != nil {
 		return err
@@ -125,8 +125,8 @@ func (g *Guard) Recall(uid types.UID) (pods.Eviction, bool) {
 	return v, ok
 }
 
-// ease makes the kernel reclaim memory of pods.
-func (g *Guard) ease(_ context.Context, r eviction.Reclaim, groups map[string]string) error {
+// reclaimMemory makes the kernel reclaim memory of pods.
+func (g *Guard) reclaimMemory(_ context.Context, r eviction.Reclaim, groups map[string]string) error {
 	var problems []error
 	for _, e := range r.Pods {
 		if group := groups[e.ID]; group != "" {

@@ -29,7 +29,7 @@ func locked(t *testing.T) (kib int) {
 
 func TestHold(t *testing.T) {
 	before := locked(t)
-	if err := Hold(); errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
+	if err := LockMemory(); errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
 		t.Skipf("needs CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK: %v", err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestHold(t *testing.T) {
 	if now := locked(t); now <= before {
 		t.Errorf("%d KiB are held, before %d", now, before)
 	}
-	if err := LetGo(); err != nil {
+	if err := UnlockMemory(); err != nil {
 		t.Fatal(err)
 	}
 	if now := locked(t); now != 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
-// MemoryAlarms opens the kernel's notifications about scarce memory of group, which on v1 may be the root:
+// MemoryNotifications opens the kernel's notifications about scarce memory of group, which on v1 may be the root:
 //
 //   - v1: an eventfd for each of marks. It notifies when the usage, including page cache, crosses the mark in either
 //     direction (Documentation/admin-guide/cgroup-v1/memory.rst, "Memory thresholds"). One more eventfd notifies
@@ -23,7 +23,7 @@ import (
 //
 // What the kernel does not support is left out. Other failures are in the error, which may be returned together with
 // the notifications that were opened.
-func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshold) ([]epoll.Source, error) {
+func (t *Tree) MemoryNotifications(group string, marks []unit.Bytes, stall psi.Threshold) ([]epoll.Source, error) {
 	if group != "/" {
 		if err := check(group); err != nil {
 			return nil, fmt.Errorf("watch memory: %w", err)
