@@ -118,7 +118,8 @@ internal/agent/credentialprovider: internal/agent/pullsecret internal/core/image
 internal/agent/criconfig: internal/core/admission
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
 internal/agent/env: internal/kube/translate
-internal/agent/eviction: internal/clock internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
+internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/pods
+    internal/core/eviction internal/core/allocatable
     internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
     internal/host/psi internal/journal internal/kube/translate
 internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
@@ -129,7 +130,10 @@ internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imag
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics:
 internal/agent/dns:
-internal/agent/node: internal/clock internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
+internal/agent/failurelog:
+internal/agent/node: internal/clock internal/agent/failurelog internal/core/heartbeat internal/core/allocatable
+    internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig
+    internal/kube/podfields
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted

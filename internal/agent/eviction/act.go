@@ -153,7 +153,7 @@ func (g *Guard) reclaim(ctx context.Context, p *check, r eviction.Reclaim) {
 		}
 		slog.Info("reclaimed before evicting", "step", r.Step, "signal", r.Signal, "until", r.Until, "took", time.Since(began).Round(time.Millisecond), "err", err)
 		g.mu.Lock()
-		g.done[r.Step] = g.kernel.Instant(time.Now())
+		g.done[r.Step] = g.clock.Instant(time.Now())
 		g.mu.Unlock()
 		g.kernel.Wake()
 	}()

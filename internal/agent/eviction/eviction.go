@@ -81,6 +81,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/failurelog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
@@ -158,9 +159,9 @@ type Guard struct {
 	lastNews  string         // the last check's news
 	recording sync.WaitGroup // records and Events that are being written
 
-	complaints complaints
-	nearAt     time.Time // when a memory threshold was near last
-	lockFailed bool      // Lock has failed
+	failures   failurelog.Log // of readings
+	nearAt     time.Time      // when a memory threshold was near last
+	lockFailed bool           // Lock has failed
 
 	mu         sync.Mutex // guards everything that follows
 	conditions []eviction.Condition
@@ -181,7 +182,7 @@ func New(o Options) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{
-		o: o, kernel: kernel, decider: eviction.New(o.Config), waiter: waiter.New(),
+		o: o, kernel: kernel, decider: eviction.New(o.Config), clock: clock.New(),
 		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{}, recalled: map[types.UID]pods.Eviction{},
 	}
 	g.sources = g.openSources
@@ -214,6 +215,8 @@ const (
 	// measured, as the cause in a guest of the lab where a pod took 200 MiB between two checks. A larger bound delays
 	// evictions; a smaller one costs CPU where every check is expensive.
 	idleRestMax = 250 * time.Millisecond
+	// warnEvery is how often a slow check is logged at most.
+	warnEvery = time.Minute
 	// killAgain is how soon a victim that still has a process is killed again. A process that SIGKILL has not ended by
 	// then waits in the kernel; a process that was started in the meantime has had a second.
 	killAgain = time.Second
@@ -287,7 +290,7 @@ func (g *Guard) checkAndRest(ctx context.Context, why []string) time.Time {
 	wake := g.check(ctx, why)
 	g.restUntil = time.Time{}
 	cost := threadTime() - before
-	if cost > idleRestMax && time.Since(g.warnedAt) >= complainEvery {
+	if cost > idleRestMax && time.Since(g.warnedAt) >= warnEvery {
 		g.warnedAt = time.Now()
 		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost, "after", time.Since(g.checkedAt))
 	}
@@ -312,7 +315,7 @@ func threadTime() time.Duration {
 // check makes one check and returns when the next one is due. why names the notifications that led to it.
 func (g *Guard) check(ctx context.Context, why []string) time.Time {
 	p := &check{why: why, began: time.Now()}
-	g.checkedAt, p.now = p.began, g.kernel.Instant(p.began)
+	g.checkedAt, p.now = p.began, g.clock.Instant(p.began)
 	p.facts = g.facts(p.now)
 	p.facts.Quick = g.decider.Quiet(p.now, p.facts.Signals) && !g.limitsAreDue(p.now)
 	if !p.facts.Quick || len(g.deadlines) > 0 || p.began.Before(g.recallEnd) {
@@ -324,7 +327,7 @@ func (g *Guard) check(ctx context.Context, why []string) time.Time {
 		// A pod may die while the pods are being read. If the signals were read before it freed memory, and its usage
 		// after, both would miss that memory. So the signals are read again last. What was freed in between then counts
 		// twice, and that evicts no pod.
-		p.now = g.kernel.Instant(time.Now())
+		p.now = g.clock.Instant(time.Now())
 		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
 	}
@@ -333,7 +336,7 @@ func (g *Guard) check(ctx context.Context, why []string) time.Time {
 	g.carryOut(ctx, p)
 	g.killOverdue(p.present)
 	g.lockMemory(p)
-	return g.next(g.kernel.At(p.decision.Wake))
+	return g.next(g.clock.At(p.decision.Wake))
 }
 
 // lockMemory locks the agent's memory while a memory threshold is near, and for a while longer.

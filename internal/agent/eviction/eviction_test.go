@@ -414,7 +414,7 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var facts eviction.Facts
-	g.observe(&facts, g.kernel.Instant(time.Now()))
+	g.observe(&facts, g.clock.Instant(time.Now()))
 	if left := facts.Signals[allocatable.AllocatableMemory].Available; left <= int64(line) {
 		t.Errorf("%d bytes are available, want more than %v", left, line)
 	}

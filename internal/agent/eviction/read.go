@@ -17,6 +17,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
+// failed logs that something could not be read. The eviction thresholds on it are not evaluated.
+func (g *Guard) failed(what string, err error) { g.failures.Failed("read "+what+" for evictions", err) }
+
 // observe reads the signals into f.
 func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
 	charged := g.signals(f, now)
@@ -35,14 +38,14 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 	if err == nil {
 		s[allocatable.MemoryAvailable] = g.o.Config.Memory.Node(m, now)
 	} else {
-		g.complaints.about("memory of the machine", err)
+		g.failed("memory of the machine", err)
 	}
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
 		if all, err := g.o.Tree.Footprint(g.o.Group); err == nil {
 			s[allocatable.AllocatableMemory] = g.o.Config.Memory.Pods(limit, all.WorkingSet, all.Cache, m, now)
 			charged = all.Charged
 		} else {
-			g.complaints.about("memory of all pods", err)
+			g.failed("memory of all pods", err)
 		}
 	}
 	most, err := g.o.Proc.PIDs()
@@ -50,7 +53,7 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 	if err = errors.Join(err, err2); err == nil {
 		s[allocatable.PIDAvailable] = eviction.Observation{Available: most - running, Capacity: most, At: now}
 	} else {
-		g.complaints.about("process ids", err)
+		g.failed("process ids", err)
 	}
 	f.Signals = s
 	f.Memory = m
@@ -64,7 +67,7 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 func (g *Guard) inForce(limit unit.Bytes) bool {
 	has, err := g.o.Tree.MemoryLimit(g.o.Group)
 	if err != nil {
-		g.complaints.about("memory limit of all pods", err)
+		g.failed("memory limit of all pods", err)
 		return false
 	}
 	bound, ok := has.Get()
@@ -76,7 +79,7 @@ func (g *Guard) disks(s map[allocatable.Signal]eviction.Observation, now unit.In
 	read := func(dir string, bytes, inodes allocatable.Signal) (u disk.Usage, ok bool) {
 		u, err := disk.Of(dir)
 		if err != nil {
-			g.complaints.about("file system of "+dir, err)
+			g.failed("file system of "+dir, err)
 			return u, false
 		}
 		s[bytes] = eviction.Observation{Available: int64(u.Available), Capacity: int64(u.Capacity), At: now}
@@ -189,10 +192,10 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
-		out.KillAt = g.kernel.Instant(p.KillAt)
+		out.KillAt = g.clock.Instant(p.KillAt)
 	}
 	if p.Ended {
-		out.KillAt, out.Used = out.KillAt.Earlier(g.kernel.Instant(g.checkedAt)), &eviction.Usage{}
+		out.KillAt, out.Used = out.KillAt.Earlier(g.clock.Instant(g.checkedAt)), &eviction.Usage{}
 		if g.o.Storage != nil {
 			g.o.Storage.Fill(p.Pod, &out)
 		}
@@ -208,7 +211,7 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 		// The pod ended during the check, or its cgroup is not made yet: it uses no memory, and on disks what Storage
 		// knows.
 	case err != nil:
-		g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
+		g.failed("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
 		return out
 	}
 	out.Used = &eviction.Usage{WorkingSet: used.WorkingSet, Cache: used.Cache, Swap: used.Swap}

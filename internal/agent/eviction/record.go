@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,32 +135,4 @@ func (g *Guard) reclaimMemory(_ context.Context, r eviction.Reclaim, groups map[
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// complaints logs a failure when it begins, when its text changes, and once a minute; not each time.
-type complaints struct {
-	mu   sync.Mutex
-	last map[string]complaint
-}
-
-type complaint struct {
-	text string
-	at   time.Time
-}
-
-// complainEvery is how often an unchanged failure is logged again.
-const complainEvery = time.Minute
-
-func (c *complaints) about(what string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if last, ok := c.last[what]; ok && last.text == err.Error() && now.Sub(last.at) < complainEvery {
-		return
-	}
-	if c.last == nil {
-		c.last = map[string]complaint{}
-	}
-	c.last[what] = complaint{err.Error(), now}
-	slog.Warn("not read, and not judged", "what", what, "err", err)
 }

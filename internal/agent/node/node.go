@@ -49,6 +49,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/failurelog"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
@@ -161,7 +162,7 @@ type Keeper struct {
 	facts chan heartbeat.Fact
 	now   func() time.Time
 
-	complaints complaints
+	failures failurelog.Log // of the actions
 
 	mu       sync.Mutex   // guards everything that follows
 	base     *corev1.Node // as the API server last delivered it; nil before the registration
@@ -278,7 +279,7 @@ func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 // act starts the actions of a decision. Every action sends its outcome when it ends.
 func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
 	if d.Withheld != "" {
-		k.complaints.about("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent", d.Silent.Round(time.Second))
+		k.failures.Failed("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent", d.Silent.Round(time.Second))
 	}
 	for _, a := range []struct {
 		do   bool
@@ -302,9 +303,9 @@ func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax ti
 			fact, err := a.run(bounded)
 			fact.Kind, fact.OK = a.kind, err == nil
 			if err != nil && ctx.Err() == nil {
-				k.complaints.about(a.name, err, "node", k.o.Name)
+				k.failures.Failed(a.name, err, "node", k.o.Name)
 			} else if err == nil {
-				k.complaints.settle(a.name)
+				k.failures.Succeeded(a.name)
 			}
 			k.tell(fact)
 		})
@@ -397,42 +398,4 @@ func readyStatus(node *corev1.Node) corev1.ConditionStatus {
 		}
 	}
 	return ""
-}
-
-// complaints logs a failing action when it begins to fail, when the reason changes, and once a minute, not each time.
-type complaints struct {
-	mu   sync.Mutex
-	last map[string]complaint
-}
-
-type complaint struct {
-	text string
-	at   time.Time
-}
-
-// complainEvery is how often an unchanged failure is logged again.
-const complainEvery = time.Minute
-
-func (c *complaints) about(action string, err error, attrs ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	last, failing := c.last[action]
-	if failing && last.text == err.Error() && now.Sub(last.at) < complainEvery {
-		return
-	}
-	if c.last == nil {
-		c.last = map[string]complaint{}
-	}
-	c.last[action] = complaint{err.Error(), now}
-	slog.Warn(action, append(attrs, "err", err)...)
-}
-
-func (c *complaints) settle(action string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, failing := c.last[action]; failing {
-		delete(c.last, action)
-		slog.Info(action + ": works again")
-	}
 }

@@ -123,10 +123,10 @@ func (k *Keeper) refresh(ctx context.Context) {
 	}
 	found, err := k.o.Addresses()
 	if err != nil {
-		k.complaints.about("find node addresses", err)
+		k.failures.Failed("find node addresses", err)
 		return
 	}
-	k.complaints.settle("find node addresses")
+	k.failures.Succeeded("find node addresses")
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.addresses, k.addressesAt = found, k.now()
@@ -142,7 +142,7 @@ func (k *Keeper) refreshImages(ctx context.Context) {
 	}
 	list, err := k.o.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
-		k.complaints.about("list images", err)
+		k.failures.Failed("list images", err)
 		return
 	}
 	images := imagesOf(list.Images, k.o.MaxImages)
