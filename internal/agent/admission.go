@@ -17,7 +17,7 @@ import (
 // Its fields are set once; what changes is in ledger.
 type admit struct {
 	ledger   *ledger
-	holdings *numa.Keeper
+	holdings *numa.Manager
 	plugins  *plugins
 
 	staticCPUs   bool // cpuManagerPolicy is static
@@ -64,12 +64,12 @@ func (a admit) Consult(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
 
 // Give implements pods.Admission.
 func (a admit) Give(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
-	return a.plugins.give(ctx, string(pod.UID))
+	return a.plugins.allocate(ctx, string(pod.UID))
 }
 
 // Wait implements pods.Admission.
 func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
-	a.plugins.tell() // what is waited for may be there this moment
+	a.plugins.update() // what is waited for may be there this moment
 	return a.plugins.wait(pod, since)
 }
 

@@ -101,11 +101,11 @@ const relist = 10 * time.Second
 
 // Agent is one node's agent.
 type Agent struct {
-	o        Options
-	client   *kube.Client // writes with it are throttled
-	beats    *kube.Client // for the Node's status and Lease
-	runtime  *cri.Client
-	recorder record.EventRecorder
+	o          Options
+	client     *kube.Client // writes with it are throttled
+	heartbeats *kube.Client // for the Node's status and Lease
+	runtime    *cri.Client
+	recorder   record.EventRecorder
 
 	runtimeName string // prefix of container IDs in the API: containerd, cri-o
 
@@ -114,10 +114,10 @@ type Agent struct {
 	line     allocatable.Resources
 	numa     numa.Config
 	groups   *groups
-	holdings *agentnuma.Keeper
+	holdings *agentnuma.Manager
 	plugins  *plugins
 	services services
-	node     *node.Keeper
+	node     *node.Reporter
 	pods     *pods.Runner
 	journal  *journal.Journal
 	guard    *agenteviction.Guard
@@ -141,7 +141,7 @@ func Run(ctx context.Context, o Options) error {
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
 	defer a.closeJournal()
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareDevices, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
+	for _, prepare := range []func(context.Context) error{a.readMachine, a.enforce, a.prepareDevices, a.prepareAssignments, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -170,8 +170,8 @@ func (a *Agent) prepareServing(ctx context.Context) error {
 	return err
 }
 
-// patient wraps run so that it is retried when the machine is short of something, instead of ending the agent.
-func patient(name string, run func(context.Context) error) func(context.Context) error {
+// retrying wraps run so that it is retried when the machine is short of something, instead of ending the agent.
+func retrying(name string, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error { return shortage.Retry(ctx, name, run) }
 }
 
@@ -220,8 +220,8 @@ func unlimitedIfZero(qps int32) int32 {
 	return qps
 }
 
-// look reads the machine's capacity.
-func (a *Agent) look(ctx context.Context) error {
+// readMachine reads the machine's capacity.
+func (a *Agent) readMachine(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
 		return fmt.Errorf("create --root-dir: %w", err)
 	}
@@ -237,7 +237,7 @@ func (a *Agent) look(ctx context.Context) error {
 	return nil
 }
 
-func truth(b *bool) bool { return b != nil && *b }
+func isTrue(b *bool) bool { return b != nil && *b }
 
 // imageDir asks the runtime where it stores images. It returns "" if the runtime does not answer that.
 func (a *Agent) imageDir(ctx context.Context) string {
@@ -270,7 +270,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	}
 	o := nodeOptions(c)
 	o.Name = a.o.NodeName
-	o.API = a.beats
+	o.API = a.heartbeats
 	o.Runtime = a.runtime
 	o.Images = a.runtime.Images
 	o.Recorder = a.recorder
@@ -309,7 +309,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		return err
 	}
 	a.services = watchServices(a.client)
-	var keeper *volume.Keeper
+	var keeper *volume.Manager
 	cache := objectcache.New(ctx, a.client, func(uid types.UID) {
 		keeper.Changed(uid)
 		a.pods.Retry(uid)
@@ -442,18 +442,18 @@ func (a *Agent) loops(ctx context.Context) error {
 	parts := map[string]func(context.Context) error{
 		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },
 		"pods":     a.pods.Run,
-		"server":   patient("server", a.serve),
+		"server":   retrying("server", a.serve),
 		"logs":     rotator.Run,
 		"eviction": a.guard.Run,
-		"memory":   a.settle,
+		"memory":   a.trimMemory,
 		"limits":   a.groups.limits.run,
 		"images":   a.images.Run,
 		"storage":  a.storage.Run,
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },
-		"devices":  patient("device plugins", a.plugins.Run),
-		"owners":   patient("pod resources", a.servePodResources),
+		"devices":  retrying("device plugins", a.plugins.Run),
+		"owners":   retrying("pod resources", a.servePodResources),
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	var running sync.WaitGroup
@@ -482,13 +482,13 @@ func (a *Agent) reopenLog(ctx context.Context, id string) error {
 // returns memory to the kernel that only the burst needed: freed heap, and code that ran once. One round costs about 10
 // ms of CPU (measured).
 const (
-	settleFirst = 10 * time.Second
-	settleEvery = time.Minute
+	trimFirst = 10 * time.Second
+	trimEvery = time.Minute
 )
 
-// settle returns unused memory to the kernel at intervals, except while the agent's memory is locked.
-func (a *Agent) settle(ctx context.Context) error {
-	next := time.NewTimer(settleFirst)
+// trimMemory returns unused memory to the kernel at intervals, except while the agent's memory is locked.
+func (a *Agent) trimMemory(ctx context.Context) error {
+	next := time.NewTimer(trimFirst)
 	defer next.Stop()
 	for {
 		select {
@@ -502,6 +502,6 @@ func (a *Agent) settle(ctx context.Context) error {
 				slog.Debug("unused memory not returned to the kernel", "err", err)
 			}
 		}
-		next.Reset(settleEvery)
+		next.Reset(trimEvery)
 	}
 }

@@ -24,7 +24,7 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.beats, a.client = d.beats, d.pods
+	a.heartbeats, a.client = d.heartbeats, d.pods
 	a.recorder = kube.NewRecorder(ctx, d.events, eventSource, a.o.NodeName)
 	return nil
 }
@@ -32,9 +32,9 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 // clients are the API clients. Writes about pods are throttled, so that an API server in trouble gets fewer of them.
 type clients struct {
 	// the Node's status and Lease: no limit, as in the kubelet; a burst of pods must not make the node look unreachable
-	beats  *kube.Client
-	pods   *kube.Client // everything else
-	events *kube.Client // a budget of their own, so that a burst of Events does not delay statuses
+	heartbeats *kube.Client
+	pods       *kube.Client // everything else
+	events     *kube.Client // a budget of their own, so that a burst of Events does not delay statuses
 }
 
 func (a *Agent) clients() (clients, error) {
@@ -56,7 +56,7 @@ func (a *Agent) clients() (clients, error) {
 	}
 	var d clients
 	var err error
-	if d.beats, err = client(-1, 0); err != nil {
+	if d.heartbeats, err = client(-1, 0); err != nil {
 		return clients{}, err
 	}
 	if d.pods, err = throttled(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {

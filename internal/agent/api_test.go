@@ -57,8 +57,8 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), kube.AnswerMaxDefault/2)
 	defer cancel()
 	for range 5 {
-		_ = a.beats.Patch(soon, kube.Nodes, "", "n", types.MergePatchType, []byte("{}"), nil, "status")
-		_ = a.beats.Patch(soon, kube.Leases, "kube-node-lease", "n", types.MergePatchType, []byte("{}"), nil)
+		_ = a.heartbeats.Patch(soon, kube.Nodes, "", "n", types.MergePatchType, []byte("{}"), nil, "status")
+		_ = a.heartbeats.Patch(soon, kube.Leases, "kube-node-lease", "n", types.MergePatchType, []byte("{}"), nil)
 	}
 	if len(nodeCame) != 10 {
 		t.Errorf("%d writes of the node came, want 10", len(nodeCame))
@@ -100,7 +100,7 @@ func TestRatesAreTheConfigurations(t *testing.T) {
 			client *kube.Client
 			qps    float32
 			burst  int
-		}{{"the node's status", got.beats, -1, 0}, {"pods", got.pods, 7, 11}, {"events", got.events, c.want, 17}} {
+		}{{"the node's status", got.heartbeats, -1, 0}, {"pods", got.pods, 7, 11}, {"events", got.events, c.want, 17}} {
 			if rest := limit.client.RESTConfig(); rest.QPS != limit.qps || rest.Burst != limit.burst {
 				t.Errorf("%s: %s: %v a second and %d at once, want %v and %d", c.events, limit.what, rest.QPS, rest.Burst, limit.qps, limit.burst)
 			}

@@ -40,7 +40,7 @@ func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
 // podOptions returns the options of the pod workers that come from the configuration.
 func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
-		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: truth(c.SeccompDefault),
+		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: isTrue(c.SeccompDefault),
 		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
 	}
 }
@@ -48,7 +48,7 @@ func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 // nodeOptions returns the options of the Node's reports that come from the configuration.
 func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 	return node.Options{
-		Rhythm: heartbeat.Config{
+		Heartbeat: heartbeat.Config{
 			LeaseDuration: time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
 			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
 			ReportEvery:   c.NodeStatusReportFrequency.Duration,

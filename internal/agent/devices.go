@@ -25,24 +25,24 @@ import (
 
 // plugins connects the device plugins, the assignments of devices and the pod workers. It implements pods.Devices.
 type plugins struct {
-	*agentdevicemanager.Keeper
-	holdings *agentnuma.Keeper
+	*agentdevicemanager.Manager
+	holdings *agentnuma.Manager
 
-	mu   sync.Mutex
-	told map[string]numa.Plugin // the devices that the assignments know, by resource
+	mu    sync.Mutex
+	known map[string]numa.Plugin // the devices that the assignments know, by resource
 }
 
 // prepareDevices prepares the device plugin manager.
 func (a *Agent) prepareDevices(context.Context) error {
-	a.plugins = &plugins{told: map[string]numa.Plugin{}}
-	a.plugins.Keeper = agentdevicemanager.New(agentdevicemanager.Options{
+	a.plugins = &plugins{known: map[string]numa.Plugin{}}
+	a.plugins.Manager = agentdevicemanager.New(agentdevicemanager.Options{
 		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Resync(types.UID(uid)) },
 		Changed: func() {
-			a.plugins.tell()
+			a.plugins.update()
 			a.node.Changed()
 			a.pods.ResyncHeld()
 			// a container whose plugin needs a PreStartContainer call may wait for the plugin
-			for _, uid := range a.plugins.Holders() {
+			for _, uid := range a.plugins.PodsWithDevices() {
 				a.pods.Retry(types.UID(uid))
 			}
 		},
@@ -50,28 +50,28 @@ func (a *Agent) prepareDevices(context.Context) error {
 	return nil
 }
 
-// found recovers the devices of containers that an agent before this one started.
-func (p *plugins) found(left []pods.Remains) {
+// recoverDevices recovers the devices of containers that an agent before this one started.
+func (p *plugins) recoverDevices(left []pods.Remains) {
 	for _, r := range left {
 		for container, annotation := range r.Devices {
 			if annotation == "" {
 				continue
 			}
-			if err := p.Found(string(r.UID), container, annotation); err != nil {
+			if err := p.Recover(string(r.UID), container, annotation); err != nil {
 				slog.Warn("what a container's devices need was not recovered; the plugin is asked when the container starts again", "uid", r.UID, "container", container, "err", err)
 			}
 		}
 	}
 }
 
-// tell passes the present devices to the assignments.
-func (p *plugins) tell() {
+// update passes the present devices to the assignments.
+func (p *plugins) update() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, now := range p.Inventory() {
-		if before, known := p.told[now.Resource]; !known || !reflect.DeepEqual(before, now) {
+		if before, seen := p.known[now.Resource]; !seen || !reflect.DeepEqual(before, now) {
 			p.holdings.SetPlugin(now)
-			p.told[now.Resource] = now
+			p.known[now.Resource] = now
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	return why, until
 }
 
-// resources are those that plugins have devices of, there or not.
+// resources returns the resources of which plugins have devices, connected or not.
 func (p *plugins) resources() []string {
 	var names []string
 	for _, known := range p.Inventory() {
@@ -96,9 +96,9 @@ func (p *plugins) resources() []string {
 	return names
 }
 
-// opinion asks a plugin which devices it prefers (GetPreferredAllocation). A plugin that has just gone away has no
-// preference; give returns the error then.
-func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error) {
+// preferred asks a plugin which devices it prefers (GetPreferredAllocation). A plugin that has just gone away has no
+// preference; allocate returns the error then.
+func (p *plugins) preferred(ctx context.Context, q numa.Question) ([]string, error) {
 	ids, err := p.Preferred(ctx, q)
 	if errors.Is(err, agentdevicemanager.ErrGone) {
 		return nil, nil
@@ -106,11 +106,11 @@ func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error
 	return ids, err
 }
 
-// give asks the plugins for what a pod's containers need with their devices (Allocate). If that fails, everything that
-// was assigned to the pod is released.
-func (p *plugins) give(ctx context.Context, uid string) *pods.Rejection {
+// allocate asks the plugins for what a pod's containers need with their devices (Allocate). If that fails, everything
+// that was assigned to the pod is released.
+func (p *plugins) allocate(ctx context.Context, uid string) *pods.Rejection {
 	a, _ := p.holdings.Assignment(uid)
-	err := p.Give(ctx, a)
+	err := p.AllocateAssigned(ctx, a)
 	if err == nil {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (p *plugins) Configure(ctx context.Context, uid, container string, config *
 	a, _ := p.holdings.Assignment(uid)
 	for _, h := range a.Containers {
 		if h.Container == container {
-			return p.Keeper.Configure(ctx, uid, container, h.Devices, config)
+			return p.Manager.Configure(ctx, uid, container, h.Devices, config)
 		}
 	}
 	return nil
@@ -134,7 +134,7 @@ func (p *plugins) Configure(ctx context.Context, uid, container string, config *
 // Status implements pods.Devices.
 func (p *plugins) Status(uid, container string) []corev1.ResourceStatus {
 	var out []corev1.ResourceStatus
-	for _, h := range p.Held(uid, container) {
+	for _, h := range p.Allocations(uid, container) {
 		s := corev1.ResourceStatus{Name: corev1.ResourceName(h.Resource)}
 		for _, id := range h.IDs {
 			health := map[devicemanager.Health]corev1.ResourceHealthStatus{

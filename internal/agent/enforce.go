@@ -39,16 +39,16 @@ func (a *Agent) nodeEvent(kind, reason, message string) {
 // enforce creates the node's cgroups before the first pod, and sets the limits that allocatable demands on them and on
 // the reserved cgroups. It finds all problems first; if there is one, it changes nothing.
 func (a *Agent) enforce(ctx context.Context) error {
-	ground, err := a.inspect(ctx)
+	inspection, err := a.inspect(ctx)
 	if err != nil {
 		return err
 	}
-	c, tree := a.o.Config, ground.tree
-	if err := createReserved(tree, ground.reserved); err != nil {
+	c, tree := a.o.Config, inspection.tree
+	if err := createReserved(tree, inspection.reserved); err != nil {
 		return err
 	}
 	if *c.CgroupsPerQOS { // on v2 only an existing group shows whether swap is accounted for
-		if err := tree.Create(ground.layout.Node()); err != nil {
+		if err := tree.Create(inspection.layout.Node()); err != nil {
 			return err
 		}
 	}
@@ -58,45 +58,45 @@ func (a *Agent) enforce(ctx context.Context) error {
 		slog.Warn("configuration", "warning", w)
 	}
 	a.groups = &groups{
-		tree: tree, layout: ground.layout, memory: a.machine.Memory,
+		tree: tree, layout: inspection.layout, memory: a.machine.Memory,
 		policy: kubeletconfig.QoSPolicy(c, a.machine, a.line.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.line.Unreserved(), kernel),
-		limits: newLimits(tree, a.tellLimit), unmanaged: !*c.CgroupsPerQOS,
-		groupOOM: unified && !truth(c.SingleProcessOOMKill),
+		limits: newLimits(tree, a.reportLimit), unmanaged: !*c.CgroupsPerQOS,
+		groupOOM: unified && !isTrue(c.SingleProcessOOMKill),
 		held:     func() []*corev1.Pod { return a.pods.Holders() },
 		made:     map[types.UID]string{}, written: map[string]qos.Values{},
 	}
 	if slices.Contains(tree.Controllers(), "hugetlb") {
 		a.groups.pageSizes = slices.Sorted(maps.Keys(a.machine.HugePages))
 	}
-	for _, r := range ground.reserved {
-		if err := a.groups.reserve(r.cgroup, a.line.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
+	for _, r := range inspection.reserved {
+		if err := a.groups.setReserved(r.cgroup, a.line.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
 			return fmt.Errorf("enforce %s: %w", r.Group, err)
 		}
 	}
 	return a.groups.prepare(a.line.Enforced())
 }
 
-// ground is what inspect found: the cgroup tree, the layout of groups in it, and the reserved cgroups.
-type ground struct {
+// inspection is what inspect found: the cgroup tree, the layout of groups in it, and the reserved cgroups.
+type inspection struct {
 	tree     *cgroup.Tree
 	layout   qos.Layout
 	reserved []reservedGroup
 }
 
 // inspect computes allocatable and checks that it can be enforced. The error lists every problem.
-func (a *Agent) inspect(ctx context.Context) (ground, error) {
+func (a *Agent) inspect(ctx context.Context) (inspection, error) {
 	c := a.o.Config
 	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
-		return ground{}, err
+		return inspection{}, err
 	}
 	tree, err := cgroup.Open("/sys/fs/cgroup")
 	if err != nil {
-		return ground{}, err
+		return inspection{}, err
 	}
 	driver, err := a.cgroupDriver(ctx)
 	if err != nil {
-		return ground{}, err
+		return inspection{}, err
 	}
 	var problems []error
 	problem := func(err error) bool {
@@ -116,13 +116,13 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 			tree.UseSystemd(bus)
 		}
 	}
-	g := ground{tree: tree}
+	g := inspection{tree: tree}
 	if g.layout, err = qos.NewLayout(driver, c.CgroupRoot); !problem(err) {
 		g.reserved, err = findReserved(tree, g.layout, kubeletconfig.Reservations(c), a.o.CreateMissingCgroups)
 		problem(err)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return ground{}, err
+		return inspection{}, err
 	}
 	for _, note := range a.line.Notes {
 		slog.Warn("allocatable", "note", note)
@@ -130,9 +130,9 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	return g, nil
 }
 
-// reserve sets what is reserved for a cgroup as that cgroup's limits. The cgroup belongs to another program; reserve
-// creates nothing.
-func (g *groups) reserve(group string, v qos.Values) error {
+// setReserved sets what is reserved for a cgroup as that cgroup's limits. The cgroup belongs to another program;
+// reserve creates nothing.
+func (g *groups) setReserved(group string, v qos.Values) error {
 	memory, limited := v.Memory.Get()
 	v.Memory = unit.Limit[unit.Bytes]{}
 	if err := g.tree.Set(group, v); err != nil {

@@ -39,7 +39,7 @@ type groups struct {
 	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
 	groupOOM bool
 	held     func() []*corev1.Pod // pods that hold resources here
-	holdings *numa.Keeper         // set before the first pod
+	holdings *numa.Manager        // set before the first pod
 	pods     qosPods
 
 	mu      sync.Mutex

@@ -106,7 +106,7 @@ func testGroups(t *testing.T) *groups {
 }
 
 // nobodysHoldings stands for the assignments: no pod has any.
-func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *numa.Keeper {
+func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *numa.Manager {
 	t.Helper()
 	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	k, err := numa.New(numa.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})

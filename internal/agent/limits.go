@@ -20,8 +20,8 @@ import (
 // limits lowers the memory limits of cgroups with running processes to their targets: at once where no process is
 // harmed, otherwise step by step, as allocatable.Lowering decides.
 type limits struct {
-	tree *cgroup.Tree
-	told func(standing)
+	tree   *cgroup.Tree
+	report func(limitState)
 
 	clock *clock.Clock
 	wake  chan struct{}
@@ -29,42 +29,42 @@ type limits struct {
 	// The fields below are guarded by mu.
 	//
 	// active holds the limits that are being lowered, by cgroup.
-	mu     sync.Mutex
-	active map[string]*descent
-	known  map[string]bool // cgroups whose limit has reached its target at least once
+	mu      sync.Mutex
+	active  map[string]*lowering
+	reached map[string]bool // cgroups whose limit has reached its target at least once
 }
 
-// standing is the state of a cgroup's limit after a step.
-type standing struct {
+// limitState is the state of a cgroup's limit after a step.
+type limitState struct {
 	group  string
 	done   bool
 	reason string
 	excess unit.Bytes // usage above the target
-	// worth says whether to record an Event: for a cgroup's first limit, and for a descent of more than one step its
+	// record says whether to record an Event: for a cgroup's first limit, and for a lowering of more than one step its
 	// beginning, at intervals while it lasts, and its end.
-	worth bool
+	record bool
 }
 
-// descent is the lowering of one cgroup's limit.
-type descent struct {
+// lowering is the lowering of one cgroup's limit.
+type lowering struct {
 	*allocatable.Lowering
-	refused bool
-	wake    unit.Instant
-	toldAt  unit.Instant // when it was last recorded; zero: never
+	refused    bool
+	wake       unit.Instant
+	recordedAt unit.Instant // when it was last recorded; zero: never
 }
 
 const (
-	// tellEvery is the interval of Events while a descent lasts. The kubelet records once a minute that it failed.
-	tellEvery = 5 * time.Minute
+	// recordEvery is the interval of Events while a lowering lasts. The kubelet records once a minute that it failed.
+	recordEvery = 5 * time.Minute
 
-	// brokenRest is the wait after an error other than the kernel's refusal, such as a cgroup that was removed.
-	brokenRest = time.Minute
+	// errorRest is the wait after an error other than the kernel's refusal, such as a cgroup that was removed.
+	errorRest = time.Minute
 )
 
-func newLimits(tree *cgroup.Tree, told func(standing)) *limits {
+func newLimits(tree *cgroup.Tree, report func(limitState)) *limits {
 	return &limits{
-		tree: tree, told: told, clock: clock.New(),
-		wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{},
+		tree: tree, report: report, clock: clock.New(),
+		wake: make(chan struct{}, 1), active: map[string]*lowering{}, reached: map[string]bool{},
 	}
 }
 
@@ -75,7 +75,7 @@ func (l *limits) lower(group string, target unit.Bytes) error {
 	if d := l.active[group]; d != nil && d.Target() == target {
 		return nil
 	}
-	d := &descent{Lowering: allocatable.NewLowering(target, l.tree.Mode() == cgroup.V2)}
+	d := &lowering{Lowering: allocatable.NewLowering(target, l.tree.Mode() == cgroup.V2)}
 	done, err := l.step(group, d)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (l *limits) lower(group string, target unit.Bytes) error {
 }
 
 // step reads a cgroup's memory and does what its Lowering decides. The caller holds mu.
-func (l *limits) step(group string, d *descent) (done bool, err error) {
+func (l *limits) step(group string, d *lowering) (done bool, err error) {
 	seen, err := l.tree.Memory(group)
 	if err != nil {
 		return false, err
@@ -120,15 +120,15 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 			return false, err
 		}
 	}
-	worth := d.toldAt.IsZero() || now.Sub(d.toldAt) >= tellEvery
+	record := d.recordedAt.IsZero() || now.Sub(d.recordedAt) >= recordEvery
 	if move.Done {
-		worth = !d.toldAt.IsZero() || !l.known[group]
-		l.known[group] = true
+		record = !d.recordedAt.IsZero() || !l.reached[group]
+		l.reached[group] = true
 	}
-	if worth {
-		d.toldAt = now
+	if record {
+		d.recordedAt = now
 	}
-	l.told(standing{group: group, done: move.Done, reason: move.Reason, excess: max(0, seen.Usage-d.Target()), worth: worth})
+	l.report(limitState{group: group, done: move.Done, reason: move.Reason, excess: max(0, seen.Usage-d.Target()), record: record})
 	return move.Done, nil
 }
 
@@ -143,7 +143,7 @@ func (l *limits) run(ctx context.Context) error {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		if next := l.walk(); next.IsZero() {
+		if next := l.runDue(); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(max(time.Millisecond, next.Sub(l.clock.Now())))
@@ -151,8 +151,8 @@ func (l *limits) run(ctx context.Context) error {
 	}
 }
 
-// walk makes the steps that are due and returns when the next one is due; zero: never.
-func (l *limits) walk() (next unit.Instant) {
+// runDue makes the steps that are due and returns when the next one is due; zero: never.
+func (l *limits) runDue() (next unit.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
@@ -161,7 +161,7 @@ func (l *limits) walk() (next unit.Instant) {
 			done, err := l.step(group, d)
 			if err != nil {
 				slog.Warn("memory limit not lowered", "cgroup", group, "target", d.Target(), "err", err)
-				d.wake = now.Add(brokenRest)
+				d.wake = now.Add(errorRest)
 			}
 			if done {
 				delete(l.active, group)
@@ -173,14 +173,14 @@ func (l *limits) walk() (next unit.Instant) {
 	return next
 }
 
-// tellLimit is called by limits after each step. Events have the kubelet's wording.
-func (a *Agent) tellLimit(s standing) {
+// reportLimit is called by limits after each step. Events have the kubelet's wording.
+func (a *Agent) reportLimit(s limitState) {
 	if s.done {
 		a.metrics.LimitExcess.DeleteLabelValues(s.group)
 	} else {
 		a.metrics.LimitExcess.WithLabelValues(s.group).Set(float64(s.excess))
 	}
-	if !s.worth {
+	if !s.record {
 		slog.Debug("memory limit", "cgroup", s.group, "set", s.done, "why", s.reason)
 		return
 	}

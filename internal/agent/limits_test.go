@@ -137,8 +137,8 @@ func liveGroup(t *testing.T) (*cgroup.Tree, string) {
 func TestLimitComesDownUnderARunningProcess(t *testing.T) {
 	tree, group := liveGroup(t)
 	told := make(chan string, 100)
-	l := newLimits(tree, func(s standing) {
-		if s.worth {
+	l := newLimits(tree, func(s limitState) {
+		if s.record {
 			told <- fmt.Sprint(s.done, " ", s.reason)
 		}
 	})

@@ -34,7 +34,7 @@ func TestGroupsAreResized(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
-	g.limits = newLimits(tree, func(standing) {})
+	g.limits = newLimits(tree, func(limitState) {})
 	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
 	parent, err := g.Ensure(small)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestTextShowsWhatSwapWasWorth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "allocatableMemory.available  100Mi  90Mi") || strings.Contains(string(text), told) != want {
+		if !strings.Contains(string(text), "allocatableMemory.available  100Mi      90Mi") || strings.Contains(string(text), told) != want {
 			t.Errorf("swap %v: want %v of %q in\n%s", swap, want, told, text)
 		}
 	}

@@ -105,7 +105,7 @@ func (noDevices) Configure(context.Context, string, string, *runtimeapi.Containe
 }
 
 // nodeOfSamples is a builder on a directory of its own, where volumes are really made.
-func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Keeper) {
+func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Manager) {
 	t.Helper()
 	allocatable := func() corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}

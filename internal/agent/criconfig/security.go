@@ -52,7 +52,7 @@ func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
 	switch {
 	case pod.Spec.HostPID:
 		o.Pid = runtimeapi.NamespaceMode_NODE
-	case truth(pod.Spec.ShareProcessNamespace, false):
+	case isTrue(pod.Spec.ShareProcessNamespace, false):
 		o.Pid = runtimeapi.NamespaceMode_POD
 	}
 	return o, nil
@@ -75,7 +75,7 @@ func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, run
 }
 
 func anyPrivileged(pod *corev1.Pod) bool {
-	privileged := func(s *corev1.SecurityContext) bool { return s != nil && truth(s.Privileged, false) }
+	privileged := func(s *corev1.SecurityContext) bool { return s != nil && isTrue(s.Privileged, false) }
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		if slices.ContainsFunc(list, func(c corev1.Container) bool { return privileged(c.SecurityContext) }) {
 			return true
@@ -145,7 +145,7 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 		cs = &corev1.SecurityContext{}
 	}
 	user := either(cs.RunAsUser, ps.RunAsUser)
-	if truth(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
+	if isTrue(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
 		if err := nonRoot(user, image); err != nil {
 			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
 		}
@@ -167,9 +167,9 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 		return nil, err
 	}
 	out := &runtimeapi.LinuxContainerSecurityContext{
-		Privileged:               truth(cs.Privileged, false),
-		ReadonlyRootfs:           truth(cs.ReadOnlyRootFilesystem, false),
-		NoNewPrivs:               !truth(cs.AllowPrivilegeEscalation, true),
+		Privileged:               isTrue(cs.Privileged, false),
+		ReadonlyRootfs:           isTrue(cs.ReadOnlyRootFilesystem, false),
+		NoNewPrivs:               !isTrue(cs.AllowPrivilegeEscalation, true),
 		Capabilities:             capabilitiesOf(cs.Capabilities),
 		NamespaceOptions:         namespaces,
 		SupplementalGroups:       groupsOf(ps),
@@ -325,7 +325,7 @@ func either[T any](a, b *T) *T {
 	return b
 }
 
-func truth(b *bool, absent bool) bool {
+func isTrue(b *bool, absent bool) bool {
 	if b == nil {
 		return absent
 	}

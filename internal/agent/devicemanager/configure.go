@@ -18,39 +18,39 @@ import (
 //
 // If the needs are not known, the plugins are asked: an agent died between the admission and the container's first
 // start.
-func (k *Keeper) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
+func (k *Manager) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
 	if len(assigned) == 0 {
 		return nil
 	}
-	held := k.Held(uid, container)
-	if !sameDevices(held, assigned) {
+	allocations := k.Allocations(uid, container)
+	if !sameDevices(allocations, assigned) {
 		var err error
-		if held, err = k.needs(ctx, assigned); err != nil {
+		if allocations, err = k.needs(ctx, assigned); err != nil {
 			return err
 		}
-		k.keep(uid, container, held)
+		k.store(uid, container, allocations)
 	}
-	for _, h := range held {
+	for _, h := range allocations {
 		if err := k.PreStart(ctx, h.Resource, h.IDs); err != nil {
 			return err
 		}
 	}
-	text, err := write(held)
+	text, err := write(allocations)
 	if err != nil {
 		return err
 	}
-	addNeeds(config, held)
+	addNeeds(config, allocations)
 	config.Annotations[Annotation] = text
 	return nil
 }
 
-// sameDevices reports whether held and assigned are the same devices.
-func sameDevices(held []Held, assigned []numa.Devices) bool {
-	if len(held) != len(assigned) {
+// sameDevices reports whether allocations and assigned are the same devices.
+func sameDevices(allocations []Allocation, assigned []numa.Devices) bool {
+	if len(allocations) != len(assigned) {
 		return false
 	}
 	for _, d := range assigned {
-		if !slices.ContainsFunc(held, func(h Held) bool { return h.Resource == d.Resource && slices.Equal(h.IDs, d.IDs) }) {
+		if !slices.ContainsFunc(allocations, func(h Allocation) bool { return h.Resource == d.Resource && slices.Equal(h.IDs, d.IDs) }) {
 			return false
 		}
 	}
@@ -59,7 +59,7 @@ func sameDevices(held []Held, assigned []numa.Devices) bool {
 
 // addNeeds merges the needs of several resources. It puts mounts and variables before the pod's own, so that the pod's
 // take precedence.
-func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
+func addNeeds(config *runtimeapi.ContainerConfig, allocations []Allocation) {
 	var envs []*runtimeapi.KeyValue
 	var mounts []*runtimeapi.Mount
 	env := merging("environment variable")
@@ -67,7 +67,7 @@ func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
 	node := merging("device node")
 	note := merging("annotation")
 	cdi := merging("CDI device")
-	for _, h := range held {
+	for _, h := range allocations {
 		for _, key := range slices.Sorted(maps.Keys(h.Needs.GetEnvs())) {
 			if value := h.Needs.Envs[key]; env.add(h.Resource, key, value) {
 				envs = append(envs, &runtimeapi.KeyValue{Key: key, Value: []byte(value)})

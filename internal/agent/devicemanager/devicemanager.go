@@ -2,25 +2,25 @@
 //
 // # Model
 //
-// A Keeper runs the registration socket (host/deviceplugin) and records what the plugins report in a
+// A Manager runs the registration socket (host/deviceplugin) and records what the plugins report in a
 // devicemanager.Book. Others read from it: the assignments which devices exist (Inventory), the Node how many to
-// publish (Amounts), admission whether a pod must wait (Wait). The assignments choose the devices. For that the Keeper
-// passes their questions to the plugins (Preferred), asks the plugins what the chosen devices need (Give), and adds
-// that to a container's configuration each time the container is created (Configure).
+// publish (Amounts), admission whether a pod must wait (Wait). The assignments choose the devices. For that the Manager
+// passes their questions to the plugins (Preferred), asks the plugins what the chosen devices need (AllocateAssigned),
+// and adds that to a container's configuration each time the container is created (Configure).
 //
 // # Vocabulary
 //
 //   - needs: what a plugin's Allocate returns for a container with its devices: environment, mounts, device nodes,
 //     annotations, CDI names.
-//   - held: devices that a container was given, with their needs and the NUMA nodes that they are near.
+//   - allocations: devices that a container was given, with their needs and the NUMA nodes that they are near.
 //
 // # Persistence
 //
 // What a container was given is stored in an annotation of the container itself (annotation.go). The runtime keeps it
-// for as long as it has the container, dead ones included. A new agent reads it back (Found), so that a container of a
-// running pod can be started again with the same devices even while its plugin is away; the kubelet uses its checkpoint
-// file for that. Unlike a file, the annotation cannot be stale: it tells with what that container was created. When the
-// last container of a pod is removed, the choice of devices is lost, and nothing uses it any more.
+// for as long as it has the container, dead ones included. A new agent reads it back (Recover), so that a container of
+// a running pod can be started again with the same devices even while its plugin is away; the kubelet uses its
+// checkpoint file for that. Unlike a file, the annotation cannot be stale: it tells with what that container was
+// created. When the last container of a pod is removed, the choice of devices is lost, and nothing uses it any more.
 //
 // # Invariants
 //
@@ -55,7 +55,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
 )
 
-// Options are what a Keeper needs.
+// Options are what a Manager needs.
 type Options struct {
 	Dir      string           // of the sockets: <Dir>/kubelet.sock is the registration socket
 	Changed  func()           // called when Inventory, Amounts or Wait may return something else
@@ -63,51 +63,51 @@ type Options struct {
 	Metrics  *metrics.Set
 }
 
-// Keeper manages a node's device plugins.
-type Keeper struct {
+// Manager manages a node's device plugins.
+type Manager struct {
 	o     Options
 	clock *clock.Clock
 	news  chan struct{} // has a value when Options.Changed must be called
 
-	mu      sync.Mutex // guards everything that follows
-	book    *coredevicemanager.Book
-	plugins map[string]*deviceplugin.Plugin // connected ones, by resource
-	held    map[string]map[string][]Held    // by pod UID and container
+	mu          sync.Mutex // guards everything that follows
+	book        *coredevicemanager.Book
+	plugins     map[string]*deviceplugin.Plugin    // connected ones, by resource
+	allocations map[string]map[string][]Allocation // by pod UID and container
 }
 
-// Held is the devices of one resource that a container was given.
-type Held struct {
+// Allocation is the devices of one resource that a container was given.
+type Allocation struct {
 	Resource string
 	IDs      []string
 	Nodes    map[string][]machine.NUMAID // by device ID, as the plugin reported when they were given
 	Needs    *pluginapi.ContainerAllocateResponse
 }
 
-// New prepares a Keeper; Run opens the socket.
-func New(o Options) *Keeper {
-	return &Keeper{
+// New prepares a Manager; Run opens the socket.
+func New(o Options) *Manager {
+	return &Manager{
 		o: o, clock: clock.From(time.Now, clock.LongAgo), news: make(chan struct{}, 1),
-		book: coredevicemanager.NewBook(), plugins: map[string]*deviceplugin.Plugin{}, held: map[string]map[string][]Held{},
+		book: coredevicemanager.NewBook(), plugins: map[string]*deviceplugin.Plugin{}, allocations: map[string]map[string][]Allocation{},
 	}
 }
 
 // Run accepts registrations until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *Manager) Run(ctx context.Context) error {
 	server, err := deviceplugin.Listen(k.o.Dir, listener{k})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	telling.Go(func() { k.tell(ctx) })
+	var notifying sync.WaitGroup
+	notifying.Go(func() { k.notifyLoop(ctx) })
 	err = server.Serve(ctx)
 	cancel()
-	telling.Wait()
+	notifying.Wait()
 	return err
 }
 
-// tell calls Options.Changed, and gives up plugins that do not come back.
-func (k *Keeper) tell(ctx context.Context) {
+// notifyLoop calls Options.Changed, and gives up plugins that do not come back.
+func (k *Manager) notifyLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -133,8 +133,8 @@ func (k *Keeper) tell(ctx context.Context) {
 	}
 }
 
-// changed makes tell call Options.Changed soon.
-func (k *Keeper) changed() {
+// changed makes notifyLoop call Options.Changed soon.
+func (k *Manager) changed() {
 	select {
 	case k.news <- struct{}{}:
 	default: // a call is due already
@@ -142,7 +142,7 @@ func (k *Keeper) changed() {
 }
 
 // listener receives the events of the registration socket.
-type listener struct{ *Keeper }
+type listener struct{ *Manager }
 
 // Connected implements deviceplugin.Listener.
 func (k listener) Connected(p *deviceplugin.Plugin, o coredevicemanager.Options) {
@@ -180,11 +180,11 @@ func (k listener) Lost(p *deviceplugin.Plugin, err error) {
 }
 
 // update changes the book, and notifies the pods of whose devices the health changed.
-func (k *Keeper) update(resource string, change func()) {
+func (k *Manager) update(resource string, change func()) {
 	k.mu.Lock()
-	before := k.healthOfHeld(resource)
+	before := k.healthOfAllocated(resource)
 	change()
-	after := k.healthOfHeld(resource)
+	after := k.healthOfAllocated(resource)
 	k.mu.Unlock()
 	for _, uid := range slices.Sorted(maps.Keys(after)) {
 		if !slices.Equal(before[uid], after[uid]) {
@@ -194,10 +194,10 @@ func (k *Keeper) update(resource string, change func()) {
 	k.changed()
 }
 
-// healthOfHeld returns the health of the devices of a resource that pods have, by pod. The caller holds mu.
-func (k *Keeper) healthOfHeld(resource string) map[string][]coredevicemanager.Health {
+// healthOfAllocated returns the health of the devices of a resource that pods have, by pod. The caller holds mu.
+func (k *Manager) healthOfAllocated(resource string) map[string][]coredevicemanager.Health {
 	out := map[string][]coredevicemanager.Health{}
-	for uid, containers := range k.held {
+	for uid, containers := range k.allocations {
 		for _, name := range slices.Sorted(maps.Keys(containers)) {
 			for _, h := range containers[name] {
 				if h.Resource != resource {
@@ -215,7 +215,7 @@ func (k *Keeper) healthOfHeld(resource string) map[string][]coredevicemanager.He
 
 // Recall receives the device plugins' resources that the Node's status had before this agent; only the first call has
 // an effect.
-func (k *Keeper) Recall(published []coredevicemanager.Amount) {
+func (k *Manager) Recall(published []coredevicemanager.Amount) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.book.Recalled() {
@@ -225,7 +225,7 @@ func (k *Keeper) Recall(published []coredevicemanager.Amount) {
 }
 
 // Inventory returns the devices of all plugins, connected or not.
-func (k *Keeper) Inventory() []numa.Plugin {
+func (k *Manager) Inventory() []numa.Plugin {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.book.Plugins()
@@ -233,16 +233,16 @@ func (k *Keeper) Inventory() []numa.Plugin {
 
 // Amounts returns what the Node is to publish. known is false before Recall: until then, other resources in the Node's
 // status may also be plugins'.
-func (k *Keeper) Amounts() (amounts []coredevicemanager.Amount, known bool) {
+func (k *Manager) Amounts() (amounts []coredevicemanager.Amount, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.book.Amounts(), k.book.Recalled()
 }
 
 // Wait returns why a pod that has been waiting since then cannot have its devices now, and until when it waits. A zero
-// time means that it has waited too long. held is what was assigned to it already; empty if nothing was.
-func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why string, until time.Time) {
-	asked := asks(pod, held)
+// time means that it has waited too long. assigned is what was assigned to it already; empty if nothing was.
+func (k *Manager) Wait(since time.Time, pod numa.Pod, assigned numa.Assignment) (why string, until time.Time) {
+	asked := asks(pod, assigned)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	why, end := k.book.Wait(k.clock.Now(), k.clock.Instant(since), asked)
@@ -253,7 +253,7 @@ func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why 
 }
 
 // asks returns the resources that a pod requests of plugins.
-func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
+func asks(pod numa.Pod, assigned numa.Assignment) []coredevicemanager.Ask {
 	wanted := map[string][]string{}
 	for _, list := range [][]numa.Container{pod.Init, pod.Containers} {
 		for _, c := range list {
@@ -264,7 +264,7 @@ func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
 			}
 		}
 	}
-	for _, c := range held.Containers {
+	for _, c := range assigned.Containers {
 		for _, d := range c.Devices {
 			wanted[d.Resource] = append(wanted[d.Resource], d.IDs...)
 		}
@@ -280,7 +280,7 @@ func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
 var ErrGone = errors.New("device plugin is not registered")
 
 // plugin returns the connected plugin of a resource.
-func (k *Keeper) plugin(resource string) (*deviceplugin.Plugin, error) {
+func (k *Manager) plugin(resource string) (*deviceplugin.Plugin, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := k.plugins[resource]
@@ -299,7 +299,7 @@ func orGone(err error) error {
 }
 
 // Preferred passes a question to the plugin of its resource.
-func (k *Keeper) Preferred(ctx context.Context, q numa.Question) ([]string, error) {
+func (k *Manager) Preferred(ctx context.Context, q numa.Question) ([]string, error) {
 	p, err := k.plugin(q.Resource)
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func (k *Keeper) Preferred(ctx context.Context, q numa.Question) ([]string, erro
 }
 
 // Allocate asks the plugin of resource what a container with these devices needs.
-func (k *Keeper) Allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+func (k *Manager) Allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	p, err := k.plugin(resource)
 	if err != nil {
 		return nil, err
@@ -328,7 +328,7 @@ func (k *Keeper) Allocate(ctx context.Context, resource string, ids []string) (*
 }
 
 // PreStart calls the plugin of resource before a container with these devices starts, if the plugin requires that.
-func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) error {
+func (k *Manager) PreStart(ctx context.Context, resource string, ids []string) error {
 	k.mu.Lock()
 	wants := k.book.Options(resource).PreStart
 	k.mu.Unlock()
@@ -345,51 +345,51 @@ func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) er
 	return nil
 }
 
-// Give asks the plugins what each container needs with the devices that were assigned to it, and stores the answers.
-// After an error nothing is stored for the pod.
-func (k *Keeper) Give(ctx context.Context, a numa.Assignment) error {
-	given := map[string][]Held{}
+// AllocateAssigned asks the plugins what each container needs with the devices that were assigned to it, and stores the
+// answers. After an error nothing is stored for the pod.
+func (k *Manager) AllocateAssigned(ctx context.Context, a numa.Assignment) error {
+	given := map[string][]Allocation{}
 	for _, c := range a.Containers {
-		held, err := k.needs(ctx, c.Devices)
+		allocations, err := k.needs(ctx, c.Devices)
 		if err != nil {
 			return err
 		}
-		given[c.Container] = held
+		given[c.Container] = allocations
 	}
-	for container, held := range given {
-		k.keep(a.Pod, container, held)
+	for container, allocations := range given {
+		k.store(a.Pod, container, allocations)
 	}
 	return nil
 }
 
 // needs asks the plugins what a container needs with these devices, by resource.
-func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, error) {
-	var out []Held
+func (k *Manager) needs(ctx context.Context, devices []numa.Devices) ([]Allocation, error) {
+	var out []Allocation
 	for _, d := range devices {
 		needs, err := k.Allocate(ctx, d.Resource, d.IDs)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Held{Resource: d.Resource, IDs: d.IDs, Nodes: k.nodes(d), Needs: needs})
+		out = append(out, Allocation{Resource: d.Resource, IDs: d.IDs, Nodes: k.nodes(d), Needs: needs})
 	}
-	slices.SortFunc(out, func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+	slices.SortFunc(out, func(a, b Allocation) int { return cmp.Compare(a.Resource, b.Resource) })
 	return out, nil
 }
 
-// keep stores what a container was given.
-func (k *Keeper) keep(uid, container string, held []Held) {
-	if len(held) == 0 {
+// store stores what a container was given.
+func (k *Manager) store(uid, container string, allocations []Allocation) {
+	if len(allocations) == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held[uid] == nil {
-		k.held[uid] = map[string][]Held{}
+	if k.allocations[uid] == nil {
+		k.allocations[uid] = map[string][]Allocation{}
 	}
-	k.held[uid][container] = held
+	k.allocations[uid][container] = allocations
 }
 
-func (k *Keeper) nodes(d numa.Devices) map[string][]machine.NUMAID {
+func (k *Manager) nodes(d numa.Devices) map[string][]machine.NUMAID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := map[string][]machine.NUMAID{}
@@ -402,28 +402,28 @@ func (k *Keeper) nodes(d numa.Devices) map[string][]machine.NUMAID {
 }
 
 // Release drops what a pod was given.
-func (k *Keeper) Release(uid string) {
+func (k *Manager) Release(uid string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.held, uid)
+	delete(k.allocations, uid)
 }
 
-// Held returns what a container was given, by resource.
-func (k *Keeper) Held(uid, container string) []Held {
+// Allocations returns what a container was given, by resource.
+func (k *Manager) Allocations(uid, container string) []Allocation {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.SortedFunc(slices.Values(k.held[uid][container]), func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+	return slices.SortedFunc(slices.Values(k.allocations[uid][container]), func(a, b Allocation) int { return cmp.Compare(a.Resource, b.Resource) })
 }
 
-// Holders returns the pods that were given devices.
-func (k *Keeper) Holders() []string {
+// PodsWithDevices returns the pods that were given devices.
+func (k *Manager) PodsWithDevices() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Sorted(maps.Keys(k.held))
+	return slices.Sorted(maps.Keys(k.allocations))
 }
 
 // Health returns the health of a device.
-func (k *Keeper) Health(resource, id string) coredevicemanager.Health {
+func (k *Manager) Health(resource, id string) coredevicemanager.Health {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	health, _ := k.book.Device(resource, id)

@@ -25,9 +25,9 @@ import (
 
 const gpu = "example.com/gpu"
 
-// rig is a Keeper on a real socket. Every change wakes until.
+// rig is a Manager on a real socket. Every change wakes until.
 type rig struct {
-	*Keeper
+	*Manager
 	t        *testing.T
 	changes  chan struct{}
 	affected chan string
@@ -37,7 +37,7 @@ type rig struct {
 
 func newRig(t *testing.T, dir string) *rig {
 	r := &rig{t: t, changes: make(chan struct{}, 1), affected: make(chan string, 100), ended: make(chan error, 1)}
-	r.Keeper = New(Options{
+	r.Manager = New(Options{
 		Dir: dir, Metrics: metrics.New("n"), Affected: func(uid string) { r.affected <- uid },
 		Changed: func() {
 			select {
@@ -161,10 +161,10 @@ func TestContainer(t *testing.T) {
 		t.Errorf("preferred: %v %v", ids, err)
 	}
 	a := numa.Assignment{Pod: "u", Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}}}}
-	if err := r.Give(t.Context(), a); err != nil {
+	if err := r.AllocateAssigned(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	made := configured(t, r.Keeper)
+	made := configured(t, r.Manager)
 	want := &runtimeapi.ContainerConfig{
 		Envs:    []*runtimeapi.KeyValue{{Key: "GPUS", Value: []byte("g0,g2")}, {Key: "HOME", Value: []byte("/")}},
 		Mounts:  []*runtimeapi.Mount{{ContainerPath: "/opt/lib", HostPath: "/usr/lib", Readonly: true}, {ContainerPath: "/last"}},
@@ -186,7 +186,7 @@ func TestContainer(t *testing.T) {
 	r.end()
 
 	next := New(Options{Metrics: metrics.New("n")})
-	if err := next.Found("u", "c", made.Annotations[Annotation]); err != nil {
+	if err := next.Recover("u", "c", made.Annotations[Annotation]); err != nil {
 		t.Fatal(err)
 	}
 	if again := configured(t, next); again.String() != made.String() {
@@ -194,7 +194,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-func configured(t *testing.T, k *Keeper) *runtimeapi.ContainerConfig {
+func configured(t *testing.T, k *Manager) *runtimeapi.ContainerConfig {
 	t.Helper()
 	c := &runtimeapi.ContainerConfig{
 		Envs: []*runtimeapi.KeyValue{{Key: "HOME", Value: []byte("/")}}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/last"}},
@@ -213,7 +213,7 @@ func TestAffected(t *testing.T) {
 	p, _ := start(t, config(dir))
 	r.until("gpu 3/3")
 	for i, id := range []string{"g0", "g1"} {
-		if err := r.Give(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i), Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{id}}}}}}); err != nil {
+		if err := r.AllocateAssigned(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i), Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{id}}}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,8 +225,8 @@ func TestAffected(t *testing.T) {
 		t.Errorf("g1 is %v", h)
 	}
 	r.Release("pod1")
-	if held := r.Held("pod1", "c"); held != nil {
-		t.Errorf("released pod holds %v", held)
+	if allocations := r.Allocations("pod1", "c"); allocations != nil {
+		t.Errorf("released pod holds %v", allocations)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestRefusals(t *testing.T) {
 	_, stop := start(t, c)
 	r.until("gpu 3/3")
 	a := numa.Assignment{Pod: "u", Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0"}}}}}}
-	if err := r.Give(t.Context(), a); err == nil || errors.Is(err, ErrGone) || err.Error() != "rpc error: code = Unknown desc = no" {
+	if err := r.AllocateAssigned(t.Context(), a); err == nil || errors.Is(err, ErrGone) || err.Error() != "rpc error: code = Unknown desc = no" {
 		t.Errorf("give: %v", err)
 	}
 	if _, err := r.Preferred(t.Context(), numa.Question{Resource: gpu, Size: 1}); err == nil || errors.Is(err, ErrGone) {
@@ -253,11 +253,11 @@ func TestRefusals(t *testing.T) {
 	}
 	stop()
 	r.until("gpu 0/3")
-	if err := r.Give(t.Context(), a); !errors.Is(err, ErrGone) {
+	if err := r.AllocateAssigned(t.Context(), a); !errors.Is(err, ErrGone) {
 		t.Errorf("give without plugin: %v", err)
 	}
-	if held := r.Held("u", "c"); held != nil {
-		t.Errorf("holds %v", held)
+	if allocations := r.Allocations("u", "c"); allocations != nil {
+		t.Errorf("holds %v", allocations)
 	}
 	why, until := r.Wait(time.Now(), numa.Pod{Containers: []numa.Container{{Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}}}}}, numa.Assignment{})
 	if why != "example.com/gpu: its device plugin is not registered" || until.IsZero() {
@@ -274,16 +274,16 @@ func FuzzRead(f *testing.F) {
 	cost.Attack(f, `null`)
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
-		held, err := read(text)
+		allocations, err := read(text)
 		if err != nil {
 			return
 		}
-		out, err := write(held)
+		out, err := write(allocations)
 		if err != nil {
 			t.Skip(err) // JSON replaces what is not UTF-8; protobuf refuses it
 		}
 		again, err := read(out)
-		if err != nil || len(again) != len(held) {
+		if err != nil || len(again) != len(allocations) {
 			t.Fatalf("%q became %q: %v", text, out, err)
 		}
 	})
@@ -296,7 +296,7 @@ func TestGivenUp(t *testing.T) {
 		k := New(Options{Metrics: metrics.New("n"), Changed: func() { told.Add(1) }, Affected: func(string) {}})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { k.tell(ctx); close(ended) }()
+		go func() { k.notifyLoop(ctx); close(ended) }()
 		p := &deviceplugin.Plugin{Resource: gpu}
 		l := listener{k}
 		l.Connected(p, coredevicemanager.Options{})

@@ -80,9 +80,9 @@ type Options struct {
 type Collector struct {
 	o     Options
 	clock *clock.Clock
-	turn  chan struct{} // holds one token; the goroutine that took it looks and sweeps
-	// which images were seen, and when; used only with turn's token
-	memory  *coreimagegc.Collector
+	token chan struct{} // holds one token; the goroutine that took it looks and sweeps
+	// which images were seen, and when; used only with token
+	tracker *coreimagegc.Collector
 	sandbox string // the sandbox image as the runtime names it; empty until the runtime has answered
 }
 
@@ -94,9 +94,9 @@ func New(o Options) *Collector {
 	if o.Removed == nil {
 		o.Removed = func(string) {}
 	}
-	c := &Collector{o: o, clock: clock.New(), turn: make(chan struct{}, 1)}
-	c.memory = coreimagegc.New(o.Config, c.clock.Now())
-	c.turn <- struct{}{}
+	c := &Collector{o: o, clock: clock.New(), token: make(chan struct{}, 1)}
+	c.tracker = coreimagegc.New(o.Config, c.clock.Now())
+	c.token <- struct{}{}
 	return c
 }
 
@@ -129,8 +129,8 @@ func (c *Collector) take(ctx context.Context, do func() error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.turn:
-		defer func() { c.turn <- struct{}{} }()
+	case <-c.token:
+		defer func() { c.token <- struct{}{} }()
 		return do()
 	}
 }
@@ -143,7 +143,7 @@ func (c *Collector) Collect(ctx context.Context) error {
 			return err
 		}
 		var problems []error
-		for _, image := range c.memory.Old(c.clock.Now()) {
+		for _, image := range c.tracker.Old(c.clock.Now()) {
 			problems = append(problems, c.remove(ctx, image, "age"))
 		}
 		return errors.Join(append(problems, c.collectByUse(ctx))...)
@@ -158,7 +158,7 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
-	goal, begin, err := c.memory.Goal(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available})
+	goal, begin, err := c.tracker.Goal(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available})
 	if err != nil || !begin {
 		return err
 	}
@@ -197,7 +197,7 @@ func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
 // stop it.
 func (c *Collector) sweep(ctx context.Context, enough func(disk.Usage) bool) (bool, error) {
 	var problems []error
-	for _, image := range c.memory.Removable(c.clock.Now()) {
+	for _, image := range c.tracker.Removable(c.clock.Now()) {
 		u, err := c.o.Disk(c.o.Dir)
 		if err != nil {
 			return false, fmt.Errorf("collect images: %w", err)
@@ -227,7 +227,7 @@ func (c *Collector) remove(ctx context.Context, image coreimagegc.Image, reason 
 	return nil
 }
 
-// look passes to memory which images exist, and which of them are used.
+// look passes to tracker which images exist, and which of them are used.
 func (c *Collector) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
@@ -272,7 +272,7 @@ func (c *Collector) look(ctx context.Context) error {
 		}
 		c.o.Seen(ids, began)
 	}
-	c.memory.Observe(c.clock.Now(), seen)
+	c.tracker.Observe(c.clock.Now(), seen)
 	return nil
 }
 

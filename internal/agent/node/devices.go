@@ -15,8 +15,8 @@ import (
 // must not change.
 const annotationPlugins = "plimsoll.dev/device-plugins"
 
-// notePlugins writes the annotation.
-func (k *Keeper) notePlugins(node *corev1.Node) {
+// annotatePlugins writes the annotation.
+func (k *Reporter) annotatePlugins(node *corev1.Node) {
 	if k.o.Plugins == nil {
 		return
 	}
@@ -47,9 +47,9 @@ func fillDevices(s *corev1.NodeStatus, amounts []devicemanager.Amount) {
 	}
 }
 
-// allotOthers makes the extended resources in the capacity allocatable, and removes those that are no longer in the
-// capacity.
-func allotOthers(s *corev1.NodeStatus) {
+// setExtendedAllocatable makes the extended resources in the capacity allocatable, and removes those that are no longer
+// in the capacity.
+func setExtendedAllocatable(s *corev1.NodeStatus) {
 	for name := range s.Allocatable {
 		if _, has := s.Capacity[name]; isExtended(name) && !has {
 			delete(s.Allocatable, name)
@@ -68,7 +68,7 @@ func isExtended(name corev1.ResourceName) bool {
 }
 
 // recall passes on the plugins' resources in the Node's status; theirs is nil for a Node that was created just now.
-func (k *Keeper) recall(theirs *corev1.Node) {
+func (k *Reporter) recall(theirs *corev1.Node) {
 	if k.o.Plugins != nil {
 		k.o.Plugins.Recall(recalled(theirs))
 	}

@@ -339,11 +339,11 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 			Routes: func() ([]string, error) { return []string{"eth0"}, nil },
 		}.Find,
 	}
-	o.Rhythm.Seed = 1
+	o.Heartbeat.Seed = 1
 	return o
 }
 
-func start(t *testing.T, o Options) (*Keeper, context.CancelFunc) {
+func start(t *testing.T, o Options) (*Reporter, context.CancelFunc) {
 	t.Helper()
 	k, err := New(o)
 	if err != nil {

@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// A Keeper is the shell of a heartbeat.Beat, which alone decides when to write. Each action of a Decision runs in its
+// A Reporter is the shell of a heartbeat.Beat, which alone decides when to write. Each action of a Decision runs in its
 // own goroutine, is bounded in time, and returns its outcome as a Fact. This package computes what is written: the
 // machine's properties, read once at the start; the runtime's last answer; the images; the pressures, from an injected
 // source. These are written over the Node as the API server last delivered it, so that conditions and fields of other
@@ -58,7 +58,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// API is the part of the API client that a Keeper uses; *kube.Client implements it.
+// API is the part of the API client that a Reporter uses; *kube.Client implements it.
 type API interface {
 	Get(ctx context.Context, k kube.Kind, namespace, name string, out runtime.Object) error
 	Create(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
@@ -67,7 +67,7 @@ type API interface {
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
-// Runtime is the part of the CRI that a Keeper uses; runtimeapi.RuntimeServiceClient implements it.
+// Runtime is the part of the CRI that a Reporter uses; runtimeapi.RuntimeServiceClient implements it.
 type Runtime interface {
 	Version(ctx context.Context, in *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
 	Status(ctx context.Context, in *runtimeapi.StatusRequest, opts ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
@@ -83,14 +83,14 @@ type Pressure struct {
 	Memory, Disk, PID bool
 }
 
-// Plugins knows how many devices the node's plugins have; *devicemanager.Keeper implements it.
+// Plugins knows how many devices the node's plugins have; *devicemanager.Manager implements it.
 type Plugins interface {
 	Amounts() (amounts []devicemanager.Amount, known bool)
 	// Recall receives the plugins' resources in the Node's status before the agent first writes to the Node.
 	Recall(published []devicemanager.Amount)
 }
 
-// Options are what a Keeper needs. Fields not marked optional must be set.
+// Options are what a Reporter needs. Fields not marked optional must be set.
 type Options struct {
 	Name     string // of the Node object
 	API      API
@@ -98,9 +98,9 @@ type Options struct {
 	Images   Images // optional: without it the status lists no images
 	Recorder record.EventRecorder
 
-	Machine machine.Machine
-	Line    allocatable.Resources
-	Rhythm  heartbeat.Config // Seed 0: New draws one
+	Machine   machine.Machine
+	Line      allocatable.Resources
+	Heartbeat heartbeat.Config // Seed 0: New draws one
 
 	Register bool // create the Node object; otherwise wait until it is created
 	// optional: publishes more about the Node, called before it is created and when it exists; must return soon
@@ -155,8 +155,8 @@ const (
 	addressesEvery = time.Minute
 )
 
-// Keeper keeps one Node and its Lease up to date.
-type Keeper struct {
+// Reporter keeps one Node and its Lease up to date.
+type Reporter struct {
 	o     Options
 	clock *clock.Clock
 	facts chan heartbeat.Fact
@@ -175,21 +175,21 @@ type Keeper struct {
 	addressesAt time.Time
 	lease       *coordinationv1.Lease  // as last written; nil: read it first
 	cordoned    bool                   // as in the last Event about it
-	said        corev1.ConditionStatus // Ready, as last computed
+	reported    corev1.ConditionStatus // Ready, as last computed
 }
 
-// New prepares a Keeper; Run starts it.
-func New(o Options) (*Keeper, error) {
+// New prepares a Reporter; Run starts it.
+func New(o Options) (*Reporter, error) {
 	if problems := CheckLabels(o.Labels); len(problems) > 0 {
 		return nil, fmt.Errorf("prepare node %s: labels: %s", o.Name, problems[0])
 	}
-	if o.Rhythm.Seed == 0 {
+	if o.Heartbeat.Seed == 0 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(o.Name)) // a hash takes everything
-		o.Rhythm.Seed = h.Sum64() ^ rand.Uint64()
+		o.Heartbeat.Seed = h.Sum64() ^ rand.Uint64()
 	}
 	if o.MainLoop == nil {
-		o.Rhythm.MainLoopMax = -1
+		o.Heartbeat.MainLoopMax = -1
 	}
 	if o.Pressure == nil {
 		o.Pressure = func() Pressure { return Pressure{} }
@@ -197,21 +197,21 @@ func New(o Options) (*Keeper, error) {
 	if o.Announce == nil {
 		o.Announce = func(context.Context) {}
 	}
-	return &Keeper{o: o, now: time.Now, clock: clock.New(), facts: make(chan heartbeat.Fact, 16)}, nil
+	return &Reporter{o: o, now: time.Now, clock: clock.New(), facts: make(chan heartbeat.Fact, 16)}, nil
 }
 
 // Node returns the agent's own Node as the API server last delivered it; nil before the registration. The caller must
 // not write to it.
-func (k *Keeper) Node() *corev1.Node {
+func (k *Reporter) Node() *corev1.Node {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.base
 }
 
 // Changed is called when something in the status changed, such as a pressure: the status is computed and sent at once.
-func (k *Keeper) Changed() { k.tell(heartbeat.Fact{Kind: heartbeat.Stale}) }
+func (k *Reporter) Changed() { k.notify(heartbeat.Fact{Kind: heartbeat.Stale}) }
 
-func (k *Keeper) tell(f heartbeat.Fact) {
+func (k *Reporter) notify(f heartbeat.Fact) {
 	select {
 	case k.facts <- f:
 	default:
@@ -222,14 +222,14 @@ func (k *Keeper) tell(f heartbeat.Fact) {
 }
 
 // Run reports the Node's status and renews its Lease until ctx ends.
-func (k *Keeper) Run(ctx context.Context) {
+func (k *Reporter) Run(ctx context.Context) {
 	k.o.Recorder.Eventf(k.ref(), corev1.EventTypeNormal, "Starting", "Starting plimsoll agent %s", kubeletVersion())
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	running.Go(func() { k.watch(ctx) })
 	defer k.drain(cancel, &running)
 
-	beat := heartbeat.New(k.o.Rhythm, k.clock.Now())
+	beat := heartbeat.New(k.o.Heartbeat, k.clock.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen []heartbeat.Fact
@@ -260,7 +260,7 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // drain ends the running actions and discards their outcomes until all have ended.
-func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
+func (k *Reporter) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 	cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -277,7 +277,7 @@ func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 }
 
 // act starts the actions of a decision. Every action sends its outcome when it ends.
-func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
+func (k *Reporter) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
 	if d.Withheld != "" {
 		k.failures.Failed("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent", d.Silent.Round(time.Second))
 	}
@@ -307,31 +307,31 @@ func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax ti
 			} else if err == nil {
 				k.failures.Succeeded(a.name)
 			}
-			k.tell(fact)
+			k.notify(fact)
 		})
 	}
 }
 
 // watch watches the agent's own Node.
-func (k *Keeper) watch(ctx context.Context) {
+func (k *Reporter) watch(ctx context.Context) {
 	_, controller := k.o.API.Informer(kube.Nodes, kube.Selection{Fields: fields.OneTermEqualSelector("metadata.name", k.o.Name)},
 		cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { k.shown(obj.(*corev1.Node)) },
-			UpdateFunc: func(_, obj any) { k.shown(obj.(*corev1.Node)) },
+			AddFunc:    func(obj any) { k.observed(obj.(*corev1.Node)) },
+			UpdateFunc: func(_, obj any) { k.observed(obj.(*corev1.Node)) },
 			DeleteFunc: func(obj any) {
 				// otherwise the watch missed the deletion, and the UID is not known
 				if node, ok := obj.(*corev1.Node); ok {
-					k.gone(node.UID)
+					k.deleted(node.UID)
 				} else {
-					k.gone("")
+					k.deleted("")
 				}
 			},
 		})
 	controller.RunWithContext(ctx)
 }
 
-// shown receives the Node from the watch, which may be behind the answer to the last write.
-func (k *Keeper) shown(node *corev1.Node) {
+// observed receives the Node from the watch, which may be behind the answer to the last write.
+func (k *Reporter) observed(node *corev1.Node) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil || node.UID == k.base.UID && !newer(node.ResourceVersion, k.base.ResourceVersion) {
@@ -339,16 +339,16 @@ func (k *Keeper) shown(node *corev1.Node) {
 	}
 	theirs := readyStatus(node)
 	k.base, k.computed = node, nil
-	k.tellCordoned(node)
-	if theirs != k.said && theirs == corev1.ConditionUnknown {
+	k.recordCordoned(node)
+	if theirs != k.reported && theirs == corev1.ConditionUnknown {
 		// Another component gave up on this node while the agent is alive: answer now, not in ten seconds.
-		slog.Warn("another client set the node's Ready condition", "node", k.o.Name, "ready", theirs, "agent reports", k.said)
-		k.tell(heartbeat.Fact{Kind: heartbeat.Stale})
+		slog.Warn("another client set the node's Ready condition", "node", k.o.Name, "ready", theirs, "agent reports", k.reported)
+		k.notify(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }
 
-// gone receives that the Node with this UID was deleted; an empty UID means any.
-func (k *Keeper) gone(uid types.UID) {
+// deleted receives that the Node with this UID was deleted; an empty UID means any.
+func (k *Reporter) deleted(uid types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil || uid != "" && uid != k.base.UID {
@@ -358,11 +358,11 @@ func (k *Keeper) gone(uid types.UID) {
 	k.base = nil
 	k.computed = nil
 	k.lease = nil
-	k.tell(heartbeat.Fact{Kind: heartbeat.NodeGone})
+	k.notify(heartbeat.Fact{Kind: heartbeat.NodeGone})
 }
 
-// tellCordoned records an Event if the node was cordoned or uncordoned.
-func (k *Keeper) tellCordoned(node *corev1.Node) {
+// recordCordoned records an Event if the node was cordoned or uncordoned.
+func (k *Reporter) recordCordoned(node *corev1.Node) {
 	if node.Spec.Unschedulable == k.cordoned {
 		return
 	}
@@ -375,12 +375,12 @@ func (k *Keeper) tellCordoned(node *corev1.Node) {
 }
 
 // event records a change of the node's status in the kubelet's words.
-func (k *Keeper) event(kind, reason string) {
+func (k *Reporter) event(kind, reason string) {
 	k.o.Recorder.Eventf(k.ref(), kind, reason, "Node %s status is now: %s", k.o.Name, reason)
 }
 
 // ref names the Node for Events. The UID is the name, as in the kubelet: kubectl describe looks for that.
-func (k *Keeper) ref() *corev1.ObjectReference {
+func (k *Reporter) ref() *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: k.o.Name, UID: types.UID(k.o.Name)}
 }
 

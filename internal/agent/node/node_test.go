@@ -529,7 +529,7 @@ func TestLabelsAndTaints(t *testing.T) {
 		t.Errorf("%v, %v", labels, err)
 	}
 	_, err = ParseLabels("a,b=c d,kubernetes.io/role=x,node-role.kubernetes.io/worker=,a=1,a=2")
-	for _, want := range []string{`"a": want key=value`, `b: "c d"`, "kubernetes.io/role: a node may not", "node-role.kubernetes.io/worker: a node may not", `a is already "1"`} {
+	for _, want := range []string{`"a": want key=value`, `b: "c d"`, "kubernetes.io/role: a node must not", "node-role.kubernetes.io/worker: a node must not", `a is already "1"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}

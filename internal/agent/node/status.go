@@ -31,7 +31,7 @@ type runtimeAnswer struct {
 }
 
 // askRuntime asks the runtime whether it and the network are ready.
-func (k *Keeper) askRuntime(ctx context.Context) (heartbeat.Fact, error) {
+func (k *Reporter) askRuntime(ctx context.Context) (heartbeat.Fact, error) {
 	k.mu.Lock()
 	answer := runtimeAnswer{version: k.runtime.version}
 	k.mu.Unlock()
@@ -99,7 +99,7 @@ func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandl
 }
 
 // compute computes the Node's status and whether it differs from the API server's.
-func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
+func (k *Reporter) compute(ctx context.Context) (heartbeat.Fact, error) {
 	k.refresh(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,7 @@ func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
 }
 
 // refresh reads what takes time to read, and must not be waited for under the lock.
-func (k *Keeper) refresh(ctx context.Context) {
+func (k *Reporter) refresh(ctx context.Context) {
 	k.refreshImages(ctx)
 	k.mu.Lock()
 	fresh := !k.addressesAt.IsZero() && k.now().Sub(k.addressesAt) < addressesEvery
@@ -133,7 +133,7 @@ func (k *Keeper) refresh(ctx context.Context) {
 }
 
 // refreshImages lists images if the last list is old. After a failure the old list stays.
-func (k *Keeper) refreshImages(ctx context.Context) {
+func (k *Reporter) refreshImages(ctx context.Context) {
 	k.mu.Lock()
 	fresh := k.o.Images == nil || !k.imagesAt.IsZero() && k.now().Sub(k.imagesAt) < imagesEvery
 	k.mu.Unlock()
@@ -175,7 +175,7 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 
 // fill writes over a Node what the agent knows: the status, the labels that describe the machine, and the annotation
 // for a cloud controller.
-func (k *Keeper) fill(node *corev1.Node) {
+func (k *Reporter) fill(node *corev1.Node) {
 	k.fillMeta(node)
 	s := &node.Status
 	k.fillAddresses(s)
@@ -199,12 +199,12 @@ func (k *Keeper) fill(node *corev1.Node) {
 }
 
 // machineLabels describe the machine. If another client removes or changes them, they are restored.
-func (k *Keeper) machineLabels() map[string]string {
+func (k *Reporter) machineLabels() map[string]string {
 	return map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: k.o.Machine.Identity.Architecture}
 }
 
-func (k *Keeper) fillMeta(node *corev1.Node) {
-	k.notePlugins(node)
+func (k *Reporter) fillMeta(node *corev1.Node) {
+	k.annotatePlugins(node)
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
@@ -230,7 +230,7 @@ func (k *Keeper) fillMeta(node *corev1.Node) {
 
 // fillAddresses publishes the machine's addresses. A cloud controller's addresses are not touched. Before it has set
 // them, only the host name is published, unless --node-ip tells which addresses it will set.
-func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
+func (k *Reporter) fillAddresses(s *corev1.NodeStatus) {
 	switch {
 	case k.addresses == nil: // not found; the published ones stay
 	case k.o.Cloud == nil:
@@ -245,7 +245,7 @@ func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 
 // fillResources writes capacity and allocatable. As in the kubelet, extended resources that other components put into
 // the capacity are entirely allocatable.
-func (k *Keeper) fillResources(s *corev1.NodeStatus) {
+func (k *Reporter) fillResources(s *corev1.NodeStatus) {
 	if s.Capacity == nil {
 		s.Capacity = corev1.ResourceList{}
 	}
@@ -270,15 +270,15 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 		if !known {
 			return // a resource may be a plugin's whose name was not read yet
 		}
-		allotOthers(s)
+		setExtendedAllocatable(s)
 		fillDevices(s, amounts)
 		return
 	}
-	allotOthers(s)
+	setExtendedAllocatable(s)
 }
 
 // fillConditions writes the agent's four conditions and leaves the others. Ready is last, as in the kubelet.
-func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
+func (k *Reporter) fillConditions(s *corev1.NodeStatus) {
 	p := k.o.Pressure()
 	for _, c := range []struct {
 		kind                      corev1.NodeConditionType
@@ -308,11 +308,11 @@ func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
 		}
 	}
 	k.setCondition(s, ready)
-	k.said = ready.Status
+	k.reported = ready.Status
 }
 
 // problems returns why the node is not ready.
-func (k *Keeper) problems() []string {
+func (k *Reporter) problems() []string {
 	var problems []string
 	switch r := k.runtime; {
 	case r.at.IsZero():
@@ -331,7 +331,7 @@ func (k *Keeper) problems() []string {
 }
 
 // setCondition sets c in s, with the time of its last transition.
-func (k *Keeper) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
+func (k *Reporter) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
 	now := metav1.NewTime(k.now()).Rfc3339Copy() // the API stores seconds
 	c.LastHeartbeatTime, c.LastTransitionTime = now, now
 	i := slices.IndexFunc(s.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })

@@ -24,7 +24,7 @@ import (
 )
 
 // register creates the agent's Node with its status, or takes over the existing one.
-func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
+func (k *Reporter) register(ctx context.Context) (heartbeat.Fact, error) {
 	k.refresh(ctx)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(), Annotations: maps.Clone(k.o.Annotations)}}
 	node.Spec = corev1.NodeSpec{Taints: slices.Clone(k.o.Taints), ProviderID: k.o.ProviderID}
@@ -58,7 +58,7 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 
 // takeOver writes the agent's labels and status over the existing Node. Its taints and its provider ID stay as they
 // are.
-func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
+func (k *Reporter) takeOver(ctx context.Context, ours *corev1.Node) error {
 	theirs := &corev1.Node{}
 	if err := k.o.API.Get(ctx, kube.Nodes, "", k.o.Name, theirs); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 }
 
 // labels returns the default labels and the configured ones, which take precedence.
-func (k *Keeper) labels() map[string]string {
+func (k *Reporter) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:  k.o.Name,
 		kubeletapis.LabelOS:   runtime.GOOS,
@@ -109,7 +109,7 @@ func (k *Keeper) labels() map[string]string {
 }
 
 // report sends the difference between the Node as last delivered and as computed.
-func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
+func (k *Reporter) report(ctx context.Context) (heartbeat.Fact, error) {
 	k.mu.Lock()
 	base, computed := k.base, k.computed
 	if base != nil && computed == nil {
@@ -122,7 +122,7 @@ func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 	}
 	out, err := k.patch(ctx, base, computed)
 	if apierrors.IsNotFound(err) {
-		k.gone(base.UID)
+		k.deleted(base.UID)
 	}
 	if err != nil {
 		return heartbeat.Fact{}, err
@@ -133,7 +133,7 @@ func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 
 // patch sends the difference between two states of the Node through the status subresource, which accepts labels and
 // annotations too.
-func (k *Keeper) patch(ctx context.Context, from, to *corev1.Node) (*corev1.Node, error) {
+func (k *Reporter) patch(ctx context.Context, from, to *corev1.Node) (*corev1.Node, error) {
 	body, err := patchOf(from, to)
 	if err != nil {
 		return nil, fmt.Errorf("write patch: %w", err)
@@ -181,14 +181,14 @@ func slim(node *corev1.Node) *corev1.Node {
 }
 
 // accept stores the API server's answer to a write and records Events about what the write changed.
-func (k *Keeper) accept(before, after *corev1.Node) {
+func (k *Reporter) accept(before, after *corev1.Node) {
 	after.ManagedFields = nil
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil || k.base.UID != after.UID || newer(after.ResourceVersion, k.base.ResourceVersion) {
 		k.base, k.computed = after, nil
 	}
-	k.tellCordoned(after)
+	k.recordCordoned(after)
 	was := map[corev1.NodeConditionType]corev1.ConditionStatus{}
 	for _, c := range before.Status.Conditions {
 		was[c.Type] = c.Status
@@ -219,7 +219,7 @@ func conditionEvent(c corev1.NodeCondition) string {
 }
 
 // renew renews the Lease.
-func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
+func (k *Reporter) renew(ctx context.Context) (heartbeat.Fact, error) {
 	k.mu.Lock()
 	lease, node := k.lease, k.base
 	k.mu.Unlock()
@@ -253,7 +253,7 @@ func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
 }
 
 // write renews lease, or creates it if it is nil.
-func (k *Keeper) write(ctx context.Context, lease *coordinationv1.Lease, node *corev1.Node) (*coordinationv1.Lease, error) {
+func (k *Reporter) write(ctx context.Context, lease *coordinationv1.Lease, node *corev1.Node) (*coordinationv1.Lease, error) {
 	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Namespace: corev1.NamespaceNodeLease}}
 	if lease != nil {
 		next = lease.DeepCopy()
@@ -270,14 +270,14 @@ func (k *Keeper) write(ctx context.Context, lease *coordinationv1.Lease, node *c
 	return out, k.o.API.Update(ctx, kube.Leases, corev1.NamespaceNodeLease, k.o.Name, next, out)
 }
 
-func (k *Keeper) leaseDuration() time.Duration {
-	if d := k.o.Rhythm.LeaseDuration; d > 0 {
+func (k *Reporter) leaseDuration() time.Duration {
+	if d := k.o.Heartbeat.LeaseDuration; d > 0 {
 		return d
 	}
 	return heartbeat.Default().LeaseDuration
 }
 
-func (k *Keeper) keepLease(lease *coordinationv1.Lease) {
+func (k *Reporter) keepLease(lease *coordinationv1.Lease) {
 	lease.ManagedFields = nil
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -17,7 +17,7 @@ var admissionBuckets = prometheus.ExponentialBuckets(.05, 2, 15)
 
 // counts are the metrics of the kubelet's CPU, memory and topology managers, under its names.
 type counts struct {
-	k                                *Keeper
+	k                                *Manager
 	admissions, refusals             prometheus.Counter
 	duration                         prometheus.Histogram
 	cpuPins, cpuErrors               prometheus.Counter
@@ -33,7 +33,7 @@ const (
 	onCores        = "physical_cpu"
 )
 
-func newCounts(k *Keeper) *counts {
+func newCounts(k *Manager) *counts {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Subsystem: "kubelet", Name: name, Help: help})
 		k.Metrics.Registry.MustRegister(c)

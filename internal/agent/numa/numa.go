@@ -2,7 +2,7 @@
 //
 // # Model
 //
-// The Keeper owns the node's one numa.State. Admit asks core/numa for an offer to a new pod and commits it; Release
+// The Manager owns the node's one numa.State. Admit asks core/numa for an offer to a new pod and commits it; Release
 // releases everything when the pod has ended. In between, Start tells the runtime where each container may run, before
 // its first instruction.
 //
@@ -17,9 +17,9 @@
 // When a container starts on CPUs that are assigned to it, no shared container's cpuset contains them:
 //
 //  1. Admit commits; from then on the pool does not contain the CPUs.
-//  2. Place confines a pod's cgroup before anything runs in it, and settle confines all cgroups again when the pool has
+//  2. Place confines a pod's cgroup before anything runs in it, and confineAll confines all cgroups again when the pool has
 //     changed. The kernel enforces it for the cgroups below (package cgroup, Confine).
-//  3. Start of a container with assigned CPUs calls settle first, and returns an error unless it succeeded for every
+//  3. Start of a container with assigned CPUs calls confineAll first, and returns an error unless it succeeded for every
 //     cgroup. While the runtime starts a container with the pool as its cpuset, changes of the pool wait for the start
 //     to end.
 //  4. Release is called when none of the pod's containers runs; only then do other cgroups get its CPUs.
@@ -53,7 +53,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// Cgroups is what a Keeper needs of the kernel; host/cgroup implements it.
+// Cgroups is what a Manager needs of the kernel; host/cgroup implements it.
 type Cgroups interface {
 	// Confine allows a cgroup the CPUs own and rest. Cgroups below it that are not within own get only rest.
 	Confine(group string, own, rest idset.Set) error
@@ -63,7 +63,7 @@ type Cgroups interface {
 	MemoryNodes(group string) (idset.Set, error)
 }
 
-// Options are what a Keeper needs. Fields not marked optional must be set.
+// Options are what a Manager needs. Fields not marked optional must be set.
 type Options struct {
 	Node    string
 	Machine machine.Machine
@@ -76,8 +76,8 @@ type Options struct {
 	Prefers func(context.Context, numa.Question) ([]string, error)
 }
 
-// Keeper manages the assignments of one node's pods. It is safe for concurrent use.
-type Keeper struct {
+// Manager manages the assignments of one node's pods. It is safe for concurrent use.
+type Manager struct {
 	Options
 	encoder  *topology.Encoder
 	counts   *counts
@@ -91,9 +91,9 @@ type Keeper struct {
 	mu    sync.Mutex // guards everything that follows
 	state *numa.State
 	// CPUs that running containers use exclusively although State cannot record that; by pod and container
-	kept map[string]map[string]idset.Set
+	unrecorded map[string]map[string]idset.Set
 	// pods that lost their assignment while nothing of them ran: they must be admitted again
-	anew      map[string]bool
+	readmit   map[string]bool
 	groups    map[string]group        // by pod
 	consulted map[string]consultation // pods that are being admitted and whose plugins have preferences
 	writing   bool                    // cgroups are confined: CPUs are, or were, assigned to a container
@@ -105,8 +105,8 @@ type group struct {
 	own, rest idset.Set // as it was confined last; both empty: it was not
 }
 
-// New prepares a Keeper without pods. The error names what the configuration or the machine does not allow.
-func New(o Options) (*Keeper, error) {
+// New prepares a Manager without pods. The error names what the configuration or the machine does not allow.
+func New(o Options) (*Manager, error) {
 	layout, err := numa.New(o.Machine, o.Config)
 	if err != nil {
 		return nil, err
@@ -115,12 +115,12 @@ func New(o Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{
+	k := &Manager{
 		Options: o, encoder: encoder, changed: make(chan struct{}, 1), announce: make(chan chan<- struct{}), state: layout.NewState(),
-		kept: map[string]map[string]idset.Set{}, anew: map[string]bool{}, consulted: map[string]consultation{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
+		unrecorded: map[string]map[string]idset.Set{}, readmit: map[string]bool{}, consulted: map[string]consultation{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
 	}
 	k.counts = newCounts(k)
-	k.tell()
+	k.publishSoon()
 	return k, nil
 }
 
@@ -137,7 +137,7 @@ type consultation struct {
 // returns why. A pod that has its assignment already, from before a restart of the agent, keeps it. If asks is true, a
 // device plugin must be asked first: nothing is assigned yet, and the caller must call Consult and then Admit again.
 // Admit itself never waits.
-func (k *Keeper) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
+func (k *Manager) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
 	done := k.counts.admission()
 	refusal, asks = k.admit(p, fits)
 	if asks {
@@ -150,7 +150,7 @@ func (k *Keeper) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 	return refusal, false
 }
 
-func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
+func (k *Manager) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
 	for range admitTries {
 		k.mu.Lock()
 		if _, has := k.state.Assignment(p.UID); has {
@@ -174,11 +174,11 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 		k.mu.Lock()
 		err := k.state.Commit(offer)
 		if err == nil {
-			delete(k.anew, p.UID)
+			delete(k.readmit, p.UID)
 		}
 		k.mu.Unlock()
 		if err == nil {
-			k.tell()
+			k.publishSoon()
 			return nil, false
 		}
 	}
@@ -188,7 +188,7 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 // Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as
 // long as the plugin does; other pods do not wait. If a plugin that has preferences does not answer, the pod is
 // rejected, as in the kubelet.
-func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
+func (k *Manager) Consult(ctx context.Context, pod string) *numa.Refusal {
 	k.mu.Lock()
 	c := k.consulted[pod]
 	k.mu.Unlock()
@@ -222,25 +222,25 @@ func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 
 // Release releases what is assigned to a pod. It must be called when none of its containers runs any more. The pod's
 // sandbox moves to the pool.
-func (k *Keeper) Release(pod string) {
+func (k *Manager) Release(pod string) {
 	k.mu.Lock()
 	released := k.state.Release(pod)
-	_, hadKept := k.kept[pod]
-	delete(k.kept, pod)
-	delete(k.anew, pod)
+	_, hadKept := k.unrecorded[pod]
+	delete(k.unrecorded, pod)
+	delete(k.readmit, pod)
 	delete(k.consulted, pod)
 	k.mu.Unlock()
 	if !released && !hadKept {
 		return
 	}
-	k.tell()
-	if err := k.settle(); err != nil {
+	k.publishSoon()
+	if err := k.confineAll(); err != nil {
 		slog.Warn("released CPUs were not added to the cpusets of all pods; trying again with the next change", "err", err)
 	}
 }
 
 // Finish releases what the pod's init containers had and did not pass on; it is called when its other containers start.
-func (k *Keeper) Finish(pod string) {
+func (k *Manager) Finish(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a, has := k.state.Assignment(pod)
@@ -248,43 +248,43 @@ func (k *Keeper) Finish(pod string) {
 		return
 	}
 	k.state.Finish(pod)
-	k.tell()
+	k.publishSoon()
 }
 
 // SetPlugin stores a plugin's devices.
-func (k *Keeper) SetPlugin(p numa.Plugin) {
+func (k *Manager) SetPlugin(p numa.Plugin) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.state.SetPlugin(p)
-	k.tell()
+	k.publishSoon()
 }
 
 // Assignment returns what is assigned to a pod.
-func (k *Keeper) Assignment(pod string) (numa.Assignment, bool) {
+func (k *Manager) Assignment(pod string) (numa.Assignment, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Assignment(pod)
 }
 
 // State returns a copy of the state.
-func (k *Keeper) State() *numa.State {
+func (k *Manager) State() *numa.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Fork()
 }
 
 // SharedCPUs returns the shared pool.
-func (k *Keeper) SharedCPUs() idset.Set {
+func (k *Manager) SharedCPUs() idset.Set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.shared()
 }
 
-// shared returns the pool: State's, without the CPUs in kept. If that is empty (strict-cpu-reservation, and all other
-// CPUs are assigned), it is the reserved CPUs: shared containers have to run somewhere. The caller holds mu.
-func (k *Keeper) shared() idset.Set {
+// shared returns the pool: State's, without the CPUs in unrecorded. If that is empty (strict-cpu-reservation, and all
+// other CPUs are assigned), it is the reserved CPUs: shared containers have to run somewhere. The caller holds mu.
+func (k *Manager) shared() idset.Set {
 	pool, all := k.state.SharedCPUs(), k.Machine.CPUs
-	for _, containers := range k.kept {
+	for _, containers := range k.unrecorded {
 		for _, cpus := range containers {
 			pool, all = pool.Minus(cpus), all.Minus(cpus)
 		}
@@ -301,15 +301,15 @@ func (k *Keeper) shared() idset.Set {
 }
 
 // Anew reports whether a pod that an earlier agent left must be admitted again.
-func (k *Keeper) Anew(pod string) bool {
+func (k *Manager) Anew(pod string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.anew[pod]
+	return k.readmit[pod]
 }
 
 // Exclusive reports whether the CFS quota is not applied: to a container with assigned CPUs, or, if container is empty,
 // to a pod with such a container.
-func (k *Keeper) Exclusive(pod, container string) bool {
+func (k *Manager) Exclusive(pod, container string) bool {
 	if k.Quota {
 		return false
 	}
@@ -321,15 +321,15 @@ func (k *Keeper) Exclusive(pod, container string) bool {
 	return !k.cpus(pod, container).IsEmpty()
 }
 
-// cpus returns the CPUs that a container uses exclusively, including those in kept. The caller holds mu.
-func (k *Keeper) cpus(pod, container string) idset.Set {
-	return k.holding(pod, container).CPUs.Union(k.kept[pod][container])
+// cpus returns the CPUs that a container uses exclusively, including those in unrecorded. The caller holds mu.
+func (k *Manager) cpus(pod, container string) idset.Set {
+	return k.assigned(pod, container).CPUs.Union(k.unrecorded[pod][container])
 }
 
 // own returns the CPUs that a pod's containers use exclusively. The caller holds mu.
-func (k *Keeper) own(pod string) idset.Set {
+func (k *Manager) own(pod string) idset.Set {
 	var own idset.Set
-	for _, cpus := range k.kept[pod] {
+	for _, cpus := range k.unrecorded[pod] {
 		own = own.Union(cpus)
 	}
 	a, _ := k.state.Assignment(pod)
@@ -339,8 +339,8 @@ func (k *Keeper) own(pod string) idset.Set {
 	return own
 }
 
-// holding returns what is assigned to a container. The caller holds mu.
-func (k *Keeper) holding(pod, container string) numa.Holding {
+// assigned returns what is assigned to a container. The caller holds mu.
+func (k *Manager) assigned(pod, container string) numa.Holding {
 	a, _ := k.state.Assignment(pod)
 	for _, h := range a.Containers {
 		if h.Container == container {
@@ -350,20 +350,20 @@ func (k *Keeper) holding(pod, container string) numa.Holding {
 	return numa.Holding{Container: container}
 }
 
-// tell makes Publish publish the state.
-func (k *Keeper) tell() {
+// publishSoon makes Publish publish the state.
+func (k *Manager) publishSoon() {
 	select {
 	case k.changed <- struct{}{}:
 	default: // a publication is due already, and it reads the state when it runs
 	}
 }
 
-// settle confines the cgroups of all pods to the CPUs that they may use now.
-func (k *Keeper) settle() error {
+// confineAll confines the cgroups of all pods to the CPUs that they may use now.
+func (k *Manager) confineAll() error {
 	k.moving.Lock()
 	defer k.moving.Unlock()
 	k.mu.Lock()
-	if !k.writing && len(k.kept) == 0 && !k.owned() {
+	if !k.writing && len(k.unrecorded) == 0 && !k.owned() {
 		k.mu.Unlock()
 		return nil
 	}
@@ -378,7 +378,7 @@ func (k *Keeper) settle() error {
 }
 
 // owned reports whether any pod has assigned CPUs. The caller holds mu.
-func (k *Keeper) owned() bool {
+func (k *Manager) owned() bool {
 	for _, a := range k.state.Assignments() {
 		if slices.ContainsFunc(a.Containers, func(h numa.Holding) bool { return !h.CPUs.IsEmpty() }) {
 			return true
@@ -388,7 +388,7 @@ func (k *Keeper) owned() bool {
 }
 
 // confine confines one pod's cgroup to the CPUs that it may use now. The caller holds moving.
-func (k *Keeper) confine(pod string) error {
+func (k *Manager) confine(pod string) error {
 	k.mu.Lock()
 	g, here := k.groups[pod]
 	own, rest := k.own(pod), k.shared()
@@ -411,13 +411,13 @@ func (k *Keeper) confine(pod string) error {
 }
 
 // Place records a pod's cgroup, which was just created, and confines it before anything runs in it.
-func (k *Keeper) Place(pod, name string) error {
+func (k *Manager) Place(pod, name string) error {
 	k.moving.Lock()
 	defer k.moving.Unlock()
 	k.mu.Lock()
 	k.groups[pod] = group{name: name}
 	k.writing = k.writing || k.owned()
-	writing := k.writing || len(k.kept) > 0
+	writing := k.writing || len(k.unrecorded) > 0
 	k.mu.Unlock()
 	if !writing {
 		return nil
@@ -426,7 +426,7 @@ func (k *Keeper) Place(pod, name string) error {
 }
 
 // Gone records that a pod's cgroup was removed.
-func (k *Keeper) Gone(pod string) {
+func (k *Manager) Gone(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.groups, pod)

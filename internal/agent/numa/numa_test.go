@@ -71,7 +71,7 @@ var static = numa.Config{
 	Topology: numa.TopologyConfig{Policy: numa.PolicySingleNUMANode},
 }
 
-func keeper(t *testing.T, c numa.Config, cgroups *kernel) *Keeper {
+func keeper(t *testing.T, c numa.Config, cgroups *kernel) *Manager {
 	t.Helper()
 	k, err := New(Options{Node: "n", Machine: sixteen(), Config: c, Cgroups: cgroups, Metrics: metrics.New("n")})
 	if err != nil {
@@ -92,8 +92,8 @@ func pod(uid string, cpus ...int) numa.Pod {
 
 func fits() bool { return true }
 
-// letIn admits a pod as its pod worker does: plugins are asked in between.
-func (k *Keeper) letIn(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal {
+// admitWithPlugins admits a pod as its pod worker does: plugins are asked in between.
+func (k *Manager) admitWithPlugins(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal {
 	t.Helper()
 	for {
 		refusal, asks := k.Admit(p, fits)
@@ -106,9 +106,9 @@ func (k *Keeper) letIn(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal
 	}
 }
 
-func (k *Keeper) mustAdmit(t *testing.T, p numa.Pod) {
+func (k *Manager) mustAdmit(t *testing.T, p numa.Pod) {
 	t.Helper()
-	if r := k.letIn(t, p, fits); r != nil {
+	if r := k.admitWithPlugins(t, p, fits); r != nil {
 		t.Fatal(r.Message())
 	}
 	if err := k.Place(p.UID, "/"+p.UID); err != nil {
@@ -116,7 +116,7 @@ func (k *Keeper) mustAdmit(t *testing.T, p numa.Pod) {
 	}
 }
 
-func start(t *testing.T, k *Keeper, pod, container string) *runtimeapi.LinuxContainerResources {
+func start(t *testing.T, k *Manager, pod, container string) *runtimeapi.LinuxContainerResources {
 	t.Helper()
 	r := &runtimeapi.LinuxContainerResources{}
 	done, err := k.Start(pod, container, r)
@@ -193,13 +193,13 @@ func TestNoStartWithoutRoom(t *testing.T) {
 // A pod that is rejected by the sum of its requests has nothing assigned. A pod whose assignment fails gets the reason.
 func TestRefusals(t *testing.T) {
 	k := keeper(t, static, newKernel())
-	if r := k.letIn(t, pod("a", 2), func() bool { return false }); r != nil {
+	if r := k.admitWithPlugins(t, pod("a", 2), func() bool { return false }); r != nil {
 		t.Errorf("refused: %s", r.Message())
 	}
 	if _, has := k.Assignment("a"); has {
 		t.Error("a pod that does not fit got CPUs")
 	}
-	r := k.letIn(t, pod("b", 9), fits)
+	r := k.admitWithPlugins(t, pod("b", 9), fits)
 	if r == nil || r.Reason != numa.TopologyAffinity || !strings.Contains(r.Message(), "cpu 7 of 8") {
 		t.Errorf("%+v", r)
 	}
@@ -207,11 +207,11 @@ func TestRefusals(t *testing.T) {
 	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
 	p := pod("c", 1)
 	p.Containers[0].Devices = []numa.DeviceRequest{{Resource: "example.com/gpu", Count: 1}}
-	if r := k.letIn(t, p, fits); r == nil || r.Reason != numa.UnexpectedAdmission || !strings.Contains(r.Message(), "rpc failed") {
+	if r := k.admitWithPlugins(t, p, fits); r == nil || r.Reason != numa.UnexpectedAdmission || !strings.Contains(r.Message(), "rpc failed") {
 		t.Errorf("%+v", r)
 	}
 	k.Prefers = func(_ context.Context, q numa.Question) ([]string, error) { return q.Available[1:], nil }
-	if r := k.letIn(t, p, fits); r != nil {
+	if r := k.admitWithPlugins(t, p, fits); r != nil {
 		t.Fatal(r.Message())
 	}
 	if a, _ := k.Assignment("c"); fmt.Sprint(a.Containers[0].Devices) != "[{example.com/gpu [g1]}]" {
@@ -245,14 +245,14 @@ func TestOpinionThatComesLate(t *testing.T) {
 	<-thinks
 	quick := one("quick")
 	k.consulted["quick"] = consultation{answers: numa.Answers{{Container: "c0", Resource: "example.com/gpu"}: {"g0"}}}
-	if r := k.letIn(t, quick, fits); r != nil {
+	if r := k.admitWithPlugins(t, quick, fits); r != nil {
 		t.Fatalf("it waits for the other's plugin: %s", r.Message())
 	}
 	close(goes)
 	if r := <-answered; r != nil {
 		t.Fatal(r.Message())
 	}
-	if r := k.letIn(t, one("late"), fits); r != nil {
+	if r := k.admitWithPlugins(t, one("late"), fits); r != nil {
 		t.Fatal(r.Message())
 	}
 	a, _ := k.Assignment("late")
@@ -284,7 +284,7 @@ func TestHistories(t *testing.T) {
 			case n < 5:
 				p := pod(uid, 1+rng.IntN(4), rng.IntN(2))
 				p.Guaranteed = rng.IntN(3) > 0
-				if k.letIn(t, p, fits) != nil {
+				if k.admitWithPlugins(t, p, fits) != nil {
 					break
 				}
 				if err := k.Place(uid, "/"+uid); err != nil {

@@ -39,7 +39,7 @@ const (
 
 // Publish keeps the node's NodeResourceTopology equal to the state until ctx ends. Each change is written at once.
 // owner returns a reference to the Node, with which the object is deleted; nil until the Node is known.
-func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.OwnerReference) error {
+func (k *Manager) Publish(ctx context.Context, api API, owner func() *metav1.OwnerReference) error {
 	p := publisher{k: k, api: api, owner: owner}
 	pause, said := republishFirst, ""
 	timer := time.NewTimer(lookEvery)
@@ -79,7 +79,7 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 // Announce publishes the state now, whatever was published before. It returns when that was tried, or ctx ends. A
 // node's resources must be known before pods are sent to it: for a node without a NodeResourceTopology, schedulers
 // assume that CPUs and memory may come from any NUMA node.
-func (k *Keeper) Announce(ctx context.Context) {
+func (k *Manager) Announce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, announceMax)
 	defer cancel()
 	tried := make(chan struct{})
@@ -95,7 +95,7 @@ func (k *Keeper) Announce(ctx context.Context) {
 }
 
 type publisher struct {
-	k     *Keeper
+	k     *Manager
 	api   API
 	owner func() *metav1.OwnerReference
 	last  *topology.Object // as the server has it; nil: not known

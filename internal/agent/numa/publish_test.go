@@ -110,7 +110,7 @@ func TestPublish(t *testing.T) {
 		pods("at the start", 1)
 		k.mustAdmit(t, pod("a", 2))
 		pods("a came", 2, "a")
-		k.tell()
+		k.publishSoon()
 		pods("nothing changed", 2, "a")
 
 		s.change(func() { s.object.ResourceVersion = "other" }) // another client wrote it

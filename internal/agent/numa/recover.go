@@ -26,7 +26,7 @@ type Remains struct {
 }
 
 // Note returns what must be stored with a pod's sandbox for Recover; empty: nothing.
-func (k *Keeper) Note(pod string) string {
+func (k *Manager) Note(pod string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a, has := k.state.Assignment(pod)
@@ -35,14 +35,14 @@ func (k *Keeper) Note(pod string) string {
 	}
 	a.Containers = slices.Clone(a.Containers)
 	for i := range a.Containers {
-		a.Containers[i].CPUs = a.Containers[i].CPUs.Union(k.kept[pod][a.Containers[i].Container])
+		a.Containers[i].CPUs = a.Containers[i].CPUs.Union(k.unrecorded[pod][a.Containers[i].Container])
 	}
 	return topology.EncodePod(a)
 }
 
 // Recover restores what earlier agents assigned to pods. What contradicts the machine or the configuration is logged,
 // and running containers keep what they have. It must be called once, before all other methods.
-func (k *Keeper) Recover(all []Remains) {
+func (k *Manager) Recover(all []Remains) {
 	// Running pods come first: what was assigned to a pod that has ended may be another pod's by now.
 	all = slices.SortedFunc(slices.Values(all), func(a, b Remains) int {
 		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready), -cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
@@ -63,8 +63,8 @@ func (k *Keeper) Recover(all []Remains) {
 	}
 	k.mu.Unlock()
 	slog.Info("assignments of pods recovered", "pods", len(all), "withAssignments", owners, "sharedCPUs", shared)
-	k.tell()
-	if err := k.settle(); err != nil {
+	k.publishSoon()
+	if err := k.confineAll(); err != nil {
 		slog.Warn("the shared pool was not set for all pods; trying again before CPUs are assigned to a container", "err", err)
 	}
 }
@@ -80,7 +80,7 @@ func compareBool(a, b bool) int {
 }
 
 // adopt restores the assignment of one pod. The caller holds mu.
-func (k *Keeper) adopt(r Remains) bool {
+func (k *Manager) adopt(r Remains) bool {
 	a, err := topology.DecodePod(r.Note)
 	if err == nil && a.Pod != r.Pod {
 		err = fmt.Errorf("it is about pod %.80q", a.Pod)
@@ -91,20 +91,20 @@ func (k *Keeper) adopt(r Remains) bool {
 	}
 	if len(r.Running) == 0 && !r.Ready && !r.Booted {
 		// the pod has ended, or it will be admitted again: what it had may be assigned to another pod by now
-		k.anew[r.Pod] = true
+		k.readmit[r.Pod] = true
 		return false
 	}
 	if len(r.Running) == 0 {
 		if problems := k.state.Fork().Adopt(a); problems != nil {
 			logProblems("a pod without running containers lost its assignment, and is admitted again", problems)
-			k.anew[r.Pod] = true
+			k.readmit[r.Pod] = true
 			return false
 		}
 	}
 	logProblems("a running pod has an assignment that would not be made now; it keeps it", k.state.Adopt(a))
 	for _, h := range a.Containers {
 		if _, runs := r.Running[h.Container]; runs {
-			k.keep(r.Pod, h)
+			k.setUnrecorded(r.Pod, h)
 		}
 	}
 	for _, h := range a.Containers {
@@ -115,21 +115,21 @@ func (k *Keeper) adopt(r Remains) bool {
 	return true
 }
 
-// keep records in kept the CPUs that a running container was given and that State cannot record as its own. Offline
+// setUnrecorded records the CPUs that a running container was given and that State cannot record as its own. Offline
 // CPUs are among them: the kernel gives them back to the container when they come online. The caller holds mu.
-func (k *Keeper) keep(pod string, given numa.Holding) {
-	lost := given.CPUs.Minus(k.holding(pod, given.Container).CPUs)
+func (k *Manager) setUnrecorded(pod string, given numa.Holding) {
+	lost := given.CPUs.Minus(k.assigned(pod, given.Container).CPUs)
 	if lost.IsEmpty() {
 		return
 	}
-	if k.kept[pod] == nil {
-		k.kept[pod] = map[string]idset.Set{}
+	if k.unrecorded[pod] == nil {
+		k.unrecorded[pod] = map[string]idset.Set{}
 	}
-	k.kept[pod][given.Container] = lost
+	k.unrecorded[pod][given.Container] = lost
 }
 
 // compare logs where the kernel's values differ from the recorded assignment.
-func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
+func (k *Manager) compare(pod string, h numa.Holding, inner string) {
 	for _, err := range []error{
 		differs(h.Container, inner, "CPUs", h.CPUs, k.Cgroups.CPUs),
 		differs(h.Container, inner, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
@@ -148,8 +148,8 @@ func cpusOf(a numa.Assignment) idset.Set {
 	return cpus
 }
 
-// MentionCheckpoints logs that the kubelet's checkpoint files in dir are not read, whatever their state.
-func MentionCheckpoints(dir string) {
+// LogCheckpoints logs that the kubelet's checkpoint files in dir are not read, whatever their state.
+func LogCheckpoints(dir string) {
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
 		path := filepath.Join(dir, name)
 		if info, err := os.Lstat(path); err == nil {

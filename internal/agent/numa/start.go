@@ -17,12 +17,12 @@ import (
 // Start sets where a container may run and from which NUMA nodes it gets memory, as soon as no other container runs on
 // its assigned CPUs. The caller starts the container and then calls done. An error means that the container must not be
 // started now.
-func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error) {
+func (k *Manager) Start(pod, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error) {
 	k.mu.Lock()
-	h := k.holding(pod, container)
+	h := k.assigned(pod, container)
 	k.mu.Unlock()
-	if k.dropKept(pod, container) {
-		if err := k.settle(); err != nil {
+	if k.dropUnrecorded(pod, container) {
+		if err := k.confineAll(); err != nil {
 			return nil, err
 		}
 	}
@@ -34,25 +34,25 @@ func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResour
 	}
 	k.mu.Lock()
 	if g, here := k.groups[pod]; here {
-		// the pod's sandbox started on all CPUs of the cgroup: settle must confine it again
+		// the pod's sandbox started on all CPUs of the cgroup: confineAll must confine it again
 		k.groups[pod] = group{name: g.name}
 	}
 	k.mu.Unlock()
-	if err := k.settle(); err != nil {
+	if err := k.confineAll(); err != nil {
 		return nil, fmt.Errorf("remove other containers from CPUs %v: %w", h.CPUs, err)
 	}
 	r.CpusetCpus = h.CPUs.String()
 	return func() {}, nil
 }
 
-// dropKept drops CPUs that only an earlier run of a container had. It returns whether there were any.
-func (k *Keeper) dropKept(pod, container string) bool {
+// dropUnrecorded drops CPUs that only an earlier run of a container had. It returns whether there were any.
+func (k *Manager) dropUnrecorded(pod, container string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, had := k.kept[pod][container]
-	delete(k.kept[pod], container)
-	if len(k.kept[pod]) == 0 {
-		delete(k.kept, pod)
+	_, had := k.unrecorded[pod][container]
+	delete(k.unrecorded[pod], container)
+	if len(k.unrecorded[pod]) == 0 {
+		delete(k.unrecorded, pod)
 	}
 	return had
 }
@@ -60,7 +60,7 @@ func (k *Keeper) dropKept(pod, container string) bool {
 // Update sets the pool where it is passed through the runtime: for a shared container of a pod with assigned CPUs.
 // Otherwise the runtime would write back the container's earlier cpuset with any other resource. The pool does not
 // change until done is called.
-func (k *Keeper) Update(pod, container string, r *runtimeapi.LinuxContainerResources) (done func()) {
+func (k *Manager) Update(pod, container string, r *runtimeapi.LinuxContainerResources) (done func()) {
 	k.mu.Lock()
 	mixed := k.cpus(pod, container).IsEmpty() && !k.own(pod).IsEmpty()
 	k.mu.Unlock()
@@ -73,9 +73,9 @@ func (k *Keeper) Update(pod, container string, r *runtimeapi.LinuxContainerResou
 }
 
 // Check compares what is assigned to a container with what its cgroup allows.
-func (k *Keeper) Check(pod, container, group string) error {
+func (k *Manager) Check(pod, container, group string) error {
 	k.mu.Lock()
-	h := k.holding(pod, container)
+	h := k.assigned(pod, container)
 	k.mu.Unlock()
 	return errors.Join(
 		differs(container, group, "CPUs", h.CPUs, k.Cgroups.CPUs),

@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// gateWidth is how many lists and watch requests may be in flight at once. Chosen: an API server that returns gets
-	// at most 16 requests at a time from a node with a hundred objects; 16 per few ms still serves a burst of new pods.
-	gateWidth = 16
+	// inFlightMax is how many lists and watch requests may be in flight at once. Chosen: an API server that returns
+	// gets at most 16 requests at a time from a node with a hundred objects; 16 per few ms still serves a burst of new
+	// pods.
+	inFlightMax = 16
 
 	// backoffMin is the first wait after a failure. Chosen: a new pod's objects are forbidden to the node until the
 	// Node authorizer has seen the pod, which usually takes less than this.
@@ -91,10 +92,10 @@ func (c *Cache) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// enter waits for a place among the requests in flight; it returns false if ctx ended first.
-func (c *Cache) enter(ctx context.Context) bool {
+// acquire waits for a place among the requests in flight; it returns false if ctx ended first.
+func (c *Cache) acquire(ctx context.Context) bool {
 	select {
-	case c.gate <- struct{}{}:
+	case c.inFlight <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
@@ -108,10 +109,10 @@ func (it *item) selector() string {
 // list reads the object and the version to watch from. The object's own version is not enough: it may have been
 // compacted long ago, and an object that does not exist has none.
 func (c *Cache) list(ctx context.Context, it *item) (version string, done bool, err error) {
-	if !c.enter(ctx) {
+	if !c.acquire(ctx) {
 		return "", false, ctx.Err()
 	}
-	defer func() { <-c.gate }()
+	defer func() { <-c.inFlight }()
 	kind := it.ref.Kind.api()
 	list := kind.NewList()
 	if err := c.api.List(ctx, kind, it.ref.Namespace, metav1.ListOptions{FieldSelector: it.selector()}, list); err != nil {
@@ -137,13 +138,13 @@ func (c *Cache) list(ctx context.Context, it *item) (version string, done bool, 
 // means that the server closed the watch regularly.
 func (c *Cache) watch(ctx context.Context, it *item, version string) (resume string, done bool, err error) {
 	seconds := int64((watchMin + rand.N(watchMin)).Seconds())
-	if !c.enter(ctx) {
+	if !c.acquire(ctx) {
 		return version, false, ctx.Err()
 	}
 	w, err := c.api.Watch(ctx, it.ref.Kind.api(), it.ref.Namespace, metav1.ListOptions{
 		FieldSelector: it.selector(), ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
 	})
-	<-c.gate
+	<-c.inFlight
 	if err != nil {
 		return resumeAfter(err, version), false, err
 	}

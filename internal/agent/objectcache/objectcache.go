@@ -49,10 +49,10 @@ type API interface {
 
 // Cache caches the objects that tracked pods reference. It is safe for concurrent use.
 type Cache struct {
-	ctx     context.Context
-	api     API
-	changed func(types.UID)
-	gate    chan struct{} // one place per request in flight that starts or resumes a watch
+	ctx      context.Context
+	api      API
+	changed  func(types.UID)
+	inFlight chan struct{} // one place per request in flight that starts or resumes a watch
 
 	mu    sync.Mutex
 	items map[Ref]*item
@@ -82,8 +82,8 @@ func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 	}
 	return &Cache{
 		ctx: ctx, api: api, changed: changed,
-		gate:  make(chan struct{}, gateWidth),
-		items: map[Ref]*item{}, pods: map[types.UID]map[Ref]bool{},
+		inFlight: make(chan struct{}, inFlightMax),
+		items:    map[Ref]*item{}, pods: map[types.UID]map[Ref]bool{},
 		back: make(chan struct{}),
 	}
 }
@@ -116,7 +116,7 @@ func (c *Cache) Track(pod *corev1.Pod) error {
 	}
 	for ref := range had {
 		if !wanted[ref] {
-			c.release(ref, pod.UID)
+			c.dropUser(ref, pod.UID)
 		}
 	}
 	return nil
@@ -127,12 +127,12 @@ func (c *Cache) Untrack(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for ref := range c.pods[uid] {
-		c.release(ref, uid)
+		c.dropUser(ref, uid)
 	}
 	delete(c.pods, uid)
 }
 
-func (c *Cache) release(ref Ref, uid types.UID) {
+func (c *Cache) dropUser(ref Ref, uid types.UID) {
 	it := c.items[ref]
 	delete(it.users, uid)
 	if len(it.users) == 0 {

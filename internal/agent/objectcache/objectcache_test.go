@@ -362,8 +362,8 @@ func TestOutage(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.busyMax > gateWidth {
-			t.Errorf("%d requests at once, want at most %d", s.busyMax, gateWidth)
+		if s.busyMax > inFlightMax {
+			t.Errorf("%d requests at once, want at most %d", s.busyMax, inFlightMax)
 		}
 		if during > objects*20 {
 			t.Errorf("%d requests during two minutes of outage, want at most %d", during, objects*20)

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// settle is how long the writer of a log may still write to it after the log was rotated (the runtime opens the new
-	// file first and then switches to it) or after the container ended. Chosen: a hundred times what containerd takes.
-	// Raising it delays the first lines after a rotation; lowering it may lose lines.
-	settle = 100 * time.Millisecond
-	// lookMin and lookMax bound how often Running is called without a notification of the kernel: soon after the last
-	// event, then half as often each time. The kubelet asks the runtime itself every second per follower.
-	lookMin = 100 * time.Millisecond
-	lookMax = 5 * time.Second
+	// writerDelay is how long the writer of a log may still write to it after the log was rotated (the runtime opens
+	// the new file first and then switches to it) or after the container ended. Chosen: a hundred times what containerd
+	// takes. Raising it delays the first lines after a rotation; lowering it may lose lines.
+	writerDelay = 100 * time.Millisecond
+	// runningCheckMin and runningCheckMax bound how often Running is called without a notification of the kernel: soon
+	// after the last event, then half as often each time. The kubelet asks the runtime itself every second per
+	// follower.
+	runningCheckMin = 100 * time.Millisecond
+	runningCheckMax = 5 * time.Second
 	// pollInterval is how often the file is read where inotify is not available.
 	pollInterval = time.Second
 )
@@ -33,20 +34,20 @@ const (
 //  2. The runtime creates a new <n>.log, and a moment later switches to it.
 //  3. The follower sees that <n>.log is another file than the one it reads.
 //
-// Switching at 3 could miss what was written between 2 and the runtime's switch. So the follower waits settle, reads
-// the old file to its end once more, and only then opens the next one. If the log was rotated twice while the client
-// was slow, the next one is not the newest but the rotated file after the old one. A file that has been compressed by
-// then is not shown.
+// Switching at 3 could miss what was written between 2 and the runtime's switch. So the follower waits writerDelay,
+// reads the old file to its end once more, and only then opens the next one. If the log was rotated twice while the
+// client was slow, the next one is not the newest but the rotated file after the old one. A file that has been
+// compressed by then is not shown.
 func (r *reader) follow(ctx context.Context) error {
 	dir := filepath.Dir(r.path)
 	news, leave := watches.join(dir)
 	defer leave()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	look := lookMin
+	wait := runningCheckMin
 	for {
 		running := r.o.Running()
-		if !running && !pause(ctx, settle) {
+		if !running && !pause(ctx, writerDelay) {
 			return nil
 		}
 		if err := r.drainAll(ctx); err != nil {
@@ -59,16 +60,16 @@ func (r *reader) follow(ctx context.Context) error {
 			return nil
 		}
 		if news == nil {
-			look = pollInterval
+			wait = pollInterval
 		}
-		timer.Reset(look)
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-news:
-			look = lookMin
+			wait = runningCheckMin
 		case <-timer.C:
-			look = min(2*look, lookMax)
+			wait = min(2*wait, runningCheckMax)
 		}
 	}
 }
@@ -83,7 +84,7 @@ func (r *reader) drainAll(ctx context.Context) error {
 		if next == nil || err != nil {
 			return err
 		}
-		if !pause(ctx, settle) {
+		if !pause(ctx, writerDelay) {
 			next.Close()
 			return nil
 		}

@@ -110,14 +110,14 @@ func (w *watcher) listen(file *os.File) {
 		for b := buf[:n]; w.file == file && len(b) >= unix.SizeofInotifyEvent; {
 			wd, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
 			b = b[min(len(b), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(b[12:]))):]
-			w.tell(wd, mask)
+			w.dispatch(wd, mask)
 		}
 		w.mu.Unlock()
 	}
 }
 
-// tell notifies the followers of an event. The caller holds w.mu.
-func (w *watcher) tell(wd int32, mask uint32) {
+// dispatch notifies the followers of an event. The caller holds w.mu.
+func (w *watcher) dispatch(wd int32, mask uint32) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		for _, d := range w.dirs {
 			d.wake()

@@ -36,9 +36,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Devices knows the devices; *devicemanager.Keeper implements it.
+// Devices knows the devices; *devicemanager.Manager implements it.
 type Devices interface {
-	Held(uid, container string) []devicemanager.Held
+	Allocations(uid, container string) []devicemanager.Allocation
 	Inventory() []numa.Plugin
 }
 
@@ -178,7 +178,7 @@ func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
 
 func (s *Server) container(pod *corev1.Pod, name string, own numa.Holding) *podresourcesapi.ContainerResources {
 	out := &podresourcesapi.ContainerResources{Name: name}
-	for _, h := range s.o.Devices.Held(string(pod.UID), name) {
+	for _, h := range s.o.Devices.Allocations(string(pod.UID), name) {
 		for _, id := range h.IDs {
 			out.Devices = append(out.Devices, deviceOn(h.Resource, id, h.Nodes[id])...)
 		}

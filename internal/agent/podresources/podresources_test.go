@@ -27,11 +27,11 @@ import (
 
 type known struct{}
 
-func (known) Held(uid, container string) []devicemanager.Held {
+func (known) Allocations(uid, container string) []devicemanager.Allocation {
 	if uid != "u1" || container != "main" {
 		return nil
 	}
-	return []devicemanager.Held{
+	return []devicemanager.Allocation{
 		{Resource: "example.com/gpu", IDs: []string{"g0", "g1"}, Nodes: map[string][]machine.NUMAID{"g0": {0}, "g1": {0, 1}}},
 		{Resource: "example.com/key", IDs: []string{"k"}},
 	}

@@ -127,7 +127,7 @@ type Devices interface {
 	Release(uid string)
 }
 
-// Volumes keeps the files that containers see; *volume.Keeper does.
+// Volumes keeps the files that containers see; *volume.Manager does.
 type Volumes interface {
 	// SetUp makes what the pod's containers mount. It may be repeated.
 	SetUp(ctx context.Context, pod *corev1.Pod) error

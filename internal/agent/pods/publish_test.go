@@ -106,7 +106,7 @@ func TestForeignWriteIsNotAnswered(t *testing.T) {
 		}
 		r := testRunner()
 		r.report = statusreport.New(client, r.Node)
-		r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Keeper{}
+		r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Manager{}
 		ctx, cancel := context.WithCancel(t.Context())
 		go r.report.Run(ctx)
 		pod := testPod()

@@ -55,7 +55,7 @@ func busyNode(t *testing.T, milli int64, requests map[string]int64) (*Runner, *r
 	node := &room{milli: milli}
 	r := testRunner()
 	r.Admission, r.synced, r.pods, r.Recorder = node, true, map[types.UID]*entry{}, record.NewFakeRecorder(100)
-	r.Volumes = &volume.Keeper{}
+	r.Volumes = &volume.Manager{}
 	for name, request := range requests {
 		r.run(t, name, request)
 	}

@@ -67,7 +67,7 @@ type Prober struct {
 	// The fields below are guarded by mu.
 	mu    sync.Mutex
 	pods  map[types.UID]*pod
-	wheel wheel
+	queue queue
 	timer *time.Timer
 }
 
@@ -88,7 +88,7 @@ type run struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	wake      unit.Instant
-	place     int // index in the wheel
+	place     int // index in the queue
 	// gone means that the run was ended: an answer that arrives later is ignored.
 	gone bool
 }
@@ -97,7 +97,7 @@ type run struct {
 func New(ctx context.Context, o Options) *Prober {
 	p := &Prober{
 		Options: o, ctx: ctx, born: time.Now(), clock: clock.From(time.Now, clock.LongAgo),
-		pods: map[types.UID]*pod{}, wheel: newWheel(),
+		pods: map[types.UID]*pod{}, queue: newQueue(),
 	}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "prober_probe_total",
@@ -213,7 +213,7 @@ func (p *Prober) adopted(of *corev1.Pod, name string, now Container) *probe.Adop
 func (p *Prober) end(r *run) {
 	r.gone = true
 	r.cancel()
-	p.wheel.Remove(r)
+	p.queue.Remove(r)
 }
 
 // Untrack ends all probes of a pod.

@@ -109,7 +109,7 @@ func TestLifeOfAContainer(t *testing.T) {
 		n.Untrack("u1")
 		n.Untrack("u1")
 		time.Sleep(time.Minute)
-		if n.count("two") != before || n.Results("u1") != nil || n.wheel.Len() != 0 {
+		if n.count("two") != before || n.Results("u1") != nil || n.queue.Len() != 0 {
 			t.Errorf("probes go on after the pod is gone")
 		}
 		n.mu.Lock()
@@ -182,8 +182,8 @@ func TestNoProbes(t *testing.T) {
 	})
 }
 
-// BenchmarkTurn measures the bookkeeping of one probe among many containers.
-func BenchmarkTurn(b *testing.B) {
+// BenchmarkStepDue measures the bookkeeping of one probe among many containers.
+func BenchmarkStepDue(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p := New(ctx, Options{Changed: func(types.UID) {}})

@@ -71,7 +71,7 @@ func (s *slots) take(pod string) (full string) {
 	return ""
 }
 
-func (s *slots) giveBack(pod string) {
+func (s *slots) free(pod string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
@@ -98,7 +98,7 @@ func (s *Server) slotted(path string, h http.HandlerFunc) http.HandlerFunc {
 			http.Error(w, fmt.Sprintf("all %d streams of this %s are open (logs, exec, attach, port-forward): end one and try again", most, full), http.StatusTooManyRequests)
 			return
 		}
-		defer s.slots.giveBack(pod)
+		defer s.slots.free(pod)
 		open.Inc()
 		defer open.Dec()
 		h(w, r)

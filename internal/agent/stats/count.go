@@ -51,9 +51,9 @@ func newCount(top *os.File, without []string) (*count, error) {
 	return c, nil
 }
 
-// goOn reads directories until walked reaches until, and returns whether none are left. If the way down to the first
+// resume reads directories until walked reaches until, and returns whether none are left. If the way down to the first
 // directory already reaches until, at least walkShareMin entries are read nevertheless.
-func (c *count) goOn(ctx context.Context, top int, walked *int, until int) (done bool) {
+func (c *count) resume(ctx context.Context, top int, walked *int, until int) (done bool) {
 	w := walker{count: c, top: top, walked: walked, at: c.top, fd: -1}
 	defer w.leave()
 	for first := true; len(c.todo) > 0 && (first || *walked < until) && ctx.Err() == nil; first = false {

@@ -32,8 +32,8 @@ func (r rates) observe(key string, at time.Time, used time.Duration) (nanoCores 
 	return now.cores, now.known
 }
 
-// forget drops what was not seen in the last pass.
-func (r rates) forget(seen map[string]bool) {
+// dropUnseen drops what was not seen in the last pass.
+func (r rates) dropUnseen(seen map[string]bool) {
 	for key := range r {
 		if !seen[key] {
 			delete(r, key)

@@ -101,7 +101,7 @@ type Options struct {
 type Reader struct {
 	o Options
 	// holds one token; the goroutine that took it reads, and only that goroutine uses rates and walks
-	turn  chan struct{}
+	token chan struct{}
 	rates rates
 	walks walks
 }
@@ -114,16 +114,16 @@ func New(o Options) *Reader {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Reader{o: o, turn: make(chan struct{}, 1), rates: rates{}, walks: walks{most: walkEntriesMax, known: map[string]*walk{}}}
-	r.turn <- struct{}{}
+	r := &Reader{o: o, token: make(chan struct{}, 1), rates: rates{}, walks: walks{most: walkEntriesMax, known: map[string]*walk{}}}
+	r.token <- struct{}{}
 	return r
 }
 
 // Summary reads CPU and memory, and the parts.
 func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, error) {
 	select {
-	case <-r.turn:
-		defer func() { r.turn <- struct{}{} }()
+	case <-r.token:
+		defer func() { r.token <- struct{}{} }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("read usage: wait for the reading before: %w", ctx.Err())
 	}
@@ -144,9 +144,9 @@ func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, e
 			pods = append(pods, p.pod(pod))
 		}
 	}
-	r.rates.forget(p.seen)
+	r.rates.dropUnseen(p.seen)
 	if parts&Disk != 0 {
-		r.walks.forget(r.o.Now())
+		r.walks.dropUnused(r.o.Now())
 	}
 	return &statsapi.Summary{Node: node, Pods: pods}, nil
 }

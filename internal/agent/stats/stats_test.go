@@ -254,7 +254,7 @@ func TestSummaryWithoutRuntime(t *testing.T) {
 	if _, err := r.Summary(t.Context(), 0); err == nil {
 		t.Error("a node whose usage cannot be read is no error")
 	}
-	<-r.turn // another reading is in progress and does not end
+	<-r.token // another reading is in progress and does not end
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Summary(ctx, 0); !errors.Is(err, context.Canceled) {

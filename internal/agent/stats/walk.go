@@ -75,7 +75,7 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 	}
 	if anew || k.next != nil || k.at.IsZero() || at.Sub(k.at) >= k.life() {
 		before, until := *walked, *walked+max(walkShareMin, (most-*walked)/2)
-		done, err := k.goOn(ctx, dir, without, walked, until)
+		done, err := k.resume(ctx, dir, without, walked, until)
 		if err != nil {
 			slog.Debug("size of volume left out", "dir", dir, "err", err)
 			delete(w.known, key)
@@ -94,8 +94,8 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 	return k.bytes, k.inodes, !k.at.IsZero()
 }
 
-// goOn counts until walked reaches until, and returns whether the count is complete.
-func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
+// resume counts until walked reaches until, and returns whether the count is complete.
+func (k *walk) resume(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
 	top, err := os.Open(dir)
 	if err != nil {
 		return false, err
@@ -107,11 +107,11 @@ func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *i
 		}
 		*walked++
 	}
-	return k.next.goOn(ctx, int(top.Fd()), walked, until), nil
+	return k.next.resume(ctx, int(top.Fd()), walked, until), nil
 }
 
-// forget drops what was not requested lately, such as volumes of pods that were removed.
-func (w walks) forget(now time.Time) {
+// dropUnused drops what was not requested lately, such as volumes of pods that were removed.
+func (w walks) dropUnused(now time.Time) {
 	for dir, k := range w.known {
 		if now.Sub(k.asked) >= walkLife {
 			delete(w.known, dir)

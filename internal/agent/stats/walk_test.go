@@ -116,7 +116,7 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 			t.Errorf("counted anew (%v): %d inodes, want %d", anew, now, want)
 		}
 	}
-	w.forget(at.Add(walkLife))
+	w.dropUnused(at.Add(walkLife))
 	if len(w.known) != 0 {
 		t.Error("what nobody asks for is not forgotten")
 	}

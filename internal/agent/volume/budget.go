@@ -17,7 +17,7 @@ func (p payload) add(use *volumelimit.Use, medium volumelimit.Medium, path strin
 	}
 	*use = use.Plus(volumelimit.File(len(f.data)))
 	if why := volumelimit.Pod(medium, *use); why != "" {
-		return &NoRoomError{why}
+		return &TooLargeError{why}
 	}
 	p[path] = f
 	return nil
@@ -45,7 +45,7 @@ func mediumOf(v *corev1.Volume) volumelimit.Medium {
 }
 
 // fits returns an error if content is too large for v, given what the pod's other volumes contain.
-func (k *Keeper) fits(s *place, v *corev1.Volume, content payload) error {
+func (k *Manager) fits(s *podState, v *corev1.Volume, content payload) error {
 	medium := mediumOf(v)
 	had, wants := s.uses[v.Name], content.use()
 	var others volumelimit.Use
@@ -67,7 +67,7 @@ func (k *Keeper) fits(s *place, v *corev1.Volume, content payload) error {
 		why = volumelimit.Shared(fs, k.MaxPods, others.Plus(had), others.Plus(wants))
 	}
 	if why != "" {
-		return &NoRoomError{why}
+		return &TooLargeError{why}
 	}
 	return nil
 }

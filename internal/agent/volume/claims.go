@@ -59,7 +59,7 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 
 // setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
 // are existing directories, and are mounted into containers as they are.
-func (k *Keeper) setUpClaim(ctx context.Context, s *place, v *corev1.Volume, name string) error {
+func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
 	pv, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (k *Keeper) setUpClaim(ctx context.Context, s *place, v *corev1.Volume, nam
 }
 
 // boundVolume returns the volume that a claim is bound to. The error is in the kubelet's words.
-func (k *Keeper) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string) (*corev1.PersistentVolume, error) {
+func (k *Manager) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string) (*corev1.PersistentVolume, error) {
 	claim, err := k.Claims.Claim(ctx, pod.Namespace, name)
 	if err != nil {
 		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)

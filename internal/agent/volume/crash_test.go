@@ -132,7 +132,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashingAgent does everything that a Keeper does until it is killed.
+// crashingAgent does everything that a Manager does until it is killed.
 func crashingAgent(t *testing.T, root string) {
 	r := &rig{t: t, root: root, objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
 	r.restart()

@@ -50,13 +50,13 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("volume type %s is not supported by this agent: %s", e.Kind, e.Why)
 }
 
-// NoRoomError is content that exceeds the limits of one pod (core/volumelimit). The pod keeps its present content.
+// TooLargeError is content that exceeds the limits of one pod (core/volumelimit). The pod keeps its present content.
 // Trying again helps when the objects have become smaller or other pods have been removed.
-type NoRoomError struct{ Why string }
+type TooLargeError struct{ Why string }
 
-func (e *NoRoomError) Error() string { return e.Why }
+func (e *TooLargeError) Error() string { return e.Why }
 
-func noRoom(err error) bool {
-	var e *NoRoomError
+func isTooLarge(err error) bool {
+	var e *TooLargeError
 	return errors.As(err, &e)
 }

@@ -240,7 +240,7 @@ func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 			volumes = append(volumes, volumeOf(fmt.Sprint("v", i), corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}))
 		}
 		var failures Failures
-		if err := r.SetUp(context.Background(), podWith(uid, volumes...)); !errors.As(err, &failures) || !noRoom(failures[0]) {
+		if err := r.SetUp(context.Background(), podWith(uid, volumes...)); !errors.As(err, &failures) || !isTooLarge(failures[0]) {
 			t.Fatalf("%s: %v", uid, err)
 		}
 		if text := failures[0].Error(); !strings.HasPrefix(text, "MountVolume.SetUp failed for volume ") || !strings.Contains(text, "the limit for one pod is") {
@@ -265,14 +265,14 @@ func TestPathsWithoutEnd(t *testing.T) {
 	pod := podWith("u1", volumeOf("disk", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: items}}),
 		volumeOf("memory", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items}}))
 	var failures Failures
-	if err := r.SetUp(context.Background(), pod); !errors.As(err, &failures) || len(failures) != 2 || !failures.all(noRoom) {
+	if err := r.SetUp(context.Background(), pod); !errors.As(err, &failures) || len(failures) != 2 || !failures.all(isTooLarge) {
 		t.Errorf("%v", err)
 	}
-	s := r.lockPlace("u1")
+	s := r.lockPod("u1")
 	defer s.mu.Unlock()
 	s.pod = pod
 	for i := range pod.Spec.Volumes { // before it is built
-		if _, err := r.render(context.Background(), s, &pod.Spec.Volumes[i]); !noRoom(err) {
+		if _, err := r.render(context.Background(), s, &pod.Spec.Volumes[i]); !isTooLarge(err) {
 			t.Errorf("%s was collected: %v", pod.Spec.Volumes[i].Name, err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestTextsAreHeldOnce(t *testing.T) {
 	pod := podWith("u1", volumeOf("fields", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: fields}}),
 		volumeOf("sources", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}))
 	pod.Annotations = map[string]string{"a": text}
-	s := r.lockPlace("u1")
+	s := r.lockPod("u1")
 	defer s.mu.Unlock()
 	s.pod = pod
 	for i := range pod.Spec.Volumes {
@@ -390,8 +390,8 @@ func TestObjectsOfDyingNamespaces(t *testing.T) {
 	at += goneMin
 	for range 3 {
 		r.refresh("u1")
-		r.lockPlace("u2").latest.Store(going)
-		r.places["u2"].mu.Unlock()
+		r.lockPod("u2").latest.Store(going)
+		r.byPod["u2"].mu.Unlock()
 		r.refresh("u2")
 	}
 	if n := warnings(); n != 1 || !strings.Contains(log.String(), "pod-u1") {

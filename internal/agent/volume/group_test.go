@@ -30,7 +30,7 @@ func TestFSGroupChangePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.shared {
-			if err := giveAway(dir, 0o770, owner{group: &group}); err != nil {
+			if err := setOwner(dir, 0o770, owner{group: &group}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -20,7 +20,7 @@ import (
 )
 
 // setUpVolume sets up one volume, or updates its content.
-func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) error {
+func (k *Manager) setUpVolume(ctx context.Context, s *podState, v *corev1.Volume) error {
 	if name, ok := usesClaim(s.pod, v); ok {
 		if s.ready[v.Name] {
 			return nil
@@ -49,7 +49,7 @@ const unfinished = ".new-"
 
 // setUpEmptyDir creates the directory under another name, sets its mode and owner, and renames it. Once it has its name
 // it is ready, and changes of its mode by containers are never undone.
-func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
+func (k *Manager) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	source := v.EmptyDir
 	if source == nil {
 		source = &corev1.EmptyDirVolumeSource{}
@@ -85,15 +85,15 @@ func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	if err := quota.Begin(temporary); err != nil && !errors.Is(err, quota.ErrNone) {
 		slog.Warn("volume is counted by walks", "pod", pod.UID, "volume", v.Name, "err", err)
 	}
-	if err := giveAway(temporary, 0o777, ownerOf(pod)); err != nil {
+	if err := setOwner(temporary, 0o777, ownerOf(pod)); err != nil {
 		return err
 	}
 	return os.Rename(temporary, final)
 }
 
-// giveAway sets the mode and, with an fsGroup, the group, group access and set-group-ID, so that the group owns files
+// setOwner sets the mode and, with an fsGroup, the group, group access and set-group-ID, so that the group owns files
 // that are created below.
-func giveAway(dir string, mode uint32, own owner) error {
+func setOwner(dir string, mode uint32, own owner) error {
 	if own.group != nil {
 		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
 			return err
@@ -105,7 +105,7 @@ func giveAway(dir string, mode uint32, own owner) error {
 }
 
 // setUpTmpfs mounts a tmpfs. Its mode and owner are mount options, so it is ready as soon as it is mounted.
-func (k *Keeper) setUpTmpfs(pod *corev1.Pod, source *corev1.EmptyDirVolumeSource, plugin, final string) error {
+func (k *Manager) setUpTmpfs(pod *corev1.Pod, source *corev1.EmptyDirVolumeSource, plugin, final string) error {
 	if err := os.MkdirAll(final, dirMode); err != nil {
 		return err
 	}

@@ -22,16 +22,16 @@ const (
 // elementMax is the longest path element in bytes: NAME_MAX of Linux (limits.h).
 const elementMax = 255
 
-func (k *Keeper) podDir(uid types.UID) string    { return filepath.Join(k.pods, string(uid)) }
-func (k *Keeper) memoryDir(uid types.UID) string { return filepath.Join(k.memory, string(uid)) }
+func (k *Manager) podDir(uid types.UID) string    { return filepath.Join(k.pods, string(uid)) }
+func (k *Manager) memoryDir(uid types.UID) string { return filepath.Join(k.memory, string(uid)) }
 
 // visiblePath returns the path where the kubelet would have the volume.
-func (k *Keeper) visiblePath(uid types.UID, plugin, name string) string {
+func (k *Manager) visiblePath(uid types.UID, plugin, name string) string {
 	return filepath.Join(k.pods, string(uid), volumesDir, plugin, name)
 }
 
 // pathOf returns the real path of v.
-func (k *Keeper) pathOf(uid types.UID, v *corev1.Volume) string {
+func (k *Manager) pathOf(uid types.UID, v *corev1.Volume) string {
 	switch {
 	case v.HostPath != nil:
 		return v.HostPath.Path

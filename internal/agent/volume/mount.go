@@ -46,7 +46,7 @@ func crossesDevice(parent, dir string) (bool, error) {
 }
 
 // UnmountAll unmounts everything below an agent's root directory, including the tmpfs with all secrets. It is for the
-// end of a node, when no pod runs any more. It is idempotent and needs no Keeper.
+// end of a node, when no pod runs any more. It is idempotent and needs no Manager.
 func UnmountAll(rootDir string) error {
 	root, err := filepath.EvalSymlinks(rootDir)
 	if os.IsNotExist(err) {

@@ -42,14 +42,14 @@ type ContainerFacts struct {
 // termination log, which it creates. It bind-mounts subPaths. It must be called when the container is created. An error
 // is a configuration error of the container and may be shown to the pod's author: it contains no host path that the pod
 // does not name.
-func (k *Keeper) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFacts) ([]*runtimeapi.Mount, error) {
+func (k *Manager) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFacts) ([]*runtimeapi.Mount, error) {
 	if err := checkElement("container name", c.Name); err != nil {
 		return nil, err
 	}
 	if len(c.VolumeDevices) > 0 {
 		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("block device %q cannot be attached", c.VolumeDevices[0].Name)}
 	}
-	s := k.lockPlace(pod.UID)
+	s := k.lockPod(pod.UID)
 	defer s.mu.Unlock()
 	mounts := make([]*runtimeapi.Mount, 0, len(c.VolumeMounts)+2)
 	ownHosts := true
@@ -79,7 +79,7 @@ func (k *Keeper) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFac
 }
 
 // mount returns container c's i-th volume mount.
-func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, facts ContainerFacts) (*runtimeapi.Mount, error) {
+func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int, facts ContainerFacts) (*runtimeapi.Mount, error) {
 	vm := &c.VolumeMounts[i]
 	v := volumeNamed(pod, vm.Name)
 	if v == nil || !s.ready[vm.Name] {
@@ -185,7 +185,7 @@ func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 
 // writeHosts writes the pod's hosts file and returns its path. All containers of the pod mount this one file, so it is
 // overwritten in place, and only if it differs: a container that reads it at this moment does not find it empty.
-func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
+func (k *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	var text []byte
 	if pod.Spec.HostNetwork {
 		host, err := readHostsOfHost(etcHosts)
@@ -224,7 +224,7 @@ func readHostsOfHost(path string) ([]byte, error) {
 }
 
 // makeTerminationLog creates the empty file for a container's termination message.
-func (k *Keeper) makeTerminationLog(uid types.UID, container string, attempt uint32) (string, error) {
+func (k *Manager) makeTerminationLog(uid types.UID, container string, attempt uint32) (string, error) {
 	dir := filepath.Join(k.podDir(uid), "containers", container)
 	file := filepath.Join(dir, attemptHash(container, attempt))
 	err := overwrite(file, nil, 0o666)

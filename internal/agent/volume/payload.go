@@ -93,7 +93,7 @@ func modeOf(modes ...*int32) uint32 {
 }
 
 // setUpContent updates a content volume.
-func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) error {
+func (k *Manager) setUpContent(ctx context.Context, s *podState, v *corev1.Volume) error {
 	content, err := k.render(ctx, s, v)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) e
 // resolving a path or reading a few files takes, and short enough that a withdrawn secret is soon removed.
 const replacedStays = time.Second
 
-func (k *Keeper) removeReplaced(s *place, dir string) {
+func (k *Manager) removeReplaced(s *podState, dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone || k.ctx.Err() != nil {
@@ -149,7 +149,7 @@ func (k *Keeper) removeReplaced(s *place, dir string) {
 }
 
 // makeContentDir creates the volume's directory, the mount points of other volumes in it, and its visible name.
-func (k *Keeper) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, own owner) (fresh bool, err error) {
+func (k *Manager) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, own owner) (fresh bool, err error) {
 	mode := uint32(memoryDirMode)
 	if v.ConfigMap != nil {
 		mode = contentDirMode
@@ -157,7 +157,7 @@ func (k *Keeper) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, o
 	if fresh, err = mkdirAll(filepath.Dir(filepath.Dir(dir)), dir); err != nil {
 		return false, err
 	}
-	if err := giveAwayReadOnly(dir, mode, own); err != nil {
+	if err := setOwnerReadOnly(dir, mode, own); err != nil {
 		return false, err
 	}
 	if err := makeNestedMountpoints(pod, v.Name, dir); err != nil {

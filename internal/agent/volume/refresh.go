@@ -48,7 +48,7 @@ type refresher struct {
 
 // Changed means that an object that the pod references has changed: its volumes are updated in the background. It is
 // for objectcache.New.
-func (k *Keeper) Changed(uid types.UID) {
+func (k *Manager) Changed(uid types.UID) {
 	r := &k.refresher
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (k *Keeper) Changed(uid types.UID) {
 }
 
 // work refreshes pods until the queue is empty.
-func (k *Keeper) work() {
+func (k *Manager) work() {
 	r := &k.refresher
 	for {
 		r.mu.Lock()
@@ -85,9 +85,9 @@ func (k *Keeper) work() {
 }
 
 // refresh updates the content of a pod's volumes. Volumes that SetUp has not set up yet are left to SetUp.
-func (k *Keeper) refresh(uid types.UID) {
+func (k *Manager) refresh(uid types.UID) {
 	k.mu.Lock()
-	s := k.places[uid]
+	s := k.byPod[uid]
 	k.mu.Unlock()
 	if s == nil {
 		return
@@ -118,14 +118,14 @@ func (k *Keeper) refresh(uid types.UID) {
 	if failures == nil {
 		s.missing = missing{}
 	} else if k.ctx.Err() == nil {
-		k.complain(s, failures)
+		k.logFailures(s, failures)
 	}
 	k.schedule(s, failures)
 }
 
 // schedule arranges the next refresh that no change of an object causes: a token's renewal, or another try. Volumes
 // that were never set up are retried by the caller of SetUp, which is notified by Changed too.
-func (k *Keeper) schedule(s *place, failures Failures) {
+func (k *Manager) schedule(s *podState, failures Failures) {
 	if s.timer != nil {
 		s.timer.Stop()
 		s.timer = nil
@@ -137,7 +137,7 @@ func (k *Keeper) schedule(s *place, failures Failures) {
 		s.tries++
 		s.timer = time.AfterFunc(wait/2+rand.N(wait), func() { k.Changed(uid) })
 		return
-	case s.missing.since != 0 && !s.missing.told:
+	case s.missing.since != 0 && !s.missing.warned:
 		s.timer = time.AfterFunc(goneMin, func() { k.Changed(uid) })
 		return
 	}
@@ -149,7 +149,7 @@ func (k *Keeper) schedule(s *place, failures Failures) {
 
 // awaitTokens arranges a refresh of the pod when one of its tokens must be renewed, and compares the clocks at
 // intervals.
-func (k *Keeper) awaitTokens(s *place) {
+func (k *Manager) awaitTokens(s *podState) {
 	now, wait := k.clock(), clockEvery
 	for _, t := range s.tokens {
 		if t.reached(now, t.renew) {
@@ -179,13 +179,13 @@ func (k *Keeper) awaitTokens(s *place) {
 
 // missing tells that objects of a pod do not exist any more.
 type missing struct {
-	since time.Duration // by the Keeper's own clock; 0: nothing is missing
-	told  bool          // a warning was logged
+	since  time.Duration // by the Manager's own clock; 0: nothing is missing
+	warned bool          // a warning was logged
 }
 
-// complain logs what could not be updated. Objects that do not exist are not worth a warning while their pod may be
+// logFailures logs what could not be updated. Objects that do not exist are not worth a warning while their pod may be
 // about to be deleted too.
-func (k *Keeper) complain(s *place, failures Failures) {
+func (k *Manager) logFailures(s *podState, failures Failures) {
 	level := slog.LevelWarn
 	now := k.clock().since
 	switch {
@@ -193,10 +193,10 @@ func (k *Keeper) complain(s *place, failures Failures) {
 		s.missing = missing{}
 	case s.missing.since == 0:
 		s.missing.since, level = now, slog.LevelDebug
-	case s.missing.told || s.pod.DeletionTimestamp != nil || now-s.missing.since < goneMin:
+	case s.missing.warned || s.pod.DeletionTimestamp != nil || now-s.missing.since < goneMin:
 		level = slog.LevelDebug
 	default:
-		s.missing.told = true
+		s.missing.warned = true
 	}
 	slog.Log(k.ctx, level, "volume: not refreshed; containers keep the present content",
 		"pod", s.pod.Namespace+"/"+s.pod.Name, "uid", s.pod.UID, "error", failures)
@@ -209,7 +209,7 @@ func isGone(err error) bool {
 
 // retriable reports whether a volume that containers already use could not be refreshed for a reason that may pass with
 // time. An object that does not exist is no such reason: its return is a change.
-func (k *Keeper) retriable(s *place, failures Failures) bool {
+func (k *Manager) retriable(s *podState, failures Failures) bool {
 	for _, f := range failures {
 		var unsupported *UnsupportedError
 		if s.ready[f.Volume] && !isGone(f.Err) && !errors.As(f.Err, &unsupported) {

@@ -38,7 +38,7 @@ func (r *rendering) once(from, text string) []byte {
 
 // render collects the present content of v. It returns every problem, not only the first. It never builds more content
 // than one pod may have.
-func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
+func (k *Manager) render(ctx context.Context, s *podState, v *corev1.Volume) (payload, error) {
 	out := &rendering{payload: payload{}, medium: mediumOf(v), texts: map[string][]byte{}}
 	switch {
 	case v.ConfigMap != nil:
@@ -53,7 +53,7 @@ func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payloa
 	var problems []error
 	for i := range v.Projected.Sources {
 		err := k.addSource(ctx, out, s, v, &v.Projected.Sources[i])
-		if noRoom(err) {
+		if isTooLarge(err) {
 			return nil, err
 		}
 		problems = append(problems, err)
@@ -61,7 +61,7 @@ func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payloa
 	return out.payload, errors.Join(problems...)
 }
 
-func (k *Keeper) addSource(ctx context.Context, out *rendering, s *place, v *corev1.Volume, source *corev1.VolumeProjection) error {
+func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.VolumeProjection) error {
 	mode := v.Projected.DefaultMode
 	switch {
 	case source.Secret != nil:
@@ -80,7 +80,7 @@ func (k *Keeper) addSource(ctx context.Context, out *rendering, s *place, v *cor
 	return nil
 }
 
-func (k *Keeper) addToken(ctx context.Context, out *rendering, s *place, v *corev1.Volume, source *corev1.ServiceAccountTokenProjection) error {
+func (k *Manager) addToken(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.ServiceAccountTokenProjection) error {
 	own := ownerOf(s.pod)
 	f := file{mode: modeOf(v.Projected.DefaultMode), user: own.user}
 	if own.user != nil || own.group != nil {
@@ -98,7 +98,7 @@ func (k *Keeper) addToken(ctx context.Context, out *rendering, s *place, v *core
 	return out.add(source.Path, f)
 }
 
-func (k *Keeper) addConfigMap(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+func (k *Manager) addConfigMap(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
 	cm, err := k.Objects.ConfigMap(ctx, namespace, name)
 	if err != nil {
 		if optional && apierrors.IsNotFound(err) {
@@ -117,7 +117,7 @@ func (k *Keeper) addConfigMap(ctx context.Context, out *rendering, namespace, na
 	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
 }
 
-func (k *Keeper) addSecret(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+func (k *Manager) addSecret(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
 	secret, err := k.Objects.Secret(ctx, namespace, name)
 	if err != nil {
 		if optional && apierrors.IsNotFound(err) {
@@ -154,7 +154,7 @@ func addKeys(out *rendering, complaint string, keys []string, lookup func(string
 	return nil
 }
 
-func (k *Keeper) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
+func (k *Manager) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
 	var problems []error
 	for _, item := range items {
 		data, err := k.fieldData(out, pod, item)
@@ -167,7 +167,7 @@ func (k *Keeper) addDownward(out *rendering, pod *corev1.Pod, items []corev1.Dow
 }
 
 // fieldData returns the content of a file with a field of the pod.
-func (k *Keeper) fieldData(out *rendering, pod *corev1.Pod, item corev1.DownwardAPIVolumeFile) ([]byte, error) {
+func (k *Manager) fieldData(out *rendering, pod *corev1.Pod, item corev1.DownwardAPIVolumeFile) ([]byte, error) {
 	switch {
 	case item.FieldRef != nil:
 		from := "field/" + item.FieldRef.FieldPath

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rig is a Keeper on a temporary root directory, with objects and tokens that the test controls.
+// rig is a Manager on a temporary root directory, with objects and tokens that the test controls.
 type rig struct {
-	*Keeper
+	*Manager
 	t    *testing.T
 	root string
 
@@ -56,13 +56,13 @@ func newRigIn(t *testing.T, root string) *rig {
 	return r
 }
 
-// restart puts a new Keeper on the same root directory, as a restarted agent does.
+// restart puts a new Manager on the same root directory, as a restarted agent does.
 func (r *rig) restart() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.t.Cleanup(cancel)
 	var err error
-	r.Keeper, err = New(ctx, Options{
+	r.Manager, err = New(ctx, Options{
 		RootDir: r.root, ClusterDomain: "cluster.local", Objects: r, Tokens: r.giveToken, Claims: r, MaxPods: 10,
 		NodeLabels: func() map[string]string { return map[string]string{"kubernetes.io/hostname": "here"} },
 		Allocatable: func() corev1.ResourceList {

@@ -17,21 +17,21 @@ import (
 // TearDown removes everything of a pod: its mounts, volumes, secrets, hosts file and termination logs. Its containers
 // must have ended. It is idempotent and needs no earlier SetUp, so it also removes what an earlier agent made. After an
 // error it may be called again; what was not unmounted is not removed.
-func (k *Keeper) TearDown(ctx context.Context, uid types.UID) error {
+func (k *Manager) TearDown(ctx context.Context, uid types.UID) error {
 	return k.tearDown(ctx, uid, true)
 }
 
 // Release removes a pod's volumes, mounts and secrets, but not its directory with the termination logs. It is for a pod
 // whose containers have ended for good while the pod still exists in the API. TearDown follows when the pod is deleted.
-func (k *Keeper) Release(ctx context.Context, uid types.UID) error {
+func (k *Manager) Release(ctx context.Context, uid types.UID) error {
 	return k.tearDown(ctx, uid, false)
 }
 
-func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error {
+func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) error {
 	if err := checkElement("pod uid", string(uid)); err != nil {
 		return err
 	}
-	s := k.lockPlace(uid)
+	s := k.lockPod(uid)
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error 
 		s.timer.Stop()
 	}
 	k.mu.Lock()
-	delete(k.places, uid)
+	delete(k.byPod, uid)
 	k.mu.Unlock()
 	k.Objects.Untrack(uid)
 
@@ -64,7 +64,7 @@ func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error 
 
 // Orphans returns the pods that have files here and are not in known, sorted. The caller makes sure that none of their
 // containers runs, and tears them down. What interrupted removals left is removed at once.
-func (k *Keeper) Orphans(known map[types.UID]bool) ([]types.UID, error) {
+func (k *Manager) Orphans(known map[types.UID]bool) ([]types.UID, error) {
 	found := map[types.UID]bool{}
 	var problems []error
 	for _, dir := range []string{k.pods, k.memory} {

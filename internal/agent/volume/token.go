@@ -57,7 +57,7 @@ type token struct {
 // since start does neither.
 type moment struct {
 	wall  time.Time     // without a monotonic part
-	since time.Duration // since the Keeper began
+	since time.Duration // since the Manager began
 }
 
 // clockFrom returns a function that reads both clocks. since starts at a second, so that it is never zero.
@@ -80,7 +80,7 @@ func (t *token) reached(now moment, d time.Duration) bool {
 
 // token returns a token for source. It requests one if there is none or if it must be renewed. If the request fails, a
 // token that is still valid is returned. written is the path of the token, if an earlier agent wrote it.
-func (k *Keeper) token(ctx context.Context, s *place, source *corev1.ServiceAccountTokenProjection, written string) (string, error) {
+func (k *Manager) token(ctx context.Context, s *podState, source *corev1.ServiceAccountTokenProjection, written string) (string, error) {
 	key := tokenKey{source.Audience, tokenLife}
 	if source.ExpirationSeconds != nil {
 		key.seconds = *source.ExpirationSeconds
@@ -110,7 +110,7 @@ func (k *Keeper) token(ctx context.Context, s *place, source *corev1.ServiceAcco
 	return "", fmt.Errorf("failed to fetch token: %w", err)
 }
 
-func (k *Keeper) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey) (*token, error) {
+func (k *Manager) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey) (*token, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &key.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},

@@ -2,7 +2,7 @@
 //
 // # Model
 //
-// A Keeper owns <root-dir>/pods, with the kubelet's layout, and one tmpfs at <root-dir>/memory. SetUp sets up a pod's
+// A Manager owns <root-dir>/pods, with the kubelet's layout, and one tmpfs at <root-dir>/memory. SetUp sets up a pod's
 // volumes, Mounts returns the mounts of one container for the runtime, TearDown removes everything. Content from the
 // API (ConfigMaps, Secrets, tokens, pod metadata) is written as a payload: a directory of files that is replaced as a
 // whole, by replacing one symbolic link, so that no reader ever sees a mixture:
@@ -94,8 +94,8 @@ type Options struct {
 	Allocatable   func() corev1.ResourceList // of this node, at present
 }
 
-// Keeper manages the volumes of the pods on this node. It is safe for concurrent use.
-type Keeper struct {
+// Manager manages the volumes of the pods on this node. It is safe for concurrent use.
+type Manager struct {
 	Options
 	ctx     context.Context
 	pods    string // <root-dir>/pods
@@ -106,20 +106,20 @@ type Keeper struct {
 	preparing sync.Mutex
 	prepared  bool // the directories and the tmpfs exist; guarded by preparing
 
-	// mu guards places.
-	mu     sync.Mutex
-	places map[types.UID]*place
+	// mu guards byPod.
+	mu    sync.Mutex
+	byPod map[types.UID]*podState
 
 	refresher refresher
 }
 
-// place is the state of one pod. Its fields are guarded by mu, which is locked during SetUp, refreshes and TearDown, so
-// that they never run at the same time for one pod.
-type place struct {
+// podState is the state of one pod. Its fields are guarded by mu, which is locked during SetUp, refreshes and TearDown,
+// so that they never run at the same time for one pod.
+type podState struct {
 	latest atomic.Pointer[corev1.Pod] // as last received from the API; mu is not needed
 
 	mu     sync.Mutex
-	gone   bool        // torn down: look up the pod's place again
+	gone   bool        // torn down: look up the pod's state again
 	pod    *corev1.Pod // as last set up or refreshed
 	ready  map[string]bool
 	claims map[string]claimed         // of volumes that are ready
@@ -141,23 +141,23 @@ const (
 
 // New prepares the directories and the shared tmpfs. Background refreshes end with ctx. Mounts stay, because running
 // containers use them (see UnmountAll).
-func New(ctx context.Context, o Options) (*Keeper, error) {
+func New(ctx context.Context, o Options) (*Manager, error) {
 	if !filepath.IsAbs(o.RootDir) {
 		return nil, fmt.Errorf("prepare volumes: root directory %q: must be an absolute path", o.RootDir)
 	}
 	if err := os.MkdirAll(o.RootDir, dirMode); err != nil {
 		return nil, fmt.Errorf("prepare volumes: %w", err)
 	}
-	// The mount table has real paths; the Keeper's paths must be comparable with them.
+	// The mount table has real paths; the Manager's paths must be comparable with them.
 	root, err := filepath.EvalSymlinks(o.RootDir)
 	if err != nil {
 		return nil, fmt.Errorf("prepare volumes: %w", err)
 	}
 	o.RootDir = root
-	k := &Keeper{
+	k := &Manager{
 		Options: o, ctx: ctx,
 		pods: filepath.Join(root, "pods"), memory: filepath.Join(root, "memory"),
-		places: map[types.UID]*place{}, clock: clockFrom(time.Now()),
+		byPod: map[types.UID]*podState{}, clock: clockFrom(time.Now()),
 	}
 	if err := k.prepareDirs(); shortage.Is(err) {
 		slog.Warn("volumes cannot be set up yet; trying again with each pod", "err", err)
@@ -171,7 +171,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 
 // prepareDirs creates what New prepares. On a full disk that must wait until space has been freed, possibly by this
 // agent.
-func (k *Keeper) prepareDirs() error {
+func (k *Manager) prepareDirs() error {
 	k.preparing.Lock()
 	defer k.preparing.Unlock()
 	if k.prepared {
@@ -190,13 +190,13 @@ func (k *Keeper) prepareDirs() error {
 // SetUp sets up every volume of pod, or returns Failures with those that it could not set up. It may be called again at
 // any time; a volume that is up to date costs no system call. A volume that already has content, also from before a
 // restart of the agent, is not a failure if its content cannot be updated now: its containers may start with the
-// present content, and the Keeper keeps trying. SetUp waits for the API server for a bounded time; cancel ctx to wait
+// present content, and the Manager keeps trying. SetUp waits for the API server for a bounded time; cancel ctx to wait
 // less.
-func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
+func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(checkPod(pod), k.prepareDirs()); err != nil {
 		return err
 	}
-	s := k.lockPlace(pod.UID)
+	s := k.lockPod(pod.UID)
 	defer s.mu.Unlock()
 	if err := k.Objects.Track(pod); err != nil {
 		return err
@@ -224,7 +224,7 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	if stale != nil {
-		k.complain(s, stale)
+		k.logFailures(s, stale)
 	}
 	k.schedule(s, append(stale, failures...))
 	if failures != nil {
@@ -235,9 +235,9 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 
 // Update receives the present pod. If its labels, annotations or specification changed, the volumes that show them are
 // refreshed in the background. It returns at once; a pod that was never set up is ignored.
-func (k *Keeper) Update(pod *corev1.Pod) {
+func (k *Manager) Update(pod *corev1.Pod) {
 	k.mu.Lock()
-	s := k.places[pod.UID]
+	s := k.byPod[pod.UID]
 	k.mu.Unlock()
 	if s == nil {
 		return
@@ -249,7 +249,7 @@ func (k *Keeper) Update(pod *corev1.Pod) {
 }
 
 // prepare creates the pod's directories and removes what a crash left incomplete.
-func (k *Keeper) prepare(uid types.UID) error {
+func (k *Manager) prepare(uid types.UID) error {
 	volumes := filepath.Join(k.podDir(uid), volumesDir)
 	if err := os.Mkdir(k.podDir(uid), dirMode); err == nil {
 		return os.Mkdir(volumes, dirMode)
@@ -261,9 +261,9 @@ func (k *Keeper) prepare(uid types.UID) error {
 }
 
 // VolumePath returns the host path of a volume of pod that SetUp has set up.
-func (k *Keeper) VolumePath(pod *corev1.Pod, name string) (string, error) {
+func (k *Manager) VolumePath(pod *corev1.Pod, name string) (string, error) {
 	k.mu.Lock()
-	s := k.places[pod.UID]
+	s := k.byPod[pod.UID]
 	k.mu.Unlock()
 	if s != nil {
 		s.mu.Lock()
@@ -280,14 +280,14 @@ func (k *Keeper) VolumePath(pod *corev1.Pod, name string) (string, error) {
 	return "", fmt.Errorf("volume %q is not set up", name)
 }
 
-// lockPlace returns the pod's place, locked.
-func (k *Keeper) lockPlace(uid types.UID) *place {
+// lockPod returns the pod's state, locked.
+func (k *Manager) lockPod(uid types.UID) *podState {
 	for {
 		k.mu.Lock()
-		s := k.places[uid]
+		s := k.byPod[uid]
 		if s == nil {
-			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
-			k.places[uid] = s
+			s = &podState{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
+			k.byPod[uid] = s
 		}
 		k.mu.Unlock()
 		s.mu.Lock()

@@ -79,7 +79,7 @@ func (r *rig) tearDownClean(uid types.UID) {
 			r.t.Errorf("%s/%s is still there: %v", dir, uid, err)
 		}
 	}
-	if left, err := mount.Below(filepath.Join(r.Keeper.pods, string(uid))); err != nil || len(left) > 0 {
+	if left, err := mount.Below(filepath.Join(r.Manager.pods, string(uid))); err != nil || len(left) > 0 {
 		r.t.Errorf("still mounted: %v %v", left, err)
 	}
 	if r.tracked[uid] {
@@ -321,7 +321,7 @@ func TestTokenRenewal(t *testing.T) {
 	file := "memory/u1/kubernetes.io~projected/v/t"
 	first := r.read(file)
 	age := func(renew, expires time.Duration) {
-		s := r.lockPlace("u1")
+		s := r.lockPod("u1")
 		for _, tok := range s.tokens {
 			passed := r.clock().since - tok.got.since
 			tok.renew, tok.life = passed+renew, passed+expires

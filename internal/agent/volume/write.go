@@ -75,7 +75,7 @@ func fill(dir string, content payload, own owner) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := giveAwayReadOnly(dir, payloadDirMode, own); err != nil {
+	if err := setOwnerReadOnly(dir, payloadDirMode, own); err != nil {
 		return err
 	}
 	made := map[string]bool{".": true}
@@ -102,7 +102,7 @@ func fillDirs(dir, sub string, made map[string]bool, own owner) error {
 	if err := os.Mkdir(full, 0o700); err != nil {
 		return err
 	}
-	return giveAwayReadOnly(full, payloadDirMode, own)
+	return setOwnerReadOnly(full, payloadDirMode, own)
 }
 
 // fillFile creates one file. It uses system calls directly, since os.File would register each file with the poller.
@@ -136,8 +136,8 @@ func fillFile(name string, f file, own owner) (err error) {
 	return unix.Fchmod(fd, mode)
 }
 
-// giveAwayReadOnly sets the mode of a directory and, with an fsGroup, lets the group read.
-func giveAwayReadOnly(dir string, mode uint32, own owner) error {
+// setOwnerReadOnly sets the mode of a directory and, with an fsGroup, lets the group read.
+func setOwnerReadOnly(dir string, mode uint32, own owner) error {
 	if own.group != nil {
 		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
 			return err

@@ -93,9 +93,9 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 }
 
 // keeper is a Keeper with a real object cache, as the agent wires them.
-func (c *cluster) keeper(ctx context.Context, root string) *volume.Keeper {
+func (c *cluster) keeper(ctx context.Context, root string) *volume.Manager {
 	c.t.Helper()
-	var k *volume.Keeper
+	var k *volume.Manager
 	cache := objectcache.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
 	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Claims: volume.KubeClaims(c.node), NodeLabels: func() map[string]string { return nil }, Allocatable: func() corev1.ResourceList { return nil }})
 	must(c.t, err)

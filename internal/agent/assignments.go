@@ -18,22 +18,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// prepareHoldings prepares the assignment of CPUs, memory and devices to containers, and recovers the assignments of
+// prepareAssignments prepares the assignment of CPUs, memory and devices to containers, and recovers the assignments of
 // running containers.
-func (a *Agent) prepareHoldings(ctx context.Context) error {
+func (a *Agent) prepareAssignments(ctx context.Context) error {
 	if a.groups.unmanaged && a.numa.CPU.Static {
 		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
 	}
 	var err error
 	a.holdings, err = numa.New(numa.Options{
 		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
-		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.opinion,
+		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.preferred,
 	})
 	if err != nil {
 		return err
 	}
 	a.groups.holdings = a.holdings
-	numa.MentionCheckpoints(a.o.RootDir)
+	numa.LogCheckpoints(a.o.RootDir)
 	left, err := pods.ReadRemains(ctx, a.runtime)
 	if err != nil {
 		return fmt.Errorf("recover the CPUs, memory and devices assigned to pods: %w", err)
@@ -54,7 +54,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	}
 	a.holdings.Recover(found)
 	a.plugins.holdings = a.holdings
-	a.plugins.found(left)
+	a.plugins.recoverDevices(left)
 	return nil
 }
 

@@ -14,15 +14,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// wheel is the queue of runs by the time of their next step, earliest first.
-type wheel struct{ heap.Heap[*run] }
+// queue is the queue of runs by the time of their next step, earliest first.
+type queue struct{ heap.Heap[*run] }
 
-func newWheel() wheel {
-	return wheel{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) }, func(r *run) *int { return &r.place })}
+func newQueue() queue {
+	return queue{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) }, func(r *run) *int { return &r.place })}
 }
 
 // set puts r into the queue at wake; zero takes it out.
-func (w *wheel) set(r *run, wake unit.Instant) {
+func (w *queue) set(r *run, wake unit.Instant) {
 	if wake.IsZero() {
 		w.Remove(r)
 		return
@@ -39,33 +39,33 @@ func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
 		q := question{run: r, begin: b, pod: r.pod.pod, container: r.container, id: r.id, ip: r.pod.ip, timeout: r.core.Timeout(b.Kind)}
 		go p.ask(r.ctx, q)
 	}
-	p.wheel.set(r, d.Wake)
+	p.queue.set(r, d.Wake)
 	p.arm()
 	return d.Changed
 }
 
 // arm sets the timer to the head of the queue. The caller holds p.mu.
 func (p *Prober) arm() {
-	if p.wheel.Len() == 0 || p.ctx.Err() != nil {
+	if p.queue.Len() == 0 || p.ctx.Err() != nil {
 		return // a timer that expires now finds no run due
 	}
-	wait := max(p.wheel.First().wake.Sub(p.clock.Now()), 0)
+	wait := max(p.queue.First().wake.Sub(p.clock.Now()), 0)
 	if p.timer == nil {
-		p.timer = time.AfterFunc(wait, p.turn)
+		p.timer = time.AfterFunc(wait, p.stepDue)
 		return
 	}
 	p.timer.Reset(wait)
 }
 
-// turn steps every run that is due.
-func (p *Prober) turn() {
+// stepDue steps every run that is due.
+func (p *Prober) stepDue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return
 	}
-	for now := p.clock.Now(); p.wheel.Len() > 0 && p.wheel.First().wake <= now; {
-		p.step(p.wheel.First()) // without answers the verdict cannot change
+	for now := p.clock.Now(); p.queue.Len() > 0 && p.queue.First().wake <= now; {
+		p.step(p.queue.First()) // without answers the verdict cannot change
 	}
 	p.arm()
 }
@@ -114,7 +114,7 @@ func (p *Prober) ask(ctx context.Context, q question) {
 		a.outcome = probe.Unknown
 	}
 	if ctx.Err() == nil {
-		p.tell(&q, a)
+		p.record(&q, a)
 	}
 	p.mu.Lock()
 	changed := !q.run.gone && p.step(q.run, probe.Answer{Kind: q.begin.Kind, Outcome: a.outcome})
@@ -124,8 +124,8 @@ func (p *Prober) ask(ctx context.Context, q question) {
 	}
 }
 
-// tell counts a probe and records its Event, in the kubelet's words.
-func (p *Prober) tell(q *question, a answer) {
+// record counts a probe and records its Event, in the kubelet's words.
+func (p *Prober) record(q *question, a answer) {
 	kind := q.begin.Kind.String()
 	result := "successful"
 	switch {
