@@ -115,10 +115,10 @@ func value(r *rand.Rand) string { return []string{"", "x", "7"}[r.IntN(3)] }
 
 func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
 	t.Helper()
-	node := translate.HealthNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
+	node := translate.LifecycleNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
 	var ours []lifecycle.Toleration
 	for i := range tolerations {
-		ours = append(ours, translate.HealthToleration(&tolerations[i]))
+		ours = append(ours, translate.LifecycleToleration(&tolerations[i]))
 	}
 	got, ends := lifecycle.ToleratedTime(node.Taints, ours)
 	if len(taints) == 0 { // upstream cancels before the computation
@@ -220,7 +220,7 @@ func ourTaints(t *testing.T, node *corev1.Node) []string {
 	now, wall := unit.Instant(time.Hour), unit.WallOf(time.Now())
 	m := lifecycle.New(now, o)
 	m.NodeSeen(now, wall, lifecycle.Node{Name: "well", UID: "w", Status: map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.True}})
-	m.NodeSeen(now, wall, translate.HealthNode(node))
+	m.NodeSeen(now, wall, translate.LifecycleNode(node))
 	taints := slices.Clone(node.Spec.Taints)
 	for _, a := range m.Advance(now).Actions {
 		if a.Node != node.Name || len(a.Unknown) > 0 {

@@ -127,7 +127,7 @@ func comparePlacement(t *testing.T, j *judge, profile scheduler.Profile, seed ui
 			tellStores(placer, c.stores)
 			j.seeStores(t, c.stores)
 		}
-		theirs, ours := j.judge(t, pod), translate.PlacementPod(pod)
+		theirs, ours := j.judge(t, pod), translate.SchedulerPod(pod)
 		for _, v := range placer.Verdicts(ours) {
 			n.pairs++
 			// upstream iterates over a map of extended resources
@@ -213,7 +213,7 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := placer.Evictions(translate.PlacementPod(pod))
+	ours := placer.Evictions(translate.SchedulerPod(pod))
 	if len(potential) == 0 {
 		if len(ours) > 0 {
 			t.Fatalf("seed %d: pod %s: ours evicts %+v, upstream nobody", seed, pod.Name, ours)
@@ -245,7 +245,7 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 			for _, p := range slices.Concat(c.bound, c.nominated) {
 				t.Logf("%s prio %d on %s nominated %s ns %s vols %v", p.Name, *p.Spec.Priority, p.Spec.NodeName, p.Status.NominatedNodeName, p.Namespace, p.Spec.Volumes)
 			}
-			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(translate.PlacementPod(pod)))
+			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(translate.SchedulerPod(pod)))
 		}
 		t.Fatalf("seed %d: pod %s (priority %d): victims: ours %v, upstream %v\npod %+v", seed, pod.Name, *pod.Spec.Priority, got, want, pod.Spec)
 	}
@@ -255,7 +255,7 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 	}
 	n.preemptions++
 	chosen := j.preempts.Evaluator.SelectCandidate(ctx, candidates)
-	placer.PodSeen(4, translate.PlacementPod(pod))
+	placer.PodSeen(4, translate.SchedulerPod(pod))
 	d, ok := placer.Next(20e9)
 	placer.PodGone(21e9, scheduler.PodID(pod.UID))
 	if !ok || d.Preemption == nil {
@@ -268,23 +268,23 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 
 func tell(placer *scheduler.Placer, c *cluster) {
 	for _, n := range c.namespaces {
-		placer.NamespaceSeen(1, n.Name, translate.PlacementLabels(n.Labels))
+		placer.NamespaceSeen(1, n.Name, translate.SchedulerLabels(n.Labels))
 	}
 	for _, s := range c.services {
-		g, _ := translate.PlacementGroup(s)
+		g, _ := translate.SchedulerGroup(s)
 		placer.GroupSeen(1, g)
 	}
 	for _, b := range c.budgets {
-		placer.BudgetSeen(1, translate.PlacementBudget(b))
+		placer.BudgetSeen(1, translate.SchedulerBudget(b))
 	}
 	for _, n := range c.nodes {
-		placer.NodeSeen(1, translate.PlacementNode(n))
+		placer.NodeSeen(1, translate.SchedulerNode(n))
 	}
 	if c.stores != nil {
 		tellStores(placer, c.stores)
 	}
 	for _, p := range c.bound {
-		placer.PodSeen(1, translate.PlacementPod(p))
+		placer.PodSeen(1, translate.SchedulerPod(p))
 	}
 	nominate(placer, c)
 }
@@ -295,7 +295,7 @@ func nominate(placer *scheduler.Placer, c *cluster) {
 		gated := p.DeepCopy()
 		gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} // so that Next does not place it
 		placer.PodGone(1, scheduler.PodID(p.UID))
-		placer.PodSeen(1, translate.PlacementPod(gated))
+		placer.PodSeen(1, translate.SchedulerPod(gated))
 	}
 }
 

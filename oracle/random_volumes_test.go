@@ -292,24 +292,24 @@ func (r random) own(pod *corev1.Pod, s *stores) {
 // tellStores passes to a Placer what seeStores passes to upstream.
 func tellStores(p *scheduler.Placer, s *stores) {
 	for _, x := range s.classes {
-		p.StorageClassSeen(1, translate.PlacementStorageClass(x))
+		p.StorageClassSeen(1, translate.SchedulerStorageClass(x))
 	}
 	for _, x := range s.volumes {
-		p.VolumeSeen(1, translate.PlacementVolume(x))
+		p.VolumeSeen(1, translate.SchedulerVolume(x))
 	}
 	for _, x := range s.claims {
-		p.ClaimSeen(1, translate.PlacementClaim(x))
+		p.ClaimSeen(1, translate.SchedulerClaim(x))
 	}
 	for _, x := range s.drivers {
 		p.DriverSeen(1, x.Name, translate.PublishesCapacities(x))
 	}
 	for _, x := range s.capacities {
-		p.CapacitySeen(1, translate.PlacementCapacity(x))
+		p.CapacitySeen(1, translate.SchedulerCapacity(x))
 	}
 	for _, x := range s.nodes {
-		p.NodeStorageSeen(1, translate.PlacementNodeStorage(x))
+		p.NodeStorageSeen(1, translate.SchedulerNodeStorage(x))
 	}
 	for _, x := range s.attachments {
-		p.AttachmentSeen(1, translate.PlacementAttachment(x))
+		p.AttachmentSeen(1, translate.SchedulerAttachment(x))
 	}
 }

@@ -33,24 +33,24 @@ func (o *ours) seen(object any) func() {
 	p := o.placer
 	switch v := object.(type) {
 	case *corev1.Node:
-		return tell(o, translate.PlacementNode(v), p.NodeSeen)
+		return tell(o, translate.SchedulerNode(v), p.NodeSeen)
 	case *corev1.Pod:
-		return tell(o, translate.PlacementPod(v), p.PodSeen)
+		return tell(o, translate.SchedulerPod(v), p.PodSeen)
 	case *corev1.Service, *corev1.ReplicationController, *appsv1.ReplicaSet, *appsv1.StatefulSet:
-		g, _ := translate.PlacementGroup(v)
+		g, _ := translate.SchedulerGroup(v)
 		return tell(o, g, p.GroupSeen)
 	case *policyv1.PodDisruptionBudget:
-		return tell(o, translate.PlacementBudget(v), p.BudgetSeen)
+		return tell(o, translate.SchedulerBudget(v), p.BudgetSeen)
 	case *corev1.PersistentVolumeClaim:
-		return tell(o, translate.PlacementClaim(v), p.ClaimSeen)
+		return tell(o, translate.SchedulerClaim(v), p.ClaimSeen)
 	case *corev1.PersistentVolume:
-		return tell(o, translate.PlacementVolume(v), p.VolumeSeen)
+		return tell(o, translate.SchedulerVolume(v), p.VolumeSeen)
 	case *storagev1.StorageClass:
-		return tell(o, translate.PlacementStorageClass(v), p.StorageClassSeen)
+		return tell(o, translate.SchedulerStorageClass(v), p.StorageClassSeen)
 	case *storagev1.CSINode:
-		return tell(o, translate.PlacementNodeStorage(v), p.NodeStorageSeen)
+		return tell(o, translate.SchedulerNodeStorage(v), p.NodeStorageSeen)
 	case *storagev1.CSIStorageCapacity:
-		return tell(o, translate.PlacementCapacity(v), p.CapacitySeen)
+		return tell(o, translate.SchedulerCapacity(v), p.CapacitySeen)
 	case *storagev1.CSIDriver:
 		return func() { p.DriverSeen(o.now, v.Name, translate.PublishesCapacities(v)) }
 	case agentReport:
@@ -77,7 +77,7 @@ func (o *ours) gone(object any) func() {
 	case *corev1.Pod:
 		return func() { p.PodGone(o.now, scheduler.PodID(v.UID)) }
 	case *corev1.Service, *appsv1.ReplicaSet, *appsv1.StatefulSet:
-		g, _ := translate.PlacementGroup(v)
+		g, _ := translate.SchedulerGroup(v)
 		return func() { p.GroupGone(o.now, g) }
 	case *policyv1.PodDisruptionBudget:
 		return func() { p.BudgetGone(o.now, v.Namespace, v.Name) }

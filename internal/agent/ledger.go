@@ -89,7 +89,7 @@ func translateCandidate(pod *corev1.Pod) candidate {
 func translateDesired(pod *corev1.Pod) scheduler.Pod {
 	asks := *pod
 	asks.Status = corev1.PodStatus{}
-	return translate.PlacementPod(&asks)
+	return translate.SchedulerPod(&asks)
 }
 
 // candidate is the translation of a pod that is to be judged.

@@ -215,7 +215,7 @@ func TestCandidateIsReadAnew(t *testing.T) {
 	want := []scheduler.Amount{{Resource: "cpu", Value: 700}, {Resource: "memory", Value: 1 << 20}}
 	l.check(numbered(2, 1), []*corev1.Pod{running(pod)}, nil, nil)
 	l.check(numbered(2, 1), []*corev1.Pod{larger}, nil, nil)
-	if got := l.taken[pod.UID].as.Requests; !reflect.DeepEqual(got, want) || !reflect.DeepEqual(translate.PlacementPod(larger).Requests, want) {
+	if got := l.taken[pod.UID].as.Requests; !reflect.DeepEqual(got, want) || !reflect.DeepEqual(translate.SchedulerPod(larger).Requests, want) {
 		t.Errorf("it takes %v, want %v", got, want)
 	}
 }

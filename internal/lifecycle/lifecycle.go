@@ -396,7 +396,7 @@ func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
 		return
 	}
 	c.latest[node.Name] = node
-	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), translate.HealthNode(node))
+	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), translate.LifecycleNode(node))
 }
 
 // older compares two resourceVersions of one object. By contract they are opaque; in every existing API server they are

@@ -36,7 +36,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
 			return // the watch was faster: it has brought what we wrote, and perhaps later changes
 		}
-		p := translate.HealthPod(latest)
+		p := translate.LifecyclePod(latest)
 		p.Ready = false
 		c.monitor.PodSeen(now, p)
 	})

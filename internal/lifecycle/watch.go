@@ -64,7 +64,7 @@ func (c *controller) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	seen := func(pod *corev1.Pod) {
-		p := translate.HealthPod(pod)
+		p := translate.LifecyclePod(pod)
 		c.post(func(now unit.Instant) {
 			c.pods[p.ID] = pod
 			c.monitor.PodSeen(now, p)

@@ -87,7 +87,7 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 		took := time.Since(began)
 		c.metrics.node.Observe(took.Seconds())
 		if a.StartsEvictions() {
-			c.metrics.nodeEvictions.WithLabelValues(translate.HealthNode(node).Zone).Inc()
+			c.metrics.nodeEvictions.WithLabelValues(translate.LifecycleNode(node).Zone).Inc()
 		}
 		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))
 	case errors.Is(err, errAlive):

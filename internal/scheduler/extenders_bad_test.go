@@ -400,7 +400,7 @@ func TestScoresThatFail(t *testing.T) {
 		}
 		return testNode(name, "1")
 	}
-	o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.PlacementPod(pod), nodes: []string{"a", "gone"}})
+	o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.SchedulerPod(pod), nodes: []string{"a", "gone"}})
 	if err != nil || len(o.Nodes) != 2 || o.Nodes["a"] != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -413,7 +413,7 @@ func TestScoresThatFail(t *testing.T) {
 		nodes []string
 		score int64
 	}{{[]string{"a", "b"}, 5 * extenderScale}, {[]string{"a"}, 0}} {
-		o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.PlacementPod(pod), nodes: q.nodes})
+		o, err := m.askAll(t.Context(), pod, extenderRequest{pod: translate.SchedulerPod(pod), nodes: q.nodes})
 		if err != nil || len(o.Nodes) != len(q.nodes) || o.Nodes["a"] != q.score {
 			t.Errorf("of %v: %+v, %v; want %d", q.nodes, o, err, q.score)
 		}

@@ -132,7 +132,7 @@ func TestExtenders(t *testing.T) {
 		o.bound = func(args extenderv1.ExtenderBindingArgs) {
 			byOutsider++
 			pod, _ := c.pod(context.Background(), args.PodNamespace, args.PodName)
-			fact := translate.PlacementPod(pod)
+			fact := translate.SchedulerPod(pod)
 			if _, err := c.bind(context.Background(), corescheduler.Decision{Pod: fact, Node: args.Node}); err != nil {
 				t.Error(err)
 			}

@@ -106,8 +106,8 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	m.synced = true
 	now := unit.Instant(time.Hour)
-	m.placer.NodeSeen(now, translate.PlacementNode(testNode("n", "4")))
-	m.placer.PodSeen(now, translate.PlacementPod(testPod("p", "1")))
+	m.placer.NodeSeen(now, translate.SchedulerNode(testNode("n", "4")))
+	m.placer.PodSeen(now, translate.SchedulerPod(testPod("p", "1")))
 	if !m.mayPlace(now) {
 		t.Fatal("no decision may be made although nothing is in flight")
 	}

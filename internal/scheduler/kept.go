@@ -26,7 +26,7 @@ func KeepPod(obj any) any {
 	if !ok {
 		return obj // it is a KeptPod already, or a tombstone (cache.DeletedFinalStateUnknown)
 	}
-	fact := translate.PlacementPod(pod)
+	fact := translate.SchedulerPod(pod)
 	k := &KeptPod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,

@@ -38,7 +38,7 @@ func idle(pods ...*corev1.Pod) (*loop, *record.FakeRecorder) {
 
 // decided is the decision that pod goes to n.
 func decided(pod *corev1.Pod) placed {
-	return placed{Decision: corescheduler.Decision{Pod: translate.PlacementPod(pod), Node: "n"}, flight: &flight{}}
+	return placed{Decision: corescheduler.Decision{Pod: translate.SchedulerPod(pod), Node: "n"}, flight: &flight{}}
 }
 
 // TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that is gone.

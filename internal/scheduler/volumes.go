@@ -118,14 +118,14 @@ func (r remote) selectNode(ctx context.Context, q *corescheduler.VolumeProvision
 func (m *loop) storageWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
-		follow(m, client, kube.StorageClasses, translate.PlacementStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
-		follow(m, client, kube.Volumes, translate.PlacementVolume, p.VolumeSeen, byName(p.VolumeGone)),
-		follow(m, client, kube.VolumeClaims, translate.PlacementClaim, p.ClaimSeen, p.ClaimGone),
-		follow(m, client, kube.CSINodes, translate.PlacementNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
+		follow(m, client, kube.StorageClasses, translate.SchedulerStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
+		follow(m, client, kube.Volumes, translate.SchedulerVolume, p.VolumeSeen, byName(p.VolumeGone)),
+		follow(m, client, kube.VolumeClaims, translate.SchedulerClaim, p.ClaimSeen, p.ClaimGone),
+		follow(m, client, kube.CSINodes, translate.SchedulerNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
 		follow(m, client, kube.CSIDrivers, as[*storagev1.CSIDriver], func(now unit.Instant, d *storagev1.CSIDriver) {
 			p.DriverSeen(now, d.Name, translate.PublishesCapacities(d))
 		}, byName(p.DriverGone)),
-		follow(m, client, kube.CSIStorageCapacities, translate.PlacementCapacity, p.CapacitySeen, p.CapacityGone),
-		follow(m, client, kube.VolumeAttachments, translate.PlacementAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
+		follow(m, client, kube.CSIStorageCapacities, translate.SchedulerCapacity, p.CapacitySeen, p.CapacityGone),
+		follow(m, client, kube.VolumeAttachments, translate.SchedulerAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
 	}
 }

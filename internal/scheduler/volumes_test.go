@@ -75,8 +75,8 @@ func storage(m *loop, provisioner string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait,
 	}
 	m.submit(context.Background(), func(now unit.Instant) {
-		m.placer.StorageClassSeen(now, translate.PlacementStorageClass(class))
-		m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "1")))
+		m.placer.StorageClassSeen(now, translate.SchedulerStorageClass(class))
+		m.placer.ClaimSeen(now, translate.SchedulerClaim(testClaim("data", "1")))
 	})
 	pod := testPod("p", "100m")
 	source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
@@ -95,7 +95,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		pod := storage(m, "kubernetes.io/no-provisioner")
 		m.submit(context.Background(), func(now unit.Instant) {
-			m.placer.VolumeSeen(now, translate.PlacementVolume(testVolume("pv", "1")))
+			m.placer.VolumeSeen(now, translate.SchedulerVolume(testVolume("pv", "1")))
 			m.synced = true
 		})
 		c.add(m, pod)
@@ -116,12 +116,12 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		kept, bound := testVolume("pv", "2"), testClaim("data", "2")
 		kept.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "uid-of-claim"}
 		bound.Spec.VolumeName, bound.Annotations = "pv", map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
-		m.submit(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, translate.PlacementVolume(kept)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, translate.SchedulerVolume(kept)) })
 		elapse(time.Minute)
 		if len(c.bound) != 1 {
 			t.Error("bound before the claim was")
 		}
-		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(bound)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.SchedulerClaim(bound)) })
 		elapse(time.Second)
 		if c.bound[pod.UID] != 1 {
 			t.Errorf("bound %v", c.bound)
@@ -142,7 +142,7 @@ func TestVolumesNeverCome(t *testing.T) {
 		asked := testClaim("data", "2")
 		asked.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n"}
 		time.Sleep(time.Second)
-		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(asked)) })
+		m.submit(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.SchedulerClaim(asked)) })
 		elapse(9 * time.Minute)
 		if !slices.Equal(c.writes, []string{"ask for data on n"}) || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Fatalf("writes %q, bound %v, %d events", c.writes, c.bound, len(recorder.Events))
@@ -155,7 +155,7 @@ func TestVolumesNeverCome(t *testing.T) {
 		// The provisioner rejects the node: the pod that waited for the claim is tried again, and the annotation must
 		// be written.
 		m.submit(context.Background(), func(now unit.Instant) {
-			m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "3")))
+			m.placer.ClaimSeen(now, translate.SchedulerClaim(testClaim("data", "3")))
 		})
 		elapse(time.Minute)
 		if got := <-recorder.Events; !strings.Contains(got, `provisioning failed for PVC "data"`) {

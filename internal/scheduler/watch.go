@@ -93,7 +93,7 @@ func (m *loop) podHandler() cache.ResourceEventHandler {
 // nodeHandler translates changes of nodes into facts.
 func (m *loop) nodeHandler() cache.ResourceEventHandler {
 	seen := func(node *corev1.Node, event string) {
-		n := translate.PlacementNode(node)
+		n := translate.SchedulerNode(node)
 		m.submitEvent(event, func(now unit.Instant) { m.placer.NodeSeen(now, n) })
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -113,9 +113,9 @@ func (m *loop) otherWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
 		follow(m, client, kube.Namespaces, as[*corev1.Namespace], func(now unit.Instant, n *corev1.Namespace) {
-			p.NamespaceSeen(now, n.Name, translate.PlacementLabels(n.Labels))
+			p.NamespaceSeen(now, n.Name, translate.SchedulerLabels(n.Labels))
 		}, byName(p.NamespaceGone)),
-		follow(m, client, kube.DisruptionBudgets, translate.PlacementBudget, p.BudgetSeen, p.BudgetGone),
+		follow(m, client, kube.DisruptionBudgets, translate.SchedulerBudget, p.BudgetSeen, p.BudgetGone),
 		followGroup[*corev1.Service](m, client, kube.Services, corescheduler.KindService),
 		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, "ReplicationController"),
 		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, "ReplicaSet"),
@@ -170,7 +170,7 @@ func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) 
 // followGroup is follow for a kind that selects pods.
 func followGroup[T object](m *loop, client *kube.Client, k kube.Kind, kind string) cache.Controller {
 	groupOf := func(o T) corescheduler.Group {
-		g, _ := translate.PlacementGroup(o)
+		g, _ := translate.SchedulerGroup(o)
 		return g
 	}
 	return follow(m, client, k, groupOf, m.placer.GroupSeen, func(now unit.Instant, namespace, name string) {

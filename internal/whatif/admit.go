@@ -121,7 +121,7 @@ func offersOf(line allocatable.Resources, m machine.Machine, name string) schedu
 		Name:   name,
 		Labels: []scheduler.Label{{Key: corev1.LabelHostname, Value: name}, {Key: corev1.LabelOSStable, Value: "linux"}},
 	}
-	n.Allocatable, n.PodsMax = translate.PlacementAllocatable(line)
+	n.Allocatable, n.PodsMax = translate.SchedulerAllocatable(line)
 	for resource, devices := range m.Devices {
 		n.Allocatable = append(n.Allocatable, scheduler.Amount{Resource: resource, Value: int64(len(devices))})
 	}
@@ -139,7 +139,7 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 		out.Reason, out.Message = refusal.Reason, refusal.Message()
 		return out
 	}
-	asked := translate.PlacementPod(pod)
+	asked := translate.SchedulerPod(pod)
 	if r := n.pods.Check(asked); r != nil {
 		out.Reason, out.Message = r.Reason, r.Message
 		return out

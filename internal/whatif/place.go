@@ -86,7 +86,7 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 	}
 	for _, o := range objects { // budgets count the pods that are already on nodes
 		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
-			s.placer.BudgetSeen(1, translate.PlacementBudget(s.withStatus(b)))
+			s.placer.BudgetSeen(1, translate.SchedulerBudget(s.withStatus(b)))
 		}
 	}
 	if len(s.problems) > 0 {
@@ -119,7 +119,7 @@ func (s *scene) see(i int, o runtime.Object) {
 	case *corev1.Node:
 		if s.once("node", "", o.Name) {
 			s.nodes[o.Name] = true
-			s.placer.NodeSeen(1, translate.PlacementNode(o))
+			s.placer.NodeSeen(1, translate.SchedulerNode(o))
 		}
 	case *corev1.Pod:
 		pod := o.DeepCopy()
@@ -135,7 +135,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		}
 	case *corev1.Namespace:
 		if s.once("namespace", "", o.Name) {
-			s.placer.NamespaceSeen(1, o.Name, translate.PlacementLabels(o.Labels))
+			s.placer.NamespaceSeen(1, o.Name, translate.SchedulerLabels(o.Labels))
 		}
 	case *topology.Object:
 		if s.once("report of NUMA nodes", "", o.Name) {
@@ -154,7 +154,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		if s.seeStorage(o) {
 			return
 		}
-		g, ok := translate.PlacementGroup(o)
+		g, ok := translate.SchedulerGroup(o)
 		if !ok {
 			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: does not concern the placement of pods: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
 			return
@@ -195,7 +195,7 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name, pod.Spec.SchedulerName))
 		return
 	}
-	s.placer.PodSeen(unit.Instant(i+1), translate.PlacementPod(pod))
+	s.placer.PodSeen(unit.Instant(i+1), translate.SchedulerPod(pod))
 }
 
 // The priority classes that every cluster has.
@@ -240,10 +240,10 @@ func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisrupt
 	if b.Status.ObservedGeneration != 0 || b.Status.ExpectedPods != 0 || b.Status.DisruptionsAllowed != 0 {
 		return b
 	}
-	probe := translate.PlacementBudget(b)
+	probe := translate.SchedulerBudget(b)
 	total := 0
 	for _, pod := range s.bound {
-		if pod.Namespace == b.Namespace && probe.Selector.Matches(translate.PlacementLabels(pod.Labels)) {
+		if pod.Namespace == b.Namespace && probe.Selector.Matches(translate.SchedulerLabels(pod.Labels)) {
 			total++
 		}
 	}

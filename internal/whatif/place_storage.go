@@ -25,14 +25,14 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 			if o.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
 				s.defaultClasses = append(s.defaultClasses, o.Name)
 			}
-			s.placer.StorageClassSeen(1, translate.PlacementStorageClass(o))
+			s.placer.StorageClassSeen(1, translate.SchedulerStorageClass(o))
 		}
 	case *corev1.PersistentVolume:
 		if s.once("persistent volume", "", o.Name) {
 			if o.Status.Phase == "" && o.Spec.ClaimRef == nil {
 				o.Status.Phase = corev1.VolumeAvailable
 			}
-			s.placer.VolumeSeen(1, translate.PlacementVolume(o))
+			s.placer.VolumeSeen(1, translate.SchedulerVolume(o))
 		}
 	case *corev1.PersistentVolumeClaim:
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
@@ -42,7 +42,7 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 		}
 	case *storagev1.CSINode:
 		if s.once("CSI node", "", o.Name) {
-			s.placer.NodeStorageSeen(1, translate.PlacementNodeStorage(o))
+			s.placer.NodeStorageSeen(1, translate.SchedulerNodeStorage(o))
 		}
 	case *storagev1.CSIDriver:
 		if s.once("CSI driver", "", o.Name) {
@@ -51,11 +51,11 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 	case *storagev1.CSIStorageCapacity:
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
 		if s.once("CSI storage capacity", o.Namespace, o.Name) {
-			s.placer.CapacitySeen(1, translate.PlacementCapacity(o))
+			s.placer.CapacitySeen(1, translate.SchedulerCapacity(o))
 		}
 	case *storagev1.VolumeAttachment:
 		if s.once("volume attachment", "", o.Name) {
-			s.placer.AttachmentSeen(1, translate.PlacementAttachment(o))
+			s.placer.AttachmentSeen(1, translate.SchedulerAttachment(o))
 		}
 	default:
 		return false
@@ -75,7 +75,7 @@ func (s *scene) seeClaims() {
 		if _, named := translate.ClaimClass(c); !named && len(s.defaultClasses) > 0 && c.Spec.VolumeName == "" {
 			c.Spec.StorageClassName = &s.defaultClasses[0]
 		}
-		s.placer.ClaimSeen(1, translate.PlacementClaim(c))
+		s.placer.ClaimSeen(1, translate.SchedulerClaim(c))
 	}
 }
 

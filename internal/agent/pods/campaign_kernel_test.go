@@ -289,7 +289,7 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r := w.nodeWith(others).Check(translate.PlacementPod(pod)); r != nil {
+	if r := w.nodeWith(others).Check(translate.SchedulerPod(pod)); r != nil {
 		return &Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
 	}
 	w.grant(pod)
@@ -307,7 +307,7 @@ func (w *world) node() scheduler.Node {
 func (w *world) nodeWith(all []*corev1.Pod) *admission.Node {
 	n := admission.NewNode(w.node())
 	for _, pod := range all {
-		n.Set(translate.PlacementPod(pod))
+		n.Set(translate.SchedulerPod(pod))
 	}
 	return n
 }
@@ -326,7 +326,7 @@ func (a fakeAdmission) Resize(requests []ResizeRequest, held []*corev1.Pod) (ver
 			never = "not on this node"
 		}
 		asked = append(asked, admission.Resize{
-			Want: translate.PlacementPod(&wants), Has: translate.PlacementPod(request.Granted), Class: qos.Burstable,
+			Want: translate.SchedulerPod(&wants), Has: translate.SchedulerPod(request.Granted), Class: qos.Burstable,
 			Since: request.Since, Never: never,
 		})
 	}

@@ -107,7 +107,7 @@ type Node struct {
 	Zone      string // key of its zone; empty: all nodes without a zone are one zone
 	// Excluded: the node does not count for the state of its zone.
 	Excluded bool
-	// Relabel holds labels that must equal other labels and do not; see translate.HealthNode.
+	// Relabel holds labels that must equal other labels and do not; see translate.LifecycleNode.
 	Relabel     map[string]string
 	Allocatable Load
 }

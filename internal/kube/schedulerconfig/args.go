@@ -54,7 +54,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Pr
 			var a schedulerv1.NodeAffinityArgs
 			if decodeArgs(at, name, raw, &a, p) && a.AddedAffinity != nil {
 				var broken []string
-				out.AddedAffinity, out.AddedPreferred, broken = translate.PlacementNodeAffinity(a.AddedAffinity)
+				out.AddedAffinity, out.AddedPreferred, broken = translate.SchedulerNodeAffinity(a.AddedAffinity)
 				for _, text := range broken {
 					p.add(at+".addedAffinity", "%s", text)
 				}
@@ -246,5 +246,5 @@ func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *sched
 		}
 	}
 	out.SystemDefaults = false
-	out.DefaultSpread = translate.PlacementDefaultSpread(a.DefaultConstraints)
+	out.DefaultSpread = translate.SchedulerDefaultSpread(a.DefaultConstraints)
 }

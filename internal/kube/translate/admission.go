@@ -68,7 +68,7 @@ func AdmissionArrival(pod *corev1.Pod) admission.Arrival {
 func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	p := QoSPod(pod)
 	return admission.Applicant{
-		Pod:      PlacementPod(pod),
+		Pod:      SchedulerPod(pod),
 		Critical: p.Critical,
 		Class:    qos.ClassOf(p),
 		Started:  Started(pod),
@@ -76,13 +76,13 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 }
 
 // AdmissionNode translates what a node offers to pods: amounts by its load line, and by the API's Node (nil: not known
-// yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out: something
-// else counts them.
+// yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out:
+// something else counts them.
 func AdmissionNode(line allocatable.Resources, node *corev1.Node, elsewhere []string) scheduler.Node {
 	var out scheduler.Node
-	own, podsMax := PlacementAllocatable(line)
+	own, podsMax := SchedulerAllocatable(line)
 	if node != nil {
-		seen := PlacementNode(node)
+		seen := SchedulerNode(node)
 		out.Name = seen.Name
 		out.Labels = seen.Labels
 		out.Taints = seen.Taints

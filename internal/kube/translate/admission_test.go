@@ -126,7 +126,7 @@ func TestAdmissionNode(t *testing.T) {
 		}
 		delete(own, "example.com/gpu")
 		published.Status.Allocatable = own
-		got, want := AdmissionNode(line, c.node, []string{"example.com/gpu"}), PlacementNode(published)
+		got, want := AdmissionNode(line, c.node, []string{"example.com/gpu"}), SchedulerNode(published)
 		for _, n := range []*scheduler.Node{&got, &want} {
 			slices.SortFunc(n.Allocatable, func(a, b scheduler.Amount) int { return cmp.Compare(a.Resource, b.Resource) })
 		}

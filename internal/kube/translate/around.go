@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// PlacementLabels translates labels, sorted by key.
-func PlacementLabels(in map[string]string) []scheduler.Label {
+// SchedulerLabels translates labels, sorted by key.
+func SchedulerLabels(in map[string]string) []scheduler.Label {
 	if len(in) == 0 {
 		return nil
 	}
@@ -120,16 +120,16 @@ func placementConstraint(
 	return c
 }
 
-// PlacementDefaultSpread translates constraints for pods that have none of their own. They have no selector.
-func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []scheduler.SpreadConstraint) {
+// SchedulerDefaultSpread translates constraints for pods that have none of their own. They have no selector.
+func SchedulerDefaultSpread(in []corev1.TopologySpreadConstraint) (out []scheduler.SpreadConstraint) {
 	for i := range in {
 		out = append(out, placementConstraint(&in[i], scheduler.LabelSelector{}))
 	}
 	return out
 }
 
-// PlacementNodeAffinity translates a node affinity. broken says which term is invalid and why.
-func PlacementNodeAffinity(
+// SchedulerNodeAffinity translates a node affinity. broken says which term is invalid and why.
+func SchedulerNodeAffinity(
 	a *corev1.NodeAffinity,
 ) (required *[]scheduler.NodeTerm, preferred []scheduler.WeightedTerm, broken []string) {
 	term := func(where string, in *corev1.NodeSelectorTerm) scheduler.NodeTerm {
@@ -244,9 +244,9 @@ func placementOwner(pod *corev1.Pod) scheduler.Owner {
 	return scheduler.Owner{}
 }
 
-// PlacementGroup translates an object that selects pods; ok is false for any other. An invalid selector matches
+// SchedulerGroup translates an object that selects pods; ok is false for any other. An invalid selector matches
 // nothing.
-func PlacementGroup(obj any) (g scheduler.Group, ok bool) {
+func SchedulerGroup(obj any) (g scheduler.Group, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		g = scheduler.Group{Kind: scheduler.KindService, Namespace: o.Namespace, Name: o.Name}
@@ -270,8 +270,8 @@ func PlacementGroup(obj any) (g scheduler.Group, ok bool) {
 	return scheduler.Group{}, false
 }
 
-// PlacementBudget translates a PodDisruptionBudget. An invalid selector matches nothing.
-func PlacementBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
+// SchedulerBudget translates a PodDisruptionBudget. An invalid selector matches nothing.
+func SchedulerBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
 	out := scheduler.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
 	out.Selector, _ = placementSelector(b.Spec.Selector)
 	out.Disrupted = slices.Sorted(maps.Keys(b.Status.DisruptedPods))

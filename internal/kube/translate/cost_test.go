@@ -29,10 +29,10 @@ func FuzzPlacementPod(f *testing.F) {
 		if json.Unmarshal(data, &pod) != nil {
 			return
 		}
-		if got := PlacementPod(&pod); len(got.Tolerations) != len(pod.Spec.Tolerations) {
+		if got := SchedulerPod(&pod); len(got.Tolerations) != len(pod.Spec.Tolerations) {
 			t.Errorf("%d tolerations became %d", len(pod.Spec.Tolerations), len(got.Tolerations))
 		}
-		if got := HealthPod(&pod); len(got.Tolerations) != len(pod.Spec.Tolerations) {
+		if got := LifecyclePod(&pod); len(got.Tolerations) != len(pod.Spec.Tolerations) {
 			t.Errorf("%d tolerations became %d for the lifecycle controller", len(pod.Spec.Tolerations), len(got.Tolerations))
 		}
 	})
@@ -49,9 +49,9 @@ func FuzzPlacementNode(f *testing.F) {
 		if json.Unmarshal(data, &node) != nil {
 			return
 		}
-		if got := PlacementNode(&node); got.Name != node.Name || len(got.Taints) > len(node.Spec.Taints)+1 {
+		if got := SchedulerNode(&node); got.Name != node.Name || len(got.Taints) > len(node.Spec.Taints)+1 {
 			t.Errorf("%q with %d taints became %q with %d", node.Name, len(node.Spec.Taints), got.Name, len(got.Taints))
 		}
-		HealthNode(&node)
+		LifecycleNode(&node)
 	})
 }

@@ -31,9 +31,9 @@ var (
 		podfields.ObserverResources: func(pod *corev1.Pod) any {
 			return []any{translate.QoSPod(pod), translate.NUMAPod(pod)}
 		},
-		podfields.ObserverScheduler: func(pod *corev1.Pod) any { return translate.PlacementPod(pod) },
+		podfields.ObserverScheduler: func(pod *corev1.Pod) any { return translate.SchedulerPod(pod) },
 		podfields.ObserverSystem:    func(pod *corev1.Pod) any { return translate.AdmissionNeeds(pod) },
-		podfields.ObserverLost:      func(pod *corev1.Pod) any { return translate.HealthPod(pod) },
+		podfields.ObserverLost:      func(pod *corev1.Pod) any { return translate.LifecyclePod(pod) },
 	}
 	others = map[string]translation{
 		"EvictionPod":        func(pod *corev1.Pod) any { return translate.EvictionPod(pod) },

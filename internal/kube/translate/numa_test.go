@@ -35,11 +35,11 @@ func TestBerth(t *testing.T) {
 	if read := NUMAPod(pod).Berth; fmt.Sprint(read) != fmt.Sprint(berth) {
 		t.Errorf("read as %v", read)
 	}
-	if p := PlacementPod(pod); p.Berth != nil || p.NUMA.Berth != nil {
+	if p := SchedulerPod(pod); p.Berth != nil || p.NUMA.Berth != nil {
 		t.Errorf("a pod that waits has a berth already: %+v", p)
 	}
 	pod.Spec.NodeName = "n"
-	if p := PlacementPod(pod); p.Berth == nil || p.NUMA.Berth != nil {
+	if p := SchedulerPod(pod); p.Berth == nil || p.NUMA.Berth != nil {
 		t.Errorf("a bound pod's berth is %v, its class's %v", p.Berth, p.NUMA.Berth)
 	}
 	for _, text := range []string{

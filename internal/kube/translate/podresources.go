@@ -10,9 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// PodResources are the parts of a pod that decide what it asks for and takes: what QoSPod reads, and what PlacementPod
+// PodResources are the parts of a pod that decide what it asks for and takes: what QoSPod reads, and what SchedulerPod
 // reads for Requests and Ports. They tell whether another version of a pod has to be translated anew: most updates are
-// of other things. To compare them costs much less than to translate a pod, and to keep them keeps no old objects alive.
+// of other things. To compare them costs much less than to translate a pod, and to keep them keeps no old objects
+// alive.
 type PodResources struct {
 	recorded      qos.Class // as the status has it
 	critical      bool

@@ -59,7 +59,7 @@ func TestPodResources(t *testing.T) {
 			}
 		}
 		key := PodResourcesOf(a)
-		x, y := PlacementPod(a), PlacementPod(b)
+		x, y := SchedulerPod(a), SchedulerPod(b)
 		equal := reflect.DeepEqual(x.Requests, y.Requests) && reflect.DeepEqual(x.Ports, y.Ports) &&
 			reflect.DeepEqual(QoSPod(a), QoSPod(b))
 		if key.SameAs(b) {

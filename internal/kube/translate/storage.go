@@ -134,8 +134,8 @@ func volumeClass(v *corev1.PersistentVolume) string {
 	return v.Spec.StorageClassName
 }
 
-// PlacementClaim translates a PersistentVolumeClaim.
-func PlacementClaim(c *corev1.PersistentVolumeClaim) scheduler.Claim {
+// SchedulerClaim translates a PersistentVolumeClaim.
+func SchedulerClaim(c *corev1.PersistentVolumeClaim) scheduler.Claim {
 	out := scheduler.Claim{
 		Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), Version: c.ResourceVersion,
 		Volume: c.Spec.VolumeName,
@@ -182,11 +182,11 @@ func isBlock(mode *corev1.PersistentVolumeMode) bool {
 	return mode != nil && *mode == corev1.PersistentVolumeBlock
 }
 
-// PlacementVolume translates a PersistentVolume.
-func PlacementVolume(v *corev1.PersistentVolume) scheduler.Volume {
+// SchedulerVolume translates a PersistentVolume.
+func SchedulerVolume(v *corev1.PersistentVolume) scheduler.Volume {
 	capacity := v.Spec.Capacity[corev1.ResourceStorage]
 	out := scheduler.Volume{
-		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: volumeClass(v),
+		Name: v.Name, Version: v.ResourceVersion, Labels: SchedulerLabels(v.Labels), Class: volumeClass(v),
 		Capacity: capacity.Value(), Available: v.Status.Phase == corev1.VolumeAvailable, Deleting: v.DeletionTimestamp != nil,
 		Modes: accessModes(v.Spec.AccessModes), Block: isBlock(v.Spec.VolumeMode), Affinity: volumeAffinity(v),
 		NeedsOfAgent: podfields.CodesOfVolume(v),
@@ -222,14 +222,14 @@ func volumeAffinity(v *corev1.PersistentVolume) *[]scheduler.NodeTerm {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return nil
 	}
-	terms, _, _ := PlacementNodeAffinity(&corev1.NodeAffinity{
+	terms, _, _ := SchedulerNodeAffinity(&corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: v.Spec.NodeAffinity.Required,
 	})
 	return terms
 }
 
-// PlacementStorageClass translates a StorageClass.
-func PlacementStorageClass(c *storagev1.StorageClass) scheduler.StorageClass {
+// SchedulerStorageClass translates a StorageClass.
+func SchedulerStorageClass(c *storagev1.StorageClass) scheduler.StorageClass {
 	out := scheduler.StorageClass{
 		Name:        c.Name,
 		Provisioner: c.Provisioner,
@@ -264,8 +264,8 @@ func topologyTerm(t corev1.TopologySelectorTerm) scheduler.NodeTerm {
 	return out
 }
 
-// PlacementNodeStorage translates a CSINode.
-func PlacementNodeStorage(n *storagev1.CSINode) scheduler.NodeStorage {
+// SchedulerNodeStorage translates a CSINode.
+func SchedulerNodeStorage(n *storagev1.CSINode) scheduler.NodeStorage {
 	out := scheduler.NodeStorage{Node: n.Name}
 	for _, d := range n.Spec.Drivers {
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
@@ -286,8 +286,8 @@ func PublishesCapacities(d *storagev1.CSIDriver) bool {
 	return d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
 
-// PlacementCapacity translates a CSIStorageCapacity.
-func PlacementCapacity(c *storagev1.CSIStorageCapacity) scheduler.Capacity {
+// SchedulerCapacity translates a CSIStorageCapacity.
+func SchedulerCapacity(c *storagev1.CSIStorageCapacity) scheduler.Capacity {
 	out := scheduler.Capacity{Namespace: c.Namespace, Name: c.Name, Class: c.StorageClassName}
 	if c.NodeTopology != nil {
 		out.Nodes = objectSelector(c.NodeTopology)
@@ -298,8 +298,8 @@ func PlacementCapacity(c *storagev1.CSIStorageCapacity) scheduler.Capacity {
 	return out
 }
 
-// PlacementAttachment translates a VolumeAttachment. One without a PersistentVolume does not count against limits.
-func PlacementAttachment(a *storagev1.VolumeAttachment) scheduler.Attachment {
+// SchedulerAttachment translates a VolumeAttachment. One without a PersistentVolume does not count against limits.
+func SchedulerAttachment(a *storagev1.VolumeAttachment) scheduler.Attachment {
 	out := scheduler.Attachment{Name: a.Name, Node: a.Spec.NodeName, Driver: a.Spec.Attacher}
 	if a.Spec.Source.PersistentVolumeName != nil {
 		out.Volume = *a.Spec.Source.PersistentVolumeName

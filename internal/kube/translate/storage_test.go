@@ -31,14 +31,14 @@ func TestStorageClasses(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Annotations: c.annotations},
 			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: c.field},
 		}
-		if class, named := ClaimClass(claim); class != c.class || named != c.named || PlacementClaim(claim).Class != c.class {
+		if class, named := ClaimClass(claim); class != c.class || named != c.named || SchedulerClaim(claim).Class != c.class {
 			t.Errorf("claim with %s: class %q, named %v, want %q, %v", name, class, named, c.class, c.named)
 		}
 		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: c.annotations}}
 		if c.field != nil {
 			volume.Spec.StorageClassName = *c.field
 		}
-		if got := PlacementVolume(volume).Class; got != c.class {
+		if got := SchedulerVolume(volume).Class; got != c.class {
 			t.Errorf("volume with %s: class %q, want %q", name, got, c.class)
 		}
 	}

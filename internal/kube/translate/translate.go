@@ -4,9 +4,9 @@
 // # Model
 //
 // Each type of the core that is made from an API object has one function here, named for the core package and the
-// object: PlacementPod, HealthNode. All callers use that one, on a node, in the scheduler, in whatif and in benchmarks,
-// so that the same object means the same everywhere. Defaults and bounds are applied here: the core may compute with
-// the values that a function returns, whatever the object contains.
+// object: SchedulerPod, LifecycleNode. All callers use that one, on a node, in the scheduler, in whatif and in
+// benchmarks, so that the same object means the same everywhere. Defaults and bounds are applied here: the core may
+// compute with the values that a function returns, whatever the object contains.
 //
 // Every function depends on its arguments alone and does not change them, except TrimHealthPod, whose purpose that is.
 // fields_test.go checks, field by field, that the functions read of a pod what the table in podfields says.

@@ -19,8 +19,8 @@ var followers = []struct{ label, follows string }{
 	{"beta.kubernetes.io/arch", corev1.LabelArchStable},
 }
 
-// HealthNode translates what the lifecycle controller needs to know of a node.
-func HealthNode(node *corev1.Node) lifecycle.Node {
+// LifecycleNode translates what the lifecycle controller needs to know of a node.
+func LifecycleNode(node *corev1.Node) lifecycle.Node {
 	out := lifecycle.Node{
 		Name:     node.Name,
 		UID:      string(node.UID),
@@ -74,8 +74,9 @@ func healthLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
 	}
 }
 
-// HealthPod translates what the lifecycle controller needs to know of a pod. It reads only what TrimHealthPod leaves.
-func HealthPod(pod *corev1.Pod) lifecycle.Pod {
+// LifecyclePod translates what the lifecycle controller needs to know of a pod. It reads only what TrimHealthPod
+// leaves.
+func LifecyclePod(pod *corev1.Pod) lifecycle.Pod {
 	out := lifecycle.Pod{
 		ID:          lifecycle.PodID(pod.UID),
 		Namespace:   pod.Namespace,
@@ -96,13 +97,13 @@ func HealthPod(pod *corev1.Pod) lifecycle.Pod {
 		}
 	}
 	for i := range pod.Spec.Tolerations {
-		out.Tolerations = append(out.Tolerations, HealthToleration(&pod.Spec.Tolerations[i]))
+		out.Tolerations = append(out.Tolerations, LifecycleToleration(&pod.Spec.Tolerations[i]))
 	}
 	return out
 }
 
-// HealthToleration translates a toleration.
-func HealthToleration(t *corev1.Toleration) lifecycle.Toleration {
+// LifecycleToleration translates a toleration.
+func LifecycleToleration(t *corev1.Toleration) lifecycle.Toleration {
 	out := lifecycle.Toleration{Key: t.Key, Value: t.Value, Effect: lifecycle.Effect(t.Effect)}
 	switch t.Operator {
 	case "", corev1.TolerationOpEqual:
@@ -117,7 +118,7 @@ func HealthToleration(t *corev1.Toleration) lifecycle.Toleration {
 	return out
 }
 
-// TrimHealthPod removes what neither HealthPod nor an Event about the pod reads, which is most of the pod.
+// TrimHealthPod removes what neither LifecyclePod nor an Event about the pod reads, which is most of the pod.
 func TrimHealthPod(pod *corev1.Pod) {
 	keep := corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, SchedulingGates: pod.Spec.SchedulingGates,

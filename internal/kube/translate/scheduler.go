@@ -30,13 +30,13 @@ const (
 // PiB or two trillion CPUs. A node that claims more is treated as having that much.
 const amountMax = 1 << 51
 
-// PlacementPod translates what the scheduler needs to know of a pod.
-func PlacementPod(pod *corev1.Pod) scheduler.Pod {
+// SchedulerPod translates what the scheduler needs to know of a pod.
+func SchedulerPod(pod *corev1.Pod) scheduler.Pod {
 	out := scheduler.Pod{
 		ID:          scheduler.PodID(pod.UID),
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
-		Labels:      PlacementLabels(pod.Labels),
+		Labels:      SchedulerLabels(pod.Labels),
 		Owner:       placementOwner(pod),
 		Profile:     pod.Spec.SchedulerName,
 		Deleting:    pod.DeletionTimestamp != nil,
@@ -62,7 +62,7 @@ func PlacementPod(pod *corev1.Pod) scheduler.Pod {
 	}
 	slices.SortFunc(out.NodeSelector, byKey)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
+		out.NodeAffinity, out.Preferred, _ = SchedulerNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
 	}
 	var broken []string
 	out.Spread, broken = placementSpread(pod)
@@ -103,8 +103,8 @@ func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 	return &out, berth
 }
 
-// PlacementNode translates what the scheduler needs to know of a node.
-func PlacementNode(node *corev1.Node) scheduler.Node {
+// SchedulerNode translates what the scheduler needs to know of a node.
+func SchedulerNode(node *corev1.Node) scheduler.Node {
 	out := scheduler.Node{Name: node.Name, Unschedulable: node.Spec.Unschedulable}
 	for k, v := range node.Labels {
 		out.Labels = append(out.Labels, scheduler.Label{Key: k, Value: v})
@@ -128,9 +128,9 @@ func PlacementNode(node *corev1.Node) scheduler.Node {
 	return out
 }
 
-// PlacementAllocatable translates what a node with this load line offers to pods, sorted by resource, and how many pods
+// SchedulerAllocatable translates what a node with this load line offers to pods, sorted by resource, and how many pods
 // it takes.
-func PlacementAllocatable(l allocatable.Resources) (list []scheduler.Amount, podsMax int64) {
+func SchedulerAllocatable(l allocatable.Resources) (list []scheduler.Amount, podsMax int64) {
 	add := func(name corev1.ResourceName, value int64) {
 		list = append(list, scheduler.Amount{Resource: string(name), Value: bounded(value)})
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-func TestHealthNode(t *testing.T) {
+func TestLifecycleNode(t *testing.T) {
 	then := metav1.NewTime(time.Unix(1_700_000_000, 0))
-	got := HealthNode(&corev1.Node{
+	got := LifecycleNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", CreationTimestamp: then, Labels: map[string]string{
 			corev1.LabelTopologyRegion: "r", corev1.LabelTopologyZone: "z", "node.kubernetes.io/exclude-disruption": "",
 			corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "plan9", corev1.LabelArchStable: "arm64",
@@ -42,7 +42,7 @@ func TestHealthNode(t *testing.T) {
 }
 
 // What is removed on arrival does not affect the translation.
-func TestHealthPodOfATrimmedPod(t *testing.T) {
+func TestLifecyclePodOfATrimmedPod(t *testing.T) {
 	then, later := metav1.NewTime(time.Unix(1_700_000_000, 0)), metav1.NewTime(time.Unix(1_700_000_060, 0))
 	seconds, always := int64(300), corev1.ContainerRestartPolicyAlways
 	requests := func(cpu string) corev1.ResourceRequirements {
@@ -67,15 +67,15 @@ func TestHealthPodOfATrimmedPod(t *testing.T) {
 		Tolerations: []lifecycle.Toleration{{Key: "k", Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300}, {Key: "g", Value: "3", Never: true}},
 		Requests:    lifecycle.Load{CPU: 710, Memory: 2 * unit.MiB, Pods: 1},
 	}
-	if got := HealthPod(pod); !reflect.DeepEqual(got, want) {
+	if got := LifecyclePod(pod); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	TrimHealthPod(pod)
-	if got := HealthPod(pod); !reflect.DeepEqual(got, want) {
+	if got := LifecyclePod(pod); !reflect.DeepEqual(got, want) {
 		t.Errorf("trimmed: got  %+v\nwant %+v", got, want)
 	}
 	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed}
-	if got := HealthPod(pod); !got.Ended || got.Ready || got.Bound != unit.WallOf(then.Time) {
+	if got := LifecyclePod(pod); !got.Ended || got.Ready || got.Bound != unit.WallOf(then.Time) {
 		t.Errorf("ended: %+v", got)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-func TestPlacementRequests(t *testing.T) {
+func TestSchedulerRequests(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	box := func(cpu, memory string) corev1.Container {
 		list := corev1.ResourceList{}
@@ -56,7 +56,7 @@ func TestPlacementRequests(t *testing.T) {
 		{"an absurd amount is bounded", corev1.PodSpec{Containers: []corev1.Container{box("9E", "9E")}}, amountMax, amountMax, amountMax, amountMax},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := PlacementPod(&corev1.Pod{Spec: c.spec})
+			p := SchedulerPod(&corev1.Pod{Spec: c.spec})
 			var cpu, memory int64
 			for _, a := range p.Requests {
 				switch a.Resource {
@@ -73,7 +73,7 @@ func TestPlacementRequests(t *testing.T) {
 	}
 }
 
-func TestPlacementTerms(t *testing.T) {
+func TestSchedulerTerms(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		r      corev1.NodeSelectorRequirement
@@ -101,24 +101,24 @@ func TestPlacementTerms(t *testing.T) {
 	}
 }
 
-// TestPlacementIsStable makes sure that equal pods translate to equal values whatever the order of maps.
-func TestPlacementIsStable(t *testing.T) {
+// TestSchedulerIsStable makes sure that equal pods translate to equal values whatever the order of maps.
+func TestSchedulerIsStable(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{"a": "1", "b": "2", "c": "3"},
 		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 			"cpu": resource.MustParse("1"), "memory": resource.MustParse("1"), "example.com/a": resource.MustParse("1"), "hugepages-2Mi": resource.MustParse("2Mi"),
 		}}}},
 	}}
-	first := PlacementPod(pod)
+	first := SchedulerPod(pod)
 	for range 50 {
-		if again := PlacementPod(pod); !reflect.DeepEqual(first, again) {
+		if again := SchedulerPod(pod); !reflect.DeepEqual(first, again) {
 			t.Fatalf("translated to %+v, then to %+v", first, again)
 		}
 	}
 }
 
-func TestPlacementNode(t *testing.T) {
-	n := PlacementNode(&corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+func TestSchedulerNode(t *testing.T) {
+	n := SchedulerNode(&corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("-4"), "pods": resource.MustParse("110"), "memory": resource.MustParse("9E"),
 	}}})
 	want := []scheduler.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: amountMax}}
@@ -135,9 +135,9 @@ var notTranslated = map[string]string{
 	"Features":       "upstream's inference, which few fields of pods have",
 }
 
-// TestPlacementFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule
+// TestSchedulerFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule
 // without effect.
-func TestPlacementFillsEveryField(t *testing.T) {
+func TestSchedulerFillsEveryField(t *testing.T) {
 	never, controls, priority := corev1.PreemptNever, true, int32(7)
 	started, term := metav1.Unix(1, 0), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	around := []corev1.PodAffinityTerm{{LabelSelector: term, TopologyKey: "zone"}}
@@ -195,7 +195,7 @@ func TestPlacementFillsEveryField(t *testing.T) {
 	}
 	bound := pending.DeepCopy()
 	bound.Spec.NodeName = "n"
-	a, b := reflect.ValueOf(PlacementPod(pending)), reflect.ValueOf(PlacementPod(bound))
+	a, b := reflect.ValueOf(SchedulerPod(pending)), reflect.ValueOf(SchedulerPod(bound))
 	for i := range a.NumField() {
 		name := a.Type().Field(i).Name
 		if why, elsewhere := notTranslated[name]; elsewhere != (a.Field(i).IsZero() && b.Field(i).IsZero()) {
@@ -212,7 +212,7 @@ func TestPlacementFillsEveryField(t *testing.T) {
 			NodeInfo:         corev1.NodeSystemInfo{KubeletVersion: "v1.36.3+plimsoll.0.9"},
 		},
 	}
-	n := reflect.ValueOf(PlacementNode(node))
+	n := reflect.ValueOf(SchedulerNode(node))
 	for i := range n.NumField() {
 		if n.Field(i).IsZero() {
 			t.Errorf("Node.%s is not translated, or this test's node has none", n.Type().Field(i).Name)
@@ -220,9 +220,9 @@ func TestPlacementFillsEveryField(t *testing.T) {
 	}
 }
 
-// TestPlacementBadPods: an invalid requirement keeps a pod pending and is named, or matches nothing; the translation
+// TestSchedulerBadPods: an invalid requirement keeps a pod pending and is named, or matches nothing; the translation
 // never panics, overflows or ignores it.
-func TestPlacementBadPods(t *testing.T) {
+func TestSchedulerBadPods(t *testing.T) {
 	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near", Values: []string{"b"}}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "p", UID: "p"}, Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("-5"), "memory": resource.MustParse("-9E")}}}},
@@ -238,8 +238,8 @@ func TestPlacementBadPods(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("9E"), "memory": resource.MustParse("-1Gi"), "pods": resource.MustParse("-3"), "example.com/x": resource.MustParse("9000000000000000000"),
 	}}}
-	p.NodeSeen(1, PlacementNode(node))
-	p.PodSeen(1, PlacementPod(pod))
+	p.NodeSeen(1, SchedulerNode(node))
+	p.PodSeen(1, SchedulerPod(pod))
 	d, ok := p.Next(1)
 	if !ok || d.Failure == nil {
 		t.Fatalf("decision %+v", d)
@@ -251,29 +251,29 @@ func TestPlacementBadPods(t *testing.T) {
 	}
 	// Without invalid requirements only resources decide: the node accepts no pods, whatever it claims to have.
 	pod.UID, pod.Spec.TopologySpreadConstraints, pod.Spec.Affinity.PodAntiAffinity = "q", nil, nil
-	for _, v := range p.Verdicts(PlacementPod(pod)) {
+	for _, v := range p.Verdicts(SchedulerPod(pod)) {
 		if v.Plugin != "NodeAffinity" {
 			t.Errorf("%s: %q %v, want a term that matches nothing", v.Node, v.Plugin, v.Reasons)
 		}
 	}
 	pod.Spec.Affinity = nil
-	for _, v := range p.Verdicts(PlacementPod(pod)) {
+	for _, v := range p.Verdicts(SchedulerPod(pod)) {
 		if v.Plugin != "NodeResourcesFit" || v.Reasons[0] != "Too many pods" {
 			t.Errorf("%s: %q %v, want a node without room for pods", v.Node, v.Plugin, v.Reasons)
 		}
 	}
 	// Absurd requests do not overflow what a node counts.
 	node.Status.Allocatable["pods"] = resource.MustParse("9E")
-	p.NodeSeen(2, PlacementNode(node))
+	p.NodeSeen(2, SchedulerNode(node))
 	for i := range 2000 {
 		pod.UID, pod.Name = types.UID(fmt.Sprint("big", i)), fmt.Sprint("big", i)
 		pod.Spec.NodeName = "n"
 		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("9E"), "example.com/x": resource.MustParse("9000000000000000000")}
-		p.PodSeen(2, PlacementPod(pod))
+		p.PodSeen(2, SchedulerPod(pod))
 	}
 	pod.UID, pod.Spec.NodeName = "late", ""
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1m")}
-	for _, v := range p.Verdicts(PlacementPod(pod)) {
+	for _, v := range p.Verdicts(SchedulerPod(pod)) {
 		if v.Plugin != "NodeResourcesFit" || v.Reasons[0] != "Insufficient cpu" {
 			t.Errorf("%s: %q %v, want a full node", v.Node, v.Plugin, v.Reasons)
 		}
@@ -293,17 +293,17 @@ func TestAgentLacks(t *testing.T) {
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationLacks: c.annotation}}}
 		node.Status.NodeInfo.KubeletVersion = c.version
-		if got := PlacementNode(node).AgentLacks; len(got) != c.want {
+		if got := SchedulerNode(node).AgentLacks; len(got) != c.want {
 			t.Errorf("%s: %d codes, want %d", name, len(got), c.want)
 		}
 	}
 	no := false
 	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}}}
-	if got := PlacementPod(pod).NeedsOfAgent; !slices.Equal(got, []string{"user-namespaces", "volumes.nfs"}) {
+	if got := SchedulerPod(pod).NeedsOfAgent; !slices.Equal(got, []string{"user-namespaces", "volumes.nfs"}) {
 		t.Errorf("a pod needs %v", got)
 	}
 	pod.Spec.NodeName = "n"
-	if got := PlacementPod(pod).NeedsOfAgent; got != nil {
+	if got := SchedulerPod(pod).NeedsOfAgent; got != nil {
 		t.Errorf("a bound pod needs %v", got)
 	}
 }
@@ -316,7 +316,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 		v := &corev1.PersistentVolume{}
 		source := reflect.ValueOf(&v.Spec.PersistentVolumeSource).Elem().Field(i)
 		source.Set(reflect.New(source.Type().Elem()))
-		needs, kind := PlacementVolume(v).NeedsOfAgent, kinds.Field(i).Name
+		needs, kind := SchedulerVolume(v).NeedsOfAgent, kinds.Field(i).Name
 		if mounted := kind == "HostPath" || kind == "Local"; mounted != (needs == nil) {
 			t.Errorf("%s needs %v", kind, needs)
 		}
@@ -324,7 +324,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 		if same := reflect.ValueOf(&inline.VolumeSource).Elem().FieldByName(kind); same.IsValid() {
 			same.Set(reflect.New(same.Type().Elem()))
 			pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{inline}}}
-			if got := PlacementPod(pod).NeedsOfAgent; !slices.Equal(got, needs) {
+			if got := SchedulerPod(pod).NeedsOfAgent; !slices.Equal(got, needs) {
 				t.Errorf("%s needs %v, and %v when the pod names it itself", kind, needs, got)
 			}
 		}
@@ -337,11 +337,11 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 			t.Errorf("CSI needs %v", needs)
 		}
 	}
-	moved := PlacementStorageClass(&storagev1.StorageClass{Provisioner: "kubernetes.io/aws-ebs"})
+	moved := SchedulerStorageClass(&storagev1.StorageClass{Provisioner: "kubernetes.io/aws-ebs"})
 	if !slices.Equal(moved.NeedsOfAgent, []string{"volumes.in-tree"}) {
 		t.Errorf("volumes of a provisioner that has moved need %v", moved.NeedsOfAgent)
 	}
-	if other := PlacementStorageClass(&storagev1.StorageClass{Provisioner: "rancher.io/local-path"}); other.NeedsOfAgent != nil {
+	if other := SchedulerStorageClass(&storagev1.StorageClass{Provisioner: "rancher.io/local-path"}); other.NeedsOfAgent != nil {
 		t.Errorf("volumes of a provisioner that nobody knows need %v", other.NeedsOfAgent)
 	}
 }
