@@ -176,7 +176,7 @@ func TestProbesSayWhat(t *testing.T) {
 	if err := probeOverlay("/proc"); err == nil || !strings.Contains(err.Error(), "/proc") {
 		t.Errorf("overlay on /proc: %v", err)
 	}
-	if err := createBridge("lo"); err == nil || !strings.Contains(err.Error(), "is no bridge") {
+	if err := createBridge("lo"); err == nil || !strings.Contains(err.Error(), "is not a bridge") {
 		t.Errorf("a bridge called lo: %v", err)
 	}
 }

@@ -247,7 +247,7 @@ func TestObjectsOfOnePodAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 		settle()
-		if err := c.Track(podNaming("p", names...)); err == nil || !strings.Contains(err.Error(), "pod shop/p: the pod names 257 Secrets and ConfigMaps, at most 256") {
+		if err := c.Track(podNaming("p", names...)); err == nil || !strings.Contains(err.Error(), "pod shop/p: the pod names 257 Secrets and ConfigMaps, the limit for one pod is 256") {
 			t.Errorf("%v", err)
 		}
 		if err := c.Track(podNaming("q", names...)); err == nil {
