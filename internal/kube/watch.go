@@ -21,7 +21,8 @@ type Selection struct {
 	Namespace string
 	Fields    fields.Selector // nil: any
 	Labels    string          // a label selector; empty: any
-	// Trim, if set, removes fields that the caller does not read from each object before it is stored.
+	// Trim, if set, changes each object before it is stored: it removes fields that the caller does not read, or corrects
+	// those that the caller does not believe.
 	Trim func(runtime.Object)
 	// Keep, if set, returns what to store and to pass to the handler instead of each object: a value that implements
 	// metav1.Object, or the object itself. Its argument may be a value that it returned before.

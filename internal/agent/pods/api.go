@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -33,6 +34,7 @@ func (r *Runner) watchAPI(ctx context.Context) {
 	}
 	_, controller := r.Client.Informer(kube.Pods, kube.Selection{
 		Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node),
+		Trim:   func(o runtime.Object) { translate.FromAPI(o.(*corev1.Pod)) },
 		Order:  func(a, b any) int { return r.inOrder(a.(*corev1.Pod), b.(*corev1.Pod)) },
 	}, handler)
 	go func() {

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // TestFirstBatch: of the pods that an agent is told of when it starts, the one that runs keeps its room, although it
@@ -34,6 +36,7 @@ func TestFirstBatch(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1,
 					CreationTimestamp: metav1.NewTime(time.Now().Add(-age)),
+					Annotations:       map[string]string{"kubernetes.io/config.source": "file"}, // as a pod may claim
 				},
 				Spec: corev1.PodSpec{
 					NodeName: "node-1", DNSPolicy: corev1.DNSDefault, RestartPolicy: corev1.RestartPolicyAlways,
@@ -59,6 +62,9 @@ func TestFirstBatch(t *testing.T) {
 		synctest.Wait()
 		w.mu.Lock()
 		for name, pod := range w.api.pods {
+			if e := w.life.runner.entryOf(types.UID(name)); e == nil || translate.IsStaticPod(e.object()) {
+				t.Errorf("%s came from the API, and the agent believes that it is static", name)
+			}
 			want := corev1.PodFailed
 			switch name {
 			case "z-runs", "y-ran", "i-new", "h-new", "g-new":

@@ -19,6 +19,14 @@ func IsStaticPod(pod *corev1.Pod) bool {
 	return ok && source != sourceAPI
 }
 
+// FromAPI marks a pod that came from the API server as such, where it claims another source: as the kubelet does when a
+// pod arrives. Otherwise whoever may create pods could make one that counts as static, and so as critical.
+func FromAPI(pod *corev1.Pod) {
+	if IsStaticPod(pod) {
+		pod.Annotations[annotationSource] = sourceAPI
+	}
+}
+
 // isMirrorPod reports whether a pod is the API's image of a static pod.
 func isMirrorPod(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[annotationMirror]

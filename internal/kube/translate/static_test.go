@@ -30,3 +30,18 @@ func TestIsStaticPod(t *testing.T) {
 		}
 	}
 }
+
+// TestFromAPI: no pod of the API is static, whatever it says of itself; and a pod that says nothing stays as it is.
+func TestFromAPI(t *testing.T) {
+	for _, annotations := range []map[string]string{
+		nil, {"a": "b"}, {"kubernetes.io/config.source": "api"}, {"kubernetes.io/config.source": "file", "a": "b"}, {"kubernetes.io/config.source": ""},
+	} {
+		pod := &corev1.Pod{}
+		pod.Annotations = annotations
+		before := len(annotations)
+		FromAPI(pod)
+		if IsStaticPod(pod) || QoSPod(pod).Critical || len(pod.Annotations) != before {
+			t.Errorf("%v: static %v, critical %v", pod.Annotations, IsStaticPod(pod), QoSPod(pod).Critical)
+		}
+	}
+}
