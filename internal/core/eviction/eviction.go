@@ -124,18 +124,21 @@ const (
 	SplitDisk              // images are on imagefs, writable layers on nodefs with the rest
 )
 
-// resourceOf returns the resource that a signal measures.
-func resourceOf(s allocatable.Signal) Resource {
-	switch s {
-	case allocatable.MemoryAvailable, allocatable.AllocatableMemory:
-		return Memory
-	case allocatable.NodeFSAvailable, allocatable.ImageFSAvailable, allocatable.ContainerFSAvailable:
-		return Storage
-	case allocatable.NodeFSInodesFree, allocatable.ImageFSInodesFree, allocatable.ContainerFSInodesFree:
-		return Inodes
-	}
-	return PIDs
+// resources are what the signals measure. Every signal is listed.
+var resources = map[allocatable.Signal]Resource{
+	allocatable.MemoryAvailable:       Memory,
+	allocatable.AllocatableMemory:     Memory,
+	allocatable.NodeFSAvailable:       Storage,
+	allocatable.ImageFSAvailable:      Storage,
+	allocatable.ContainerFSAvailable:  Storage,
+	allocatable.NodeFSInodesFree:      Inodes,
+	allocatable.ImageFSInodesFree:     Inodes,
+	allocatable.ContainerFSInodesFree: Inodes,
+	allocatable.PIDAvailable:          PIDs,
 }
+
+// resourceOf returns the resource that a signal measures.
+func resourceOf(s allocatable.Signal) Resource { return resources[s] }
 
 func conditionOf(s allocatable.Signal) Condition {
 	switch resourceOf(s) {

@@ -256,3 +256,15 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 		t.Error("checked at another time because the kernel sends notifications")
 	}
 }
+
+// TestEverySignalHasAResource: a signal that is not listed would be ranked and reported as another resource.
+func TestEverySignalHasAResource(t *testing.T) {
+	for _, signal := range allocatable.Signals() {
+		if _, ok := resources[signal]; !ok {
+			t.Errorf("%s is not in resources", signal)
+		}
+	}
+	if len(resources) != len(allocatable.Signals()) {
+		t.Errorf("%d signals have resources, and there are %d signals", len(resources), len(allocatable.Signals()))
+	}
+}
