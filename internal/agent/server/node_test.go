@@ -335,7 +335,7 @@ func (n *node) testTokens(t *testing.T) {
 	get("stranger", "/metrics", 403)
 	get("made up", "/metrics", 401)
 	get("nobody", "/metrics", 401)
-	if text := get("scraper", "/logs/", 503); !strings.Contains(text, "API server cannot be asked") {
+	if text := get("scraper", "/logs/", 503); !strings.Contains(text, "API server does not answer") {
 		t.Errorf("refused with %q", text)
 	}
 	get("lifecycle", "/healthz", 503)

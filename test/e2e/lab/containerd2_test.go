@@ -101,5 +101,5 @@ func (n runningNode) takes(driver string) {
 // hearsEvents wants the agent to have heard of containers by the runtime's own stream of events.
 func (n runningNode) hearsEvents() {
 	n.t.Helper()
-	n.says("the container runtime tells what happens to containers")
+	n.says("the container runtime sends events of containers")
 }
