@@ -59,8 +59,9 @@ func (g *groups) prepare(node qos.Values) error {
 			return err
 		}
 	}
-	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that. On v2 what a group has
-	// more does not count, and one that is offline is its own again when it comes back, though no agent should run then.
+	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that. On v2
+	// what a group has more does not count, and one that is offline is its own again when it comes back, though no agent
+	// should run then.
 	if g.tree.Mode() != cgroup.V2 {
 		cpus, err := g.tree.CPUs(above)
 		if err != nil {
@@ -83,8 +84,8 @@ func (g *groups) prepare(node qos.Values) error {
 	return nil
 }
 
-// weighEvery is how often the tiers are looked at although no pod came or went, for one that was resized or a weight that
-// somebody else changed. Upstream's only way to follow pods.
+// weighEvery is how often the tiers are looked at although no pod came or went, for one that was resized or a weight
+// that somebody else changed. Upstream's only way to follow pods.
 const weighEvery = time.Minute
 
 // follow keeps the tiers at what the pods here request, once all of those are known.
@@ -145,7 +146,8 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	return group, g.weighHeld()
 }
 
-// weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller holds mu.
+// weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller
+// holds mu.
 func (g *groups) weighHeld() error {
 	var sum qos.Requested
 	here := map[types.UID]bool{}
@@ -175,16 +177,16 @@ func (g *groups) weigh(sum qos.Requested) error {
 	return nil
 }
 
-// How long the group of a pod that has gone may stay busy: strayWait for what is on its way out (the runtime's shim leaves a
-// moment after the last container: below 100 ms, at load 30 some hundred), then removeWait for what is killed.
+// How long the group of a pod that has gone may stay busy: strayWait for what is on its way out (the runtime's shim
+// leaves a moment after the last container: below 100 ms, at load 30 some hundred), then removeWait for what is killed.
 const (
 	strayWait  = time.Second
 	removeWait = 2 * time.Second
 )
 
-// Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one: what an
-// attempt before left is in some hierarchies only. What still runs there is killed: nobody else would. A runtime that is
-// killed while it makes a sandbox may forget that it did.
+// Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one:
+// what an attempt before left is in some hierarchies only. What still runs there is killed: nobody else would. A
+// runtime that is killed while it makes a sandbox may forget that it did.
 func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	if g.unmanaged {
 		return nil
@@ -259,8 +261,8 @@ func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Cont
 	}
 }
 
-// podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not use them
-// whole.
+// podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not
+// use them whole.
 func (g *groups) podValues(pod *corev1.Pod) qos.Values {
 	v := qos.PodValues(g.pods.of(pod).Pod, g.policy)
 	if g.holdings.Exclusive(string(pod.UID), "") {
@@ -341,9 +343,9 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 	return nil
 }
 
-// Update is a step that is about a container of size has, in the runtime's form. It names all that is known, not only what
-// changes: containerd fills in the rest from its own record, which is behind the kernel if an agent died in the middle of an
-// update, and writes that, too.
+// Update is a step that is about a container of size has, in the runtime's form. It names all that is known, not only
+// what changes: containerd fills in the rest from its own record, which is behind the kernel if an agent died in the
+// middle of an update, and writes that, too.
 func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step, has resize.Size) *runtimeapi.LinuxContainerResources {
 	out, to := &runtimeapi.LinuxContainerResources{}, step.After(has)
 	if step.Resource == resize.Memory {
@@ -451,8 +453,8 @@ func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtime
 	return runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy), unified), runtimeResources(qos.PodValues(alone, g.policy), unified)
 }
 
-// runtimeResources translates values into CRI's form, where 0 means "not set". What CRI has no field for goes by the name of
-// its file, which runtimes understand on v2 only.
+// runtimeResources translates values into CRI's form, where 0 means "not set". What CRI has no field for goes by the
+// name of its file, which runtimes understand on v2 only.
 func runtimeResources(v qos.Values, unified bool) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if shares, ok := v.CPUShares.Get(); ok {

@@ -23,8 +23,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Start is what a new Clock shows. Chosen: above zero, and so far above it that the Instant of what happened just before
-// is above zero too.
+// Start is what a new Clock shows. Chosen: above zero, and so far above it that the Instant of what happened just
+// before is above zero too.
 const Start = unit.Instant(time.Second)
 
 // LongAgo is what a Clock shows at first that must tell the age of what was there before it, such as containers that an
@@ -43,7 +43,8 @@ type Clock struct {
 // New returns a Clock that shows Start now.
 func New() *Clock { return From(time.Now, Start) }
 
-// From returns a Clock that reads the time by read, whose times have monotonic readings, and shows start now: Start or LongAgo.
+// From returns a Clock that reads the time by read, whose times have monotonic readings, and shows start now: Start or
+// LongAgo.
 func From(read func() time.Time, start unit.Instant) *Clock {
 	return &Clock{read: read, zero: read().Add(-time.Duration(start))}
 }

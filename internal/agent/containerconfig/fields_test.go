@@ -198,8 +198,8 @@ func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 	return s, err
 }
 
-// filesBelow lists the files that containers see, with mode, owner and content. The directories that content is swapped by have
-// names that change.
+// filesBelow lists the files that containers see, with mode, owner and content. The directories that content is swapped
+// by have names that change.
 func filesBelow(root string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type().IsRegular() == d.IsDir() {
@@ -267,7 +267,8 @@ func TestFieldsOfFiles(t *testing.T) {
 	}
 }
 
-// TestSamplesCanBeMade: a sample of which nothing can be made would prove whatever one likes, but for those that are meant so.
+// TestSamplesCanBeMade: a sample of which nothing can be made would prove whatever one likes, but for those that are
+// meant so.
 func TestSamplesCanBeMade(t *testing.T) {
 	needRoot(t)
 	for _, pod := range sample.Pods() {

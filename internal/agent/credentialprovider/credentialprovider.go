@@ -13,8 +13,8 @@
 // # Invariants
 //
 //   - A plugin is started by its path and arguments, without a shell. Its path never leaves the plugins' directory.
-//   - A call ends within callMax, with everything that the plugin started in its process group. Of its output outputMax is
-//     read, of its errors errorMax.
+//   - A call ends within callMax, with everything that the plugin started in its process group. Of its output outputMax
+//     is read, of its errors errorMax.
 //   - Pods that want the same answer at the same time start the plugin once. Of one plugin callsMax run at once, so a
 //     plugin that hangs holds up no other plugin.
 //   - The cache has cacheMax answers at most; those that end first go first. Credentials are in memory only.

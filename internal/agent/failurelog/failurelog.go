@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// repeatEvery is how often an unchanged failure is logged again. Chosen: often enough for an operator who has just begun
-// to read the log; more often would hide the rest of it.
+// repeatEvery is how often an unchanged failure is logged again. Chosen: often enough for an operator who has just
+// begun to read the log; more often would hide the rest of it.
 const repeatEvery = time.Minute
 
 // Log logs the failures of several actions. The zero value is ready. It is safe for concurrent use.

@@ -1,5 +1,5 @@
-// Package imageaccess keeps the records of core/imageaccess: which images this node pulled, under which names and with whose
-// credentials.
+// Package imageaccess keeps the records of core/imageaccess: which images this node pulled, under which names and with
+// whose credentials.
 //
 // # Model
 //

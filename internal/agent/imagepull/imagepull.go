@@ -9,9 +9,9 @@
 //	   |yes
 //	done
 //
-// Credentials come from the pod's pull secrets, then from the node's docker configuration, then from credential provider
-// plugins, as in the kubelet. Within each source the most specific goes first. Plugins run only when an image is pulled,
-// or when the answer to the question depends on them.
+// Credentials come from the pod's pull secrets, then from the node's docker configuration, then from credential
+// provider plugins, as in the kubelet. Within each source the most specific goes first. Plugins run only when an image
+// is pulled, or when the answer to the question depends on them.
 //
 // Events and reasons of errors are upstream's.
 //

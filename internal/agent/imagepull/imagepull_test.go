@@ -146,8 +146,8 @@ func fails(t *testing.T, err error, reason, text string) {
 	}
 }
 
-// TestPrivateImages: an image that one tenant's credentials brought is no gift to the others, before and after a restart
-// of the agent.
+// TestPrivateImages: an image that one tenant's credentials brought is no gift to the others, before and after a
+// restart of the agent.
 func TestPrivateImages(t *testing.T) {
 	n := newNode(t)
 	n.passwords["r.io/app"] = "right"
@@ -247,7 +247,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestLimits: no more pulls at once than configured, and no more begun in a second; and whoever gives up leaves the queue.
+// TestLimits: no more pulls at once than configured, and no more begun in a second; and whoever gives up leaves the
+// queue.
 func TestLimits(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

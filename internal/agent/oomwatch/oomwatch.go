@@ -5,11 +5,11 @@
 //
 // The kernel logs each kill (package kmsg), and core/oom finds the container. The log has the kills from before the
 // agent's start, too: they explain ends, and those in containers that still run get the Event that no agent may have
-// recorded. The kernel numbers its log, so an Event has a name by which the API server takes it once, however many agents
-// find the kill there.
+// recorded. The kernel numbers its log, so an Event has a name by which the API server takes it once, however many
+// agents find the kill there.
 //
-// A kill is logged before the process ends. So an end is explained after the log was read up to now, and the explanation
-// never has to be corrected.
+// A kill is logged before the process ends. So an end is explained after the log was read up to now, and the
+// explanation never has to be corrected.
 //
 // Where the log cannot be read, Count compares the kernel's counters: how often, and not which process.
 //
@@ -262,8 +262,8 @@ func groupOfProcess(pid int) string {
 	return memoryGroup(string(content))
 }
 
-// memoryGroup reads /proc/PID/cgroup (cgroups(7)): lines of HIERARCHY:CONTROLLERS:GROUP, where v2 has no controllers. An
-// exiting process is in the root on v1, and "(deleted)" may follow on v2.
+// memoryGroup reads /proc/PID/cgroup (cgroups(7)): lines of HIERARCHY:CONTROLLERS:GROUP, where v2 has no controllers.
+// An exiting process is in the root on v1, and "(deleted)" may follow on v2.
 func memoryGroup(content string) string {
 	unified := ""
 	for line := range strings.Lines(content) {

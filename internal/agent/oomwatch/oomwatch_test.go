@@ -125,8 +125,8 @@ func TestOOMIsTold(t *testing.T) {
 	}
 }
 
-// A kill of before the agent's start is told when its container is adopted, under the name that any agent gives it; one of
-// long ago is not.
+// A kill of before the agent's start is told when its container is adopted, under the name that any agent gives it; one
+// of long ago is not.
 func TestOOMOfBeforeIsTold(t *testing.T) {
 	w, recorder := testWatch(t)
 	log := filepath.Join(t.TempDir(), "kmsg")

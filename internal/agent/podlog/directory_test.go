@@ -48,8 +48,8 @@ func TestRemoveLogs(t *testing.T) {
 	}
 }
 
-// A pod that may write to the log directory (a hostPath) puts links in the place of directories: nothing behind them is read, written
-// or removed.
+// A pod that may write to the log directory (a hostPath) puts links in the place of directories: nothing behind them is
+// read, written or removed.
 func TestLinksInPlaceOfLogDirectories(t *testing.T) {
 	base := t.TempDir()
 	d, outside := Directory(filepath.Join(base, "log", "pods")), filepath.Join(base, "outside")
@@ -91,7 +91,8 @@ func TestLinksInPlaceOfLogDirectories(t *testing.T) {
 	}
 }
 
-// A run's log goes with its rotated parts and its link; the logs of other runs stay, also where the number begins alike.
+// A run's log goes with its rotated parts and its link; the logs of other runs stay, also where the number begins
+// alike.
 func TestRemoveLog(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "pods"))
 	dir := filepath.Join(string(d), "ns_web_uid-1", "zeta")

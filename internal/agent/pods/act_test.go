@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestSettled: a call that makes something is not told to give up with its pod's stop, but a while after, and at its limit.
+// TestSettled: a call that makes something is not told to give up with its pod's stop, but a while after, and at its
+// limit.
 func TestSettled(t *testing.T) {
 	const limit = time.Minute
 	for _, c := range []struct {

@@ -37,7 +37,8 @@ func (g *graveyard) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodS
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// TestRemoveDead: only pods that the API knows to have ended lose their containers and logs, the oldest first, until there is enough.
+// TestRemoveDead: only pods that the API knows to have ended lose their containers and logs, the oldest first, until
+// there is enough.
 func TestRemoveDead(t *testing.T) {
 	r := testRunner()
 	r.LogDir = t.TempDir()

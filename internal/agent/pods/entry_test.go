@@ -82,8 +82,8 @@ func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
 	}
 }
 
-// The compiler gives every file of a package every field. That only the methods of entry touch what its lock guards, and
-// that a worker is reached only by the goroutine to which its entry handed it, is what this test adds.
+// The compiler gives every file of a package every field. That only the methods of entry touch what its lock guards,
+// and that a worker is reached only by the goroutine to which its entry handed it, is what this test adds.
 func TestOnlyEntryTouchesWhatItsLockGuards(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

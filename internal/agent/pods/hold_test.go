@@ -71,8 +71,8 @@ func (*fullRoom) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
 	return nil
 }
 
-// TestRoomOfTheDeparting: whoever takes the place of a pod that was deleted by force waits until that one has ended, and no longer
-// than it may take; for a pod whose object is there nobody waits: who sent the new one could know.
+// TestRoomOfTheDeparting: whoever takes the place of a pod that was deleted by force waits until that one has ended,
+// and no longer than it may take; for a pod whose object is there nobody waits: who sent the new one could know.
 func TestRoomOfTheDeparting(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -158,7 +158,8 @@ func (u *undecided) Consult(ctx context.Context, _ *corev1.Pod) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError"}
 }
 
-// TestHungOpinion: while a plugin thinks about a pod, that pod has nothing and nobody waits for it: neither new pods nor resizes.
+// TestHungOpinion: while a plugin thinks about a pod, that pod has nothing and nobody waits for it: neither new pods
+// nor resizes.
 func TestHungOpinion(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := newEntry("hung", 0), newEntry("next", 0)
@@ -196,8 +197,8 @@ type freeHoldings struct{ Holdings }
 
 func (freeHoldings) Anew(string) bool { return false }
 
-// TestHungPlugin: a pod whose plugin hangs holds what it was admitted with, and nobody else waits: neither new pods nor resizes.
-// Its own end is not held up either.
+// TestHungPlugin: a pod whose plugin hangs holds what it was admitted with, and nobody else waits: neither new pods nor
+// resizes. Its own end is not held up either.
 func TestHungPlugin(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := newEntry("hung", 0), newEntry("next", 0)

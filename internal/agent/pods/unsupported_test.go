@@ -20,8 +20,8 @@ func usernsPod() *corev1.Pod {
 	return pod
 }
 
-// TestUnsupportedFieldHolds: a pod with a field that the agent cannot carry out gets no sandbox, wakes nobody, is told of once,
-// goes when it is deleted, and starts as soon as the field is gone.
+// TestUnsupportedFieldHolds: a pod with a field that the agent cannot carry out gets no sandbox, wakes nobody, is told
+// of once, goes when it is deleted, and starts as soon as the field is gone.
 func TestUnsupportedFieldHolds(t *testing.T) {
 	r := testRunner()
 	r.Admission, r.Metrics = &room{}, metrics.New("n")
@@ -71,7 +71,8 @@ func TestHeldIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is gone.
+// TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is
+// gone.
 func TestAdoptedIsLeftRunning(t *testing.T) {
 	r, e := testRunner(), newEntry("uid-1", 0)
 	e.pod = usernsPod()
@@ -107,7 +108,8 @@ func TestUnmountableHolds(t *testing.T) {
 	}
 }
 
-// TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of it is here.
+// TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of
+// it is here.
 func TestUnsuitedIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		admitted, sandbox, want bool

@@ -21,10 +21,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// worker is what only the goroutine has that works for a pod. Its entry keeps it while there is nothing to do, and hands
-// it to one goroutine at a time (entry.wake, entry.rest), so nothing in it needs a lock. While that goroutine waits for
-// the actions that it performs, theirs have it: one that may write, or several that only read. What other goroutines may
-// ask or change is in the entry.
+// worker is what only the goroutine has that works for a pod. Its entry keeps it while there is nothing to do, and
+// hands it to one goroutine at a time (entry.wake, entry.rest), so nothing in it needs a lock. While that goroutine
+// waits for the actions that it performs, theirs have it: one that may write, or several that only read. What other
+// goroutines may ask or change is in the entry.
 type worker struct {
 	r *Runner // what all workers share; never changes
 	e *entry  // never changes

@@ -31,8 +31,8 @@ type entry struct {
 	Credential
 }
 
-// Credential is what a registry may accept, and its source: a secret, or a service account's token. Without either it is
-// the node's own, and all pods may use it.
+// Credential is what a registry may accept, and its source: a secret, or a service account's token. Without either it
+// is the node's own, and all pods may use it.
 type Credential struct {
 	Auth    *runtimeapi.AuthConfig
 	Secret  *imageaccess.Secret

@@ -15,7 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestRuntimeHandler: a pod's runtimeClassName is looked up, and one that is not there is no reason to take the default.
+// TestRuntimeHandler: a pod's runtimeClassName is looked up, and one that is not there is no reason to take the
+// default.
 func TestRuntimeHandler(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

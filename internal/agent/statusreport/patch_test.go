@@ -40,8 +40,8 @@ func amounts(text string) corev1.ResourceList {
 	return list
 }
 
-// TestPatchMakesServerAgree applies our patches as the API server does: afterwards it has what we report, and what others
-// wrote is still there.
+// TestPatchMakesServerAgree applies our patches as the API server does: afterwards it has what we report, and what
+// others wrote is still there.
 func TestPatchMakesServerAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 2000 {
@@ -146,8 +146,8 @@ func TestSameStatus(t *testing.T) {
 	}
 }
 
-// Of our conditions only those that the server has otherwise are written; and what neither side has is not named, so that the server
-// does not have it from then on.
+// Of our conditions only those that the server has otherwise are written; and what neither side has is not named, so
+// that the server does not have it from then on.
 func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 	pod := testPod()
 	same := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}

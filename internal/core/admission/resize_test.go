@@ -156,9 +156,9 @@ func TestResizes(t *testing.T) {
 	})
 }
 
-// TestNoResizeIsMissed plays random histories, and after every change looks from outside: what the pods hold together is
-// never more than there is, except where there became less; nobody waits who fits; and nothing is granted that is not
-// asked for.
+// TestNoResizeIsMissed plays random histories, and after every change looks from outside: what the pods hold together
+// is never more than there is, except where there became less; nobody waits who fits; and nothing is granted that is
+// not asked for.
 func TestNoResizeIsMissed(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))

@@ -1,5 +1,5 @@
-// Package fault is the language in which faults of nodes are ordered, and computes what they do to a node over time. The
-// fleet of hollow nodes (in real time) and the simulator (in virtual time) use the same language.
+// Package fault is the language in which faults of nodes are ordered, and computes what they do to a node over time.
+// The fleet of hollow nodes (in real time) and the simulator (in virtual time) use the same language.
 //
 // # Model
 //

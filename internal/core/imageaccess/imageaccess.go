@@ -1,12 +1,12 @@
-// Package imageaccess decides whether a pod may use an image that is on its node already, or has to show the registry that
-// its credentials are good for it (KEP-2535).
+// Package imageaccess decides whether a pod may use an image that is on its node already, or has to show the registry
+// that its credentials are good for it (KEP-2535).
 //
 // # Model
 //
 // A Record says of one image of the runtime by which names and with whose credentials it was pulled. A pod may use it
-// under a name with which everybody may pull it, with a secret that was good for it before, or as a service account that
-// was. Otherwise it is pulled again with the pod's own credentials: the layers are there, so that is one question to the
-// registry.
+// under a name with which everybody may pull it, with a secret that was good for it before, or as a service account
+// that was. Otherwise it is pulled again with the pod's own credentials: the layers are there, so that is one question
+// to the registry.
 //
 // Which images are checked at all is the Policy's business: by default those that this node pulled, and not those that
 // somebody put on it.
@@ -82,8 +82,8 @@ var modes = map[string]mode{
 	"NeverVerify": never, "NeverVerifyPreloadedImages": pulled, "NeverVerifyAllowlistedImages": notAllowed, "AlwaysVerify": always,
 }
 
-// NewPolicy returns the policy of a name; allowed is preloadedImagesVerificationAllowlist: names without tag and digest,
-// or what names begin with, before "/*".
+// NewPolicy returns the policy of a name; allowed is preloadedImagesVerificationAllowlist: names without tag and
+// digest, or what names begin with, before "/*".
 func NewPolicy(name string, allowed []string) (Policy, error) {
 	m, ok := modes[name]
 	if !ok {

@@ -12,7 +12,8 @@ type MemoryPolicy struct {
 	// On: the gate MemoryQoS is on.
 	On     bool
 	Tiered bool // memoryReservationPolicy TieredReservation: memory requests are protected from reclaim
-	// Factor is memoryThrottlingFactor: at which part of the way from request to limit throttling begins; above 0, at most 1.
+	// Factor is memoryThrottlingFactor: at which part of the way from request to limit throttling begins; above 0, at most
+	// 1.
 	Factor   float64
 	NoLimit  unit.Bytes // used as the limit of a container without one: allocatable memory of the node; 0: not known
 	PageSize unit.Bytes // of the kernel; memory.high is rounded down to a multiple of it

@@ -73,8 +73,9 @@ func TestImagePullSecrets(t *testing.T) {
 	}
 }
 
-// TestPrivateImages: an image that is on the node because somebody's pull secret was good for it is no gift to pods that
-// have none: they have to show the registry a credential of their own. The same credential in another secret is enough.
+// TestPrivateImages: an image that is on the node because somebody's pull secret was good for it is no gift to pods
+// that have none: they have to show the registry a credential of their own. The same credential in another secret is
+// enough.
 func TestPrivateImages(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t, "team", "right")
