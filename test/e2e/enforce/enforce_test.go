@@ -358,7 +358,7 @@ func TestLoweringUnderARunningPod(t *testing.T) {
 	memory := n.node().Status.Capacity.Memory().Value()
 	const left = 200 << 20
 	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {memory: \"%d\"}\n", memory-left))
-	n.event("FailedNodeAllocatableEnforcement", "is above the limit of 200Mi to come")
+	n.event("FailedNodeAllocatableEnforcement", "is above the target of 200Mi")
 	if limit := n.read("memory", n.pods(), "memory.limit_in_bytes"); limit < 300<<20 || limit > memory {
 		t.Errorf("the limit is %d while 300Mi are used", limit)
 	}
