@@ -51,10 +51,10 @@ func From(read func() time.Time, start unit.Instant) *Clock {
 
 // Now returns the Instant of now.
 func (c *Clock) Now() unit.Instant {
-	t := c.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := unit.Instant(t.Sub(c.zero))
+	// Read under the lock: of two callers, one that read first and locked last would look like a clock that went back.
+	now := unit.Instant(c.read().Sub(c.zero))
 	if now < c.last {
 		c.zero = c.zero.Add(-c.last.Sub(now))
 		now = c.last

@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -51,5 +52,23 @@ func TestInstants(t *testing.T) {
 	old := From(f.now, unit.Instant(time.Hour))
 	if got := old.Now().Sub(old.Instant(f.t.Add(-time.Minute))); got != time.Minute {
 		t.Errorf("what happened a minute ago is %s old", got)
+	}
+}
+
+// TestNowOfMany: callers at the same time do not drive the clock ahead of the one below it.
+func TestNowOfMany(t *testing.T) {
+	c := New()
+	zero := c.At(0)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20000 {
+				c.Now()
+			}
+		})
+	}
+	all.Wait()
+	if moved := zero.Sub(c.At(0)); moved != 0 {
+		t.Errorf("it is %s ahead", moved)
 	}
 }
