@@ -143,21 +143,24 @@ func (t *Tree) PIDs(group string) ([]int, error) {
 	if err := check(group); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	root := t.mount
-	if t.mode != V2 {
-		for _, c := range []string{"pids", "memory", "cpu", "devices", "freezer"} {
-			if t.of[c] != nil {
-				root = t.of[c].dir
-				break
-			}
-		}
-	}
-	pids, err := walkPIDs(filepath.Join(root, group), nil)
+	pids, err := walkPIDs(filepath.Join(t.procsRoot(), group), nil)
 	if err != nil {
 		return nil, fmt.Errorf("list processes of cgroup %s: %w", group, err)
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil // a process that moved meanwhile may be in two lists
+}
+
+// procsRoot is the root of the hierarchy in which processes are looked up.
+func (t *Tree) procsRoot() string {
+	if t.mode != V2 {
+		for _, c := range []string{"pids", "memory", "cpu", "devices", "freezer"} {
+			if t.of[c] != nil {
+				return t.of[c].dir
+			}
+		}
+	}
+	return t.mount
 }
 
 func walkPIDs(dir string, pids []int) ([]int, error) {
