@@ -159,7 +159,7 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 		if !m.IsHard() {
 			kind = fmt.Sprintf("soft, after %v", m.Grace)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Line), eviction.Amount(m.Signal, m.Available),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Amount), eviction.Amount(m.Signal, m.Available),
 			eviction.Amount(m.Signal, m.Capacity), kind, d.Now.Sub(m.Since).Round(time.Millisecond), eviction.Amount(m.Signal, m.Deficit), eviction.Amount(m.Signal, m.Coming), m.Held)
 	}
 	if swap := d.Facts.Memory.Swappable(); swap > 0 {

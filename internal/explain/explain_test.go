@@ -21,7 +21,7 @@ func TestTextShowsWhatSwapWasWorth(t *testing.T) {
 		d := journal.Decision{
 			Facts: eviction.Facts{Memory: eviction.NodeMemory{SwapFree: unit.GiB, SwapRoom: swap}},
 			Decided: eviction.Decision{Met: []eviction.Met{{
-				Threshold: threshold, Observation: eviction.Observation{Available: int64(90 * unit.MiB), Capacity: int64(unit.GiB)}, Line: int64(100 * unit.MiB), Acts: true,
+				Threshold: threshold, Observation: eviction.Observation{Available: int64(90 * unit.MiB), Capacity: int64(unit.GiB)}, Amount: int64(100 * unit.MiB), Acts: true,
 			}}},
 		}
 		detail, err := json.Marshal(d)

@@ -23,6 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
@@ -231,21 +232,25 @@ func (h *hollow) reporting() work {
 	}
 }
 
-// conditions returns a kubelet's conditions, with its reasons and messages.
+// conditions returns a kubelet's conditions.
 func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) []corev1.NodeCondition {
-	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, since metav1.Time, reason, message string) corev1.NodeCondition {
-		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
+	readiness := translate.NodeReady("container runtime is down")
+	if ready == corev1.ConditionTrue {
+		readiness = translate.NodeReady()
+		readiness.Message = "hollow node: it runs no containers"
 	}
-	readiness := c(corev1.NodeReady, ready, readyAt, "KubeletReady", "hollow node: it runs no containers")
-	if ready != corev1.ConditionTrue {
-		readiness.Reason, readiness.Message = "KubeletNotReady", "container runtime is down"
-	}
-	return []corev1.NodeCondition{
-		c(corev1.NodeMemoryPressure, corev1.ConditionFalse, since, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-		c(corev1.NodeDiskPressure, corev1.ConditionFalse, since, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-		c(corev1.NodePIDPressure, corev1.ConditionFalse, since, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+	out := []corev1.NodeCondition{
+		translate.NodePressure(corev1.NodeMemoryPressure, false),
+		translate.NodePressure(corev1.NodeDiskPressure, false),
+		translate.NodePressure(corev1.NodePIDPressure, false),
 		readiness,
 	}
+	for i := range out {
+		out[i].LastHeartbeatTime = now
+		out[i].LastTransitionTime = since
+	}
+	out[len(out)-1].LastTransitionTime = readyAt
+	return out
 }
 
 // node returns the complete object, status included.

@@ -37,7 +37,7 @@ func (d Decision) Text() string {
 		if m.Acts {
 			state = "acts"
 		}
-		text += fmt.Sprintf("%s: %d available, threshold %d, %s; ", m.Signal, m.Available, m.Line, state)
+		text += fmt.Sprintf("%s: %d available, threshold %d, %s; ", m.Signal, m.Available, m.Amount, state)
 	}
 	if text == "" {
 		text = "no threshold is met; "

@@ -76,11 +76,11 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	if err != nil {
 		return nil, err
 	}
-	line, err := allocatable.Compute(m, settings)
+	resources, err := allocatable.Compute(m, settings)
 	if err != nil {
 		return nil, err
 	}
-	config, err := kubeletconfig.NUMA(c, line)
+	config, err := kubeletconfig.NUMA(c, resources)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	if err != nil {
 		return nil, err
 	}
-	n := node{state: layout.NewState(), offers: offersOf(line, m, orElse(name, "node")), machine: m}
+	n := node{state: layout.NewState(), offers: offersOf(resources, m, orElse(name, "node")), machine: m}
 	n.pods = admission.NewNode(n.offers)
 	for _, p := range translate.NUMAPlugins(m) {
 		n.state.SetPlugin(p)
@@ -116,12 +116,12 @@ type node struct {
 }
 
 // offersOf is what a node of this name on a machine offers to pods.
-func offersOf(line allocatable.Resources, m machine.Machine, name string) scheduler.Node {
+func offersOf(resources allocatable.Resources, m machine.Machine, name string) scheduler.Node {
 	n := scheduler.Node{
 		Name:   name,
 		Labels: []scheduler.Label{{Key: corev1.LabelHostname, Value: name}, {Key: corev1.LabelOSStable, Value: "linux"}},
 	}
-	n.Allocatable, n.PodsMax = translate.SchedulerAllocatable(line)
+	n.Allocatable, n.PodsMax = translate.SchedulerAllocatable(resources)
 	for resource, devices := range m.Devices {
 		n.Allocatable = append(n.Allocatable, scheduler.Amount{Resource: resource, Value: int64(len(devices))})
 	}
@@ -134,9 +134,9 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 		NUMANodes: []machine.NUMAID{}, Containers: []AdmittedContainer{},
 	}
 	wants := translate.NUMAPod(pod)
-	offer, refusal := n.state.Offer(wants, nil)
-	if refusal != nil {
-		out.Reason, out.Message = refusal.Reason, refusal.Message()
+	offer, rejection := n.state.Offer(wants, nil)
+	if rejection != nil {
+		out.Reason, out.Message = rejection.Reason, rejection.Message()
 		return out
 	}
 	asked := translate.SchedulerPod(pod)
@@ -164,7 +164,7 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 	return out
 }
 
-func (n *node) container(h numa.Holding) AdmittedContainer {
+func (n *node) container(h numa.Assigned) AdmittedContainer {
 	out := AdmittedContainer{Name: h.Container, CPUs: h.CPUs.String(), Memory: []MemoryBlock{}, Devices: map[string][]string{}}
 	for _, b := range h.Memory {
 		out.Memory = append(out.Memory, MemoryBlock{b.Nodes, numa.KindName(b.PageSize), int64(b.Bytes)})
@@ -176,7 +176,7 @@ func (n *node) container(h numa.Holding) AdmittedContainer {
 }
 
 // nodesOf returns the NUMA nodes of what is assigned to a container.
-func (n *node) nodesOf(h numa.Holding) []machine.NUMAID {
+func (n *node) nodesOf(h numa.Assigned) []machine.NUMAID {
 	var out []machine.NUMAID
 	for _, node := range n.machine.NUMANodes {
 		if !node.CPUs.Intersect(h.CPUs).IsEmpty() {

@@ -90,11 +90,11 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 	if err != nil {
 		return nil, err
 	}
-	line, impossible := allocatable.Compute(m, settings)
-	a := &Allocatable{Warnings: append([]string{}, line.Notes...)}
-	a.publish(line)
-	a.breakDown(line, c.EvictionHard)
-	a.enforce(line, c)
+	resources, impossible := allocatable.Compute(m, settings)
+	a := &Allocatable{Warnings: append([]string{}, resources.Notes...)}
+	a.publish(resources)
+	a.breakDown(resources, c.EvictionHard)
+	a.enforce(resources, c)
 	for _, name := range slices.Sorted(maps.Keys(m.Devices)) {
 		n := int64(len(m.Devices[name]))
 		a.Capacity[name], a.Allocatable[name] = inCounts.print(n), inCounts.print(n)
@@ -109,8 +109,8 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 }
 
 // publish sets what the Node object would contain.
-func (a *Allocatable) publish(l allocatable.Resources) {
-	capacity, allocatable := translate.NodeResources(l)
+func (a *Allocatable) publish(resources allocatable.Resources) {
+	capacity, allocatable := translate.NodeResources(resources)
 	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
 	for name, quantity := range capacity {
 		a.Capacity[string(name)] = quantity.String()
@@ -121,7 +121,7 @@ func (a *Allocatable) publish(l allocatable.Resources) {
 }
 
 // breakDown sets how the numbers are computed.
-func (a *Allocatable) breakDown(l allocatable.Resources, configured map[string]string) {
+func (a *Allocatable) breakDown(resources allocatable.Resources, configured map[string]string) {
 	add := func(resource string, k kind, t terms, signal allocatable.Signal) {
 		row := subtraction(resource, k, t)
 		if text, ok := configured[string(signal)]; ok && t[3] > 0 {
@@ -129,17 +129,17 @@ func (a *Allocatable) breakDown(l allocatable.Resources, configured map[string]s
 		}
 		a.Breakdown = append(a.Breakdown, row)
 	}
-	add("cpu", inCPUs, rowTerms(l.CPU), "")
-	memory := rowTerms(l.Memory)
-	memory[4] = int64(l.HugeMemory())
+	add("cpu", inCPUs, rowTerms(resources.CPU), "")
+	memory := rowTerms(resources.Memory)
+	memory[4] = int64(resources.HugeMemory())
 	add("memory", inBytes, memory, allocatable.MemoryAvailable)
-	if !l.StorageUncounted {
-		add("ephemeral-storage", inBytes, rowTerms(l.EphemeralStorage), allocatable.NodeFSAvailable)
+	if !resources.StorageUncounted {
+		add("ephemeral-storage", inBytes, rowTerms(resources.EphemeralStorage), allocatable.NodeFSAvailable)
 	}
-	for _, h := range l.HugePages {
+	for _, h := range resources.HugePages {
 		add(string(translate.HugePageResource(h.Size)), inBytes, rowTerms(h.Row), "")
 	}
-	add("pods", inCounts, rowTerms(l.Pods), "")
+	add("pods", inCounts, rowTerms(resources.Pods), "")
 }
 
 func rowTerms[T ~int64](r allocatable.Row[T]) terms {
@@ -158,16 +158,16 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 }
 
 // enforce sets the limits that the kernel enforces.
-func (a *Allocatable) enforce(l allocatable.Resources, c *kubeletconfigv1beta1.KubeletConfiguration) {
+func (a *Allocatable) enforce(resources allocatable.Resources, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
 		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel enforces no limits on all pods together, whatever enforceNodeAllocatable says")
 		return
 	}
-	pods := enforced(l.Enforced())
+	pods := enforced(resources.Enforced())
 	a.Enforced = &pods
 	const protect = false // memory.min is additional to the limit, and exists only on cgroup v2
 	for _, r := range kubeletconfig.Reservations(c) {
-		group := ReservedGroup{r.Group, r.Cgroup, enforced(l.EnforcedOn(r.Group, r.Compressible, protect))}
+		group := ReservedGroup{r.Group, r.Cgroup, enforced(resources.EnforcedOn(r.Group, r.Compressible, protect))}
 		a.Reserved = append(a.Reserved, group)
 		if group.Memory != "" {
 			a.Warnings = append(a.Warnings, fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))

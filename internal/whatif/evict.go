@@ -217,7 +217,7 @@ func (e *Shedding) setSignals(facts eviction.Facts, d eviction.Decision) {
 	for _, m := range d.Met {
 		one := ThresholdMet{Signal: string(m.Signal), Operator: "LessThan", Value: m.Text, Hard: m.IsHard(), Acts: m.Acts}
 		if m.Text == "" {
-			one.Value = signalQuantity(m.Signal, m.Line)
+			one.Value = signalQuantity(m.Signal, m.Amount)
 		}
 		if !m.IsHard() {
 			one.Grace = m.Grace.String()

@@ -3,8 +3,8 @@
 //
 // # Model
 //
-// The shell reports to a Book that a plugin connected, listed its devices, or was lost. Once it also reports what this
-// node published before the agent started. The Book returns what follows from that: the facts for the allocator
+// The shell reports to a State that a plugin connected, listed its devices, or was lost. Once it also reports what this
+// node published before the agent started. The State returns what follows from that: the facts for the allocator
 // (Plugins), the numbers for the Node (Amounts), whether a pod must wait for its devices (Wait), and when a resource is
 // given up (Wake, Expire).
 //
@@ -59,8 +59,8 @@ type Amount struct {
 	Capacity, Allocatable int
 }
 
-// Book is the state of a node's device plugins. It is for one goroutine at a time. Only its methods change it.
-type Book struct {
+// State is the state of a node's device plugins. It is for one goroutine at a time. Only its methods change it.
+type State struct {
 	entries  map[string]*entry // by resource name; entries are never dropped
 	recalled bool              // Recall was called: it is known what this node published before
 }
@@ -77,32 +77,32 @@ type entry struct {
 	recalled  int           // capacity that the node published before; used while named is false
 }
 
-// NewBook returns the Book of a node about which nothing is known.
-func NewBook() *Book { return &Book{entries: map[string]*entry{}} }
+// NewState returns the State of a node about which nothing is known.
+func NewState() *State { return &State{entries: map[string]*entry{}} }
 
 // Recall takes what this node published before. Only the first call counts. Resources whose plugin has connected
 // already are not changed.
-func (b *Book) Recall(now unit.Instant, published []Amount) {
-	if b.recalled {
+func (s *State) Recall(now unit.Instant, published []Amount) {
+	if s.recalled {
 		return
 	}
-	b.recalled = true
+	s.recalled = true
 	for _, a := range published {
-		if b.entries[a.Resource] == nil {
-			b.entries[a.Resource] = &entry{lost: now, recalled: a.Capacity}
+		if s.entries[a.Resource] == nil {
+			s.entries[a.Resource] = &entry{lost: now, recalled: a.Capacity}
 		}
 	}
 }
 
 // Recalled reports whether Recall was called.
-func (b *Book) Recalled() bool { return b.recalled }
+func (s *State) Recalled() bool { return s.recalled }
 
 // Connected records that a plugin of resource has connected. It has not listed its devices yet.
-func (b *Book) Connected(resource string, o Options) {
-	e := b.entries[resource]
+func (s *State) Connected(resource string, o Options) {
+	e := s.entries[resource]
 	if e == nil {
 		e = &entry{}
-		b.entries[resource] = e
+		s.entries[resource] = e
 	}
 	e.connected = true
 	e.listed = false
@@ -112,8 +112,8 @@ func (b *Book) Connected(resource string, o Options) {
 
 // Listed records the complete list of devices of a connected plugin. Of two devices with the same id the first counts.
 // It reports whether the list differs from the one before.
-func (b *Book) Listed(resource string, devices []numa.Device) bool {
-	e := b.entries[resource]
+func (s *State) Listed(resource string, devices []numa.Device) bool {
+	e := s.entries[resource]
 	if e == nil || !e.connected {
 		return false
 	}
@@ -131,8 +131,8 @@ func sameDevice(a, b numa.Device) bool {
 }
 
 // Lost records that the plugin of resource is no longer connected.
-func (b *Book) Lost(now unit.Instant, resource string) {
-	if e := b.entries[resource]; e != nil && e.connected {
+func (s *State) Lost(now unit.Instant, resource string) {
+	if e := s.entries[resource]; e != nil && e.connected {
 		e.connected = false
 		e.listed = false
 		e.lost = now
@@ -140,10 +140,10 @@ func (b *Book) Lost(now unit.Instant, resource string) {
 }
 
 // Expire gives up the resources that have been lost for Grace, and returns their names.
-func (b *Book) Expire(now unit.Instant) []string {
+func (s *State) Expire(now unit.Instant) []string {
 	var gone []string
-	for _, name := range b.Resources() {
-		if e := b.entries[name]; !e.connected && !e.givenUp && now >= e.lost.Add(Grace) {
+	for _, name := range s.Resources() {
+		if e := s.entries[name]; !e.connected && !e.givenUp && now >= e.lost.Add(Grace) {
 			e.givenUp = true
 			gone = append(gone, name)
 		}
@@ -152,9 +152,9 @@ func (b *Book) Expire(now unit.Instant) []string {
 }
 
 // Wake is when Expire has something to do next. Zero: never, unless something changes.
-func (b *Book) Wake() unit.Instant {
+func (s *State) Wake() unit.Instant {
 	var wake unit.Instant
-	for _, e := range b.entries {
+	for _, e := range s.entries {
 		if !e.connected && !e.givenUp {
 			wake = wake.Earlier(e.lost.Add(Grace))
 		}
@@ -163,13 +163,13 @@ func (b *Book) Wake() unit.Instant {
 }
 
 // Resources returns the names of all resources that plugins have or had, sorted.
-func (b *Book) Resources() []string { return slices.Sorted(maps.Keys(b.entries)) }
+func (s *State) Resources() []string { return slices.Sorted(maps.Keys(s.entries)) }
 
 // Plugins returns the facts for the allocator, one Plugin per resource.
-func (b *Book) Plugins() []numa.Plugin {
+func (s *State) Plugins() []numa.Plugin {
 	var out []numa.Plugin
-	for _, name := range b.Resources() {
-		e := b.entries[name]
+	for _, name := range s.Resources() {
+		e := s.entries[name]
 		p := numa.Plugin{Resource: name, Gone: !e.listed, Prefers: e.options.Prefers}
 		for _, d := range e.devices {
 			d.Healthy = d.Healthy && e.listed
@@ -182,10 +182,10 @@ func (b *Book) Plugins() []numa.Plugin {
 
 // Amounts returns what the Node's status says of each resource. A resource for which devices were never listed is left
 // out.
-func (b *Book) Amounts() []Amount {
+func (s *State) Amounts() []Amount {
 	var out []Amount
-	for _, name := range b.Resources() {
-		e, a := b.entries[name], Amount{Resource: name}
+	for _, name := range s.Resources() {
+		e, a := s.entries[name], Amount{Resource: name}
 		if !e.listed && !e.named && e.recalled == 0 && !e.givenUp {
 			continue
 		}
@@ -211,8 +211,8 @@ func (e *entry) capacity() int {
 
 // Options returns the calls that the plugin of resource asks for. If it is not connected, these are the ones it last
 // asked for.
-func (b *Book) Options(resource string) Options {
-	if e := b.entries[resource]; e != nil {
+func (s *State) Options(resource string) Options {
+	if e := s.entries[resource]; e != nil {
 		return e.options
 	}
 	return Options{}
@@ -229,8 +229,8 @@ const (
 )
 
 // Device returns the health of a device, and its NUMA nodes as its plugin last reported them.
-func (b *Book) Device(resource, id string) (Health, []machine.NUMAID) {
-	e := b.entries[resource]
+func (s *State) Device(resource, id string) (Health, []machine.NUMAID) {
+	e := s.entries[resource]
 	if e == nil {
 		return Unknown, nil
 	}
@@ -254,10 +254,10 @@ type Ask struct {
 
 // Wait says why a pod that has asked since then cannot have its devices now, and until when it waits. why is empty when
 // the pod need not wait. until is zero when the time to wait is over. Too few devices are no reason to wait.
-func (b *Book) Wait(now, since unit.Instant, asked []Ask) (why string, until unit.Instant) {
+func (s *State) Wait(now, since unit.Instant, asked []Ask) (why string, until unit.Instant) {
 	until = since.Add(Grace)
 	for _, a := range asked {
-		text, final := b.obstacle(a)
+		text, final := s.obstacle(a)
 		if text == "" {
 			continue
 		}
@@ -277,10 +277,10 @@ func (b *Book) Wait(now, since unit.Instant, asked []Ask) (why string, until uni
 }
 
 // obstacle says why the request a cannot be served now, and whether waiting is pointless.
-func (b *Book) obstacle(a Ask) (why string, final bool) {
-	e := b.entries[a.Resource]
+func (s *State) obstacle(a Ask) (why string, final bool) {
+	e := s.entries[a.Resource]
 	switch {
-	case e == nil && b.recalled:
+	case e == nil && s.recalled:
 		return "", false // not a device plugin's resource: others count it, if at all
 	case e == nil:
 		return a.Resource + ": whether it belongs to a device plugin is not known before the API server answers", false
@@ -294,7 +294,7 @@ func (b *Book) obstacle(a Ask) (why string, final bool) {
 		return a.Resource + ": none of its devices is healthy", false
 	}
 	for _, id := range a.IDs {
-		if h, _ := b.Device(a.Resource, id); h != Healthy {
+		if h, _ := s.Device(a.Resource, id); h != Healthy {
 			return fmt.Sprintf("%s: device %s, which is assigned to the pod, is not healthy", a.Resource, id), false
 		}
 	}

@@ -28,7 +28,7 @@ import (
 //	facts                             the facts for the allocator
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		var b *Book
+		var b *State
 		var now unit.Instant
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var words []string
@@ -42,7 +42,7 @@ func TestScenarios(t *testing.T) {
 			out := ""
 			switch d.Cmd {
 			case "node":
-				b, now = NewBook(), unit.Instant(time.Second)
+				b, now = NewState(), unit.Instant(time.Second)
 			case "recall":
 				b.Recall(now, amountsOf(t, words))
 			case "connect":
@@ -101,7 +101,7 @@ func devicesOf(words []string) []numa.Device {
 }
 
 // advance goes from one wake-up to the next, as a shell does.
-func advance(t *testing.T, b *Book, now *unit.Instant, text string) string {
+func advance(t *testing.T, b *State, now *unit.Instant, text string) string {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func advance(t *testing.T, b *Book, now *unit.Instant, text string) string {
 	}
 }
 
-func wait(t *testing.T, b *Book, now unit.Instant, words []string) string {
+func wait(t *testing.T, b *State, now unit.Instant, words []string) string {
 	waited, err := time.ParseDuration(words[0])
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRandomHistories(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
-		b, now := NewBook(), unit.Instant(1)
+		b, now := NewState(), unit.Instant(1)
 		lost := map[string]unit.Instant{}
 		for range 200 {
 			now = now.Add(time.Duration(rng.Int64N(int64(2 * time.Minute))))
@@ -168,12 +168,12 @@ func TestRandomHistories(t *testing.T) {
 				b.Lost(now, resource)
 			}
 			b.Expire(now)
-			checkBook(t, b, now, lost)
+			checkState(t, b, now, lost)
 		}
 	}
 }
 
-func checkBook(t *testing.T, b *Book, now unit.Instant, lost map[string]unit.Instant) {
+func checkState(t *testing.T, b *State, now unit.Instant, lost map[string]unit.Instant) {
 	t.Helper()
 	facts := b.Plugins()
 	for _, a := range b.Amounts() {

@@ -155,7 +155,7 @@ func freeing(s allocatable.Signal) time.Duration {
 // untilNear returns the shortest time in which a signal can come near a threshold that is not met: half of the time
 // until the threshold, at the rate at which the signal falls or may fall.
 func (s *step) untilNear(t Threshold, o Observation) time.Duration {
-	left := o.Available - t.line(o)
+	left := o.Available - t.amount(o)
 	if left < 0 {
 		return checkMax // met, or about to be: Step uses the times of met thresholds instead
 	}

@@ -30,10 +30,10 @@ type Decision struct {
 type Met struct {
 	Threshold
 	Observation
-	Line  int64        // the threshold in the unit of the signal
-	Since unit.Instant // met without interruption since then
-	Acts  bool         // the grace period is over
-	// How much is missing up to Line plus minimum reclaim; like the fields below only set when Acts.
+	Amount int64        `json:"Line"` // the threshold in the unit of the signal; journals have had it as Line
+	Since  unit.Instant // met without interruption since then
+	Acts   bool         // the grace period is over
+	// How much is missing up to Amount plus minimum reclaim; like the fields below only set when Acts.
 	Deficit int64
 	Coming  int64  // the part of Deficit that pods which are being killed will free
 	Taken   int64  // the part of Deficit that the victims of this decision will free
@@ -85,7 +85,7 @@ func (d *Decider) Quiet(now unit.Instant, signals map[allocatable.Signal]Observa
 		if !met {
 			since = now
 		}
-		if o.Available < t.line(o) && !d.acting[t] && now.Sub(since) >= t.Grace {
+		if o.Available < t.amount(o) && !d.acting[t] && now.Sub(since) >= t.Grace {
 			return false
 		}
 		if isNear(t, o) && d.easeDue(now) {
@@ -132,11 +132,11 @@ type step struct {
 	out     Decision
 }
 
-// line returns the threshold in the unit of its signal.
-func (t Threshold) line(o Observation) int64 { return t.Value.Of(o.Capacity) }
+// amount returns the threshold in the unit of its signal.
+func (t Threshold) amount(o Observation) int64 { return t.Value.Of(o.Capacity) }
 
 // goal returns how much must be available after an eviction: the threshold plus its minimum reclaim.
-func (t Threshold) goal(o Observation) int64 { return t.line(o) + t.Reclaim.Of(o.Capacity) }
+func (t Threshold) goal(o Observation) int64 { return t.amount(o) + t.Reclaim.Of(o.Capacity) }
 
 // judge finds the thresholds that are met. A threshold that acted in the previous step stays met until its minimum
 // reclaim is available.
@@ -144,7 +144,7 @@ func (s *step) judge() {
 	since := map[Threshold]unit.Instant{}
 	for _, t := range s.thresholds {
 		o, ok := s.facts.Signals[t.Signal]
-		if !ok || o.Available >= t.line(o) && !(s.acting[t] && o.Available < t.goal(o)) {
+		if !ok || o.Available >= t.amount(o) && !(s.acting[t] && o.Available < t.goal(o)) {
 			continue
 		}
 		if _, again := since[t]; again {
@@ -155,7 +155,7 @@ func (s *step) judge() {
 			from = s.now
 		}
 		since[t] = from
-		m := Met{Threshold: t, Observation: o, Line: t.line(o), Since: from, Acts: s.now.Sub(from) >= t.Grace}
+		m := Met{Threshold: t, Observation: o, Amount: t.amount(o), Since: from, Acts: s.now.Sub(from) >= t.Grace}
 		if m.Acts {
 			m.Deficit = max(0, t.goal(o)-o.Available)
 		}
@@ -177,7 +177,7 @@ func inOrder(a, b Met) int {
 		trueFirst(a.Acts, b.Acts), trueFirst(a.IsHard(), b.IsHard()),
 		trueFirst(resourceOf(a.Signal) == Memory, resourceOf(b.Signal) == Memory),
 		cmp.Compare(slices.Index(allocatable.Signals(), a.Signal), slices.Index(allocatable.Signals(), b.Signal)),
-		cmp.Compare(b.Line, a.Line),
+		cmp.Compare(b.Amount, a.Amount),
 	)
 }
 

@@ -28,12 +28,12 @@ func AttemptMessage(r Resource) string { return "Attempting to reclaim " + strin
 // message returns why a pod is evicted for t, and the annotations of the Event, exactly as upstream: alerts parse them.
 func (s *step) message(p Pod, t Threshold) (string, map[string]string) {
 	resource, o := resourceOf(t.Signal), s.facts.Signals[t.Signal]
-	line := t.Text
-	if line == "" {
-		line = unit.Bytes(t.line(o)).String() // also for counts: upstream prints every percentage as bytes
+	quantity := t.Text
+	if quantity == "" {
+		quantity = unit.Bytes(t.amount(o)).String() // also for counts: upstream prints every percentage as bytes
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", resource, line, printed(t.Signal, o.Available))
+	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", resource, quantity, printed(t.Signal, o.Available))
 	annotations := map[string]string{}
 	if p.Used == nil {
 		return text.String(), annotations

@@ -250,7 +250,7 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	f.Signals[allocatable.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
 	wake := New(c).Step(now, f).Wake
 	if want := 2500 * time.Millisecond; wake.Sub(now) != want { // half of 20 GiB at 4 GiB/s
-		t.Errorf("far from the line looked at again after %v, want %v", wake.Sub(now), want)
+		t.Errorf("far from the threshold checked again after %v, want %v", wake.Sub(now), want)
 	}
 	if f.Rings = nil; New(c).Step(now, f).Wake != wake {
 		t.Error("checked at another time because the kernel sends notifications")

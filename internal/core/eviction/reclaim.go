@@ -157,7 +157,7 @@ func (s *step) until(kind Step, m *Met) int64 {
 
 // isNear reports whether a memory signal is near a threshold, above or below it.
 func isNear(t Threshold, o Observation) bool {
-	return resourceOf(t.Signal) == Memory && o.Available < t.line(o)*(1+easeShare)
+	return resourceOf(t.Signal) == Memory && o.Available < t.amount(o)*(1+easeShare)
 }
 
 // easeDue reports whether the kernel may be asked again to reclaim memory of pods.
@@ -183,7 +183,7 @@ func (s *step) easeMemory() {
 			continue
 		}
 		o := s.facts.Signals[t.Signal]
-		r := Reclaim{Step: PodMemory, Signal: t.Signal, Until: t.line(o) * (1 + easeShare)}
+		r := Reclaim{Step: PodMemory, Signal: t.Signal, Until: t.amount(o) * (1 + easeShare)}
 		if r.Pods = s.easings(t, r.Until-o.Available); len(r.Pods) > 0 {
 			s.out.Reclaim = append(s.out.Reclaim, r)
 			return

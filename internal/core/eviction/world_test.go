@@ -211,7 +211,7 @@ func (w *world) tellMet(d Decision, quick bool) {
 		}
 		now[m.Threshold] = text
 		if w.held[m.Threshold] != text {
-			w.say("met %s %s < %s: %s", m.Signal, printed(m.Signal, m.Available), printed(m.Signal, m.Line), text)
+			w.say("met %s %s < %s: %s", m.Signal, printed(m.Signal, m.Available), printed(m.Signal, m.Amount), text)
 		}
 	}
 	for _, t := range sortedThresholds(w.held) {

@@ -23,8 +23,8 @@ func TestBerths(t *testing.T) {
 		for range steps {
 			w.step()
 			p := w.randomPod("late")
-			believed, refusal := w.s.Offer(p, nil)
-			if refusal != nil || w.l.config.Topology.Policy == hints.PolicyBestEffort {
+			believed, rejection := w.s.Offer(p, nil)
+			if rejection != nil || w.l.config.Topology.Policy == hints.PolicyBestEffort {
 				continue
 			}
 			real := w.s.Fork()
@@ -34,13 +34,13 @@ func TestBerths(t *testing.T) {
 				}
 			}
 			want := placesOf(believed.Assignment)
-			if plain, refusal := real.Offer(p, nil); refusal != nil || placesOf(plain.Assignment) != want {
+			if plain, rejection := real.Offer(p, nil); rejection != nil || placesOf(plain.Assignment) != want {
 				elsewhere++
 			}
 			p.Berth = believed.Assignment.Berth()
-			offer, refusal := real.Offer(p, nil)
-			if refusal != nil {
-				t.Fatalf("seed %d history %d: %+v was offered %+v and then refused: %s", seed, i, p, believed.Assignment, refusal.Message())
+			offer, rejection := real.Offer(p, nil)
+			if rejection != nil {
+				t.Fatalf("seed %d history %d: %+v was offered %+v and then refused: %s", seed, i, p, believed.Assignment, rejection.Message())
 			}
 			if got := placesOf(offer.Assignment); got != want {
 				t.Fatalf("seed %d history %d: %+v policy %v\nwas offered %+v\nand then %+v", seed, i, p, w.l.config.Topology, believed.Assignment, offer.Assignment)
@@ -70,7 +70,7 @@ func TestBerthIsNoRight(t *testing.T) {
 			w.step()
 		}
 		p := w.randomPod("late")
-		plain, refusal := w.s.Offer(p, nil)
+		plain, rejection := w.s.Offer(p, nil)
 		for c := range p.inOrder() {
 			b := ContainerBerth{Container: c.Name, Nodes: []machine.NUMAID{machine.NUMAID(w.rng.IntN(9))}}
 			for range w.rng.IntN(12) {
@@ -79,9 +79,9 @@ func TestBerthIsNoRight(t *testing.T) {
 			p.Berth = append(p.Berth, b)
 		}
 		offer, passedCPUs := w.s.Offer(p, nil)
-		if refusal != nil {
+		if rejection != nil {
 			if passedCPUs == nil {
-				t.Fatalf("case %d: refused anywhere (%s), and offered %+v in %+v", i, refusal.Message(), offer.Assignment, p.Berth)
+				t.Fatalf("case %d: refused anywhere (%s), and offered %+v in %+v", i, rejection.Message(), offer.Assignment, p.Berth)
 			}
 			continue
 		}

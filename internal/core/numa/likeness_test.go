@@ -44,7 +44,7 @@ func TestLikeness(t *testing.T) {
 	}
 }
 
-func told(r *Refusal) string {
+func told(r *Rejection) string {
 	if r == nil {
 		return ""
 	}

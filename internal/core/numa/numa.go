@@ -4,7 +4,7 @@
 // # Model
 //
 // A Layout is a machine and its configuration, prepared once. A State is what is free on the machine, and what is
-// assigned to which pod. Offer says what a pod would get, or why it gets nothing (Refusal, with numbers). Commit
+// assigned to which pod. Offer says what a pod would get, or why it gets nothing (Rejection, with numbers). Commit
 // assigns the resources of an offer. Release takes back all resources of a pod. The agent, the scheduler (on its own
 // copy of each node's State) and whatif call the same functions.
 //
@@ -23,7 +23,7 @@
 // Init containers pass their resources on to the containers after them. Sidecars keep theirs.
 //
 // Package hints finds the best nodes for everything that is requested. This package has what all resources share:
-// requests, assignments, offers and refusals.
+// requests, assignments, offers and rejections.
 //
 // # Vocabulary
 //

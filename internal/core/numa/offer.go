@@ -35,14 +35,14 @@ type Answers map[Subject][]string
 type Subject struct{ Container, Resource string }
 
 // Offer computes what p would get now, or why it gets nothing. It changes nothing. As long as the offer has a Question,
-// neither the assignment nor a refusal is final: with other devices for one container, the result for later containers
+// neither the assignment nor a rejection is final: with other devices for one container, the result for later containers
 // may be different. A caller that can ask the plugin answers, and asks for the offer again until no question is left.
-func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
+func (s *State) Offer(p Pod, answers Answers) (Offer, *Rejection) {
 	if _, known := s.find(p.UID); known {
-		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s is assigned its resources already", p.UID)}
+		return Offer{}, Unexpected(fmt.Sprintf("pod %s is assigned its resources already", p.UID))
 	}
 	if p.Berth != nil {
-		if offer, refusal := s.offer(&p, answers, p.Berth); refusal == nil {
+		if offer, rejection := s.offer(&p, answers, p.Berth); rejection == nil {
 			return offer, nil
 		}
 	}
@@ -50,12 +50,12 @@ func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 }
 
 // offer is Offer restricted to a berth, or unrestricted if berth is nil.
-func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
+func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Rejection) {
 	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, passedCPUs: s.l.cpu.None()}
 	if r := w.admit(); r != nil {
 		return Offer{Question: w.question}, r
 	}
-	return Offer{Assignment{p.UID, w.holdings}, w.question, s.revision}, nil
+	return Offer{Assignment{p.UID, w.given}, w.question, s.revision}, nil
 }
 
 // Commit assigns the resources of an offer. It fails when s has changed since the offer was made; then the caller asks
@@ -79,8 +79,8 @@ type work struct {
 	*State
 	pod      *Pod
 	answers  Answers
-	holdings []Holding // of the containers so far
-	question *Question // the first without an answer; later ones depend on it
+	given    []Assigned // of the containers so far
+	question *Question  // the first without an answer; later ones depend on it
 
 	berth Berth
 
@@ -94,7 +94,7 @@ type work struct {
 	passedDevices []Devices
 }
 
-func (w *work) admit() *Refusal {
+func (w *work) admit() *Rejection {
 	c := w.l.config.Topology
 	var whole hints.Hint
 	if c.Policy != hints.PolicyNone && c.PodScope {
@@ -102,7 +102,7 @@ func (w *work) admit() *Refusal {
 		w.useBerth("")
 		h, ok := w.hint(asked)
 		if !ok {
-			return w.refuseTopology("", asked)
+			return w.rejectTopology("", asked)
 		}
 		whole = h
 	}
@@ -112,7 +112,7 @@ func (w *work) admit() *Refusal {
 		if c.Policy != hints.PolicyNone && !c.PodScope {
 			var ok bool
 			if h, ok = w.hint(asked); !ok {
-				return w.refuseTopology(container.Name, asked)
+				return w.rejectTopology(container.Name, asked)
 			}
 		}
 		if r := w.assign(container, init && !container.Sidecar, asked, h); r != nil {
@@ -217,29 +217,29 @@ func (l *Layout) socketsOf(nodes bitset.Set) int {
 }
 
 // assign takes from the copy what a container gets: devices, then CPUs, then memory, as upstream.
-func (w *work) assign(c *Container, init bool, a asked, h hints.Hint) *Refusal {
-	holding := Holding{Container: c.Name, Init: init, Preferred: h.Preferred}
+func (w *work) assign(c *Container, init bool, a asked, h hints.Hint) *Rejection {
+	given := Assigned{Container: c.Name, Init: init, Preferred: h.Preferred}
 	if h.Nodes != nil {
-		holding.Nodes = w.l.ids(h.Nodes)
+		given.Nodes = w.l.ids(h.Nodes)
 	}
-	if r := w.assignDevices(&holding, a, h); r != nil {
+	if r := w.assignDevices(&given, a, h); r != nil {
 		return r
 	}
 	if a.cpus > 0 {
-		if r := w.assignCPUs(&holding, a, h); r != nil {
+		if r := w.assignCPUs(&given, a, h); r != nil {
 			return r
 		}
 	}
 	if a.memory != nil {
-		if r := w.assignMemory(&holding, a, h); r != nil {
+		if r := w.assignMemory(&given, a, h); r != nil {
 			return r
 		}
 	}
-	w.holdings = append(w.holdings, holding)
+	w.given = append(w.given, given)
 	return nil
 }
 
-func (w *work) assignDevices(h *Holding, a asked, at hints.Hint) *Refusal {
+func (w *work) assignDevices(h *Assigned, a asked, at hints.Hint) *Rejection {
 	a.devices = slices.SortedStableFunc(slices.Values(a.devices), func(x, y DeviceRequest) int { return cmp.Compare(x.Resource, y.Resource) })
 	for _, d := range a.devices {
 		i, ok := w.pool(d.Resource)
@@ -261,7 +261,7 @@ func (w *work) assignDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 			return answer
 		})
 		if why != "" {
-			return w.refuse(h.Container, a, why, p.away())
+			return w.reject(h.Container, a, why, p.away())
 		}
 		p.taken.Unite(got)
 		if names := p.names(got); names != nil {
@@ -299,7 +299,7 @@ func (w *work) passOnDevices(resource string, ids []string, init bool) {
 	}
 }
 
-func (w *work) assignCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
+func (w *work) assignCPUs(h *Assigned, a asked, at hints.Hint) *Rejection {
 	if r := w.misaligned(h.Container, a); r != nil {
 		return r
 	}
@@ -314,14 +314,14 @@ func (w *work) assignCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 		near.Keep(free)
 		taken, err := w.l.cpu.Choose(near, min(a.cpus, near.Count()))
 		if err != nil {
-			return w.refuse(h.Container, a, err.Error(), false)
+			return w.reject(h.Container, a, err.Error(), false)
 		}
 		got = taken
 		free.Drop(got)
 	}
 	rest, err := w.l.cpu.Choose(free, a.cpus-got.Count())
 	if err != nil {
-		return w.refuse(h.Container, a, err.Error(), false)
+		return w.reject(h.Container, a, err.Error(), false)
 	}
 	got.Unite(rest)
 	w.shared.Drop(got)
@@ -334,17 +334,17 @@ func (w *work) assignCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 }
 
 // misaligned applies the option full-pcpus-only.
-func (w *work) misaligned(container string, a asked) *Refusal {
+func (w *work) misaligned(container string, a asked) *Rejection {
 	if !w.l.config.CPU.FullPCPUsOnly {
 		return nil
 	}
 	if a.cpus%w.l.cpu.Threads != 0 {
-		return w.refuseSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus, w.l.cpu.Threads))
+		return w.rejectSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus, w.l.cpu.Threads))
 	}
 	whole := w.shared.Clone()
 	whole.Drop(w.l.reservedCores)
 	if have := whole.Count(); a.cpus > have {
-		return w.refuseSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.cpu.Threads))
+		return w.rejectSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.cpu.Threads))
 	}
 	return nil
 }
@@ -363,10 +363,10 @@ func (l *Layout) cpusNear(nodes bitset.Set) bitset.Set {
 	return out
 }
 
-func (w *work) assignMemory(h *Holding, a asked, at hints.Hint) *Refusal {
+func (w *work) assignMemory(h *Assigned, a asked, at hints.Hint) *Rejection {
 	nodes, why := w.memory.Pick(w.l.memory, a.memory, w.passedMemory, at, w.berthed)
 	if why != "" {
-		return w.refuse(h.Container, a, why, false)
+		return w.reject(h.Container, a, why, false)
 	}
 	for _, m := range a.memory {
 		passed := w.takeOver(nodes, m)
@@ -380,10 +380,10 @@ func (w *work) assignMemory(h *Holding, a asked, at hints.Hint) *Refusal {
 // takeOver moves memory from the blocks of finished init containers on nodes to a container, and returns how much.
 func (w *work) takeOver(nodes bitset.Set, m memory.Amount) int64 {
 	ids, left := w.l.ids(nodes), m.Bytes
-	for i := range w.holdings {
-		for j := range w.holdings[i].Memory {
-			b := &w.holdings[i].Memory[j]
-			if w.holdings[i].Init && w.l.memory.Kind(b.PageSize) == m.Kind && slices.Equal(b.Nodes, ids) {
+	for i := range w.given {
+		for j := range w.given[i].Memory {
+			b := &w.given[i].Memory[j]
+			if w.given[i].Init && w.l.memory.Kind(b.PageSize) == m.Kind && slices.Equal(b.Nodes, ids) {
 				part := min(int64(b.Bytes), left)
 				b.Bytes -= unit.Bytes(part)
 				left -= part

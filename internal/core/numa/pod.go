@@ -41,12 +41,12 @@ type DeviceRequest struct {
 // Assignment is what is assigned to a pod.
 type Assignment struct {
 	Pod        string // UID
-	Containers []Holding
+	Containers []Assigned
 }
 
-// Holding is what is assigned to one container. Memory that an init container has passed on is listed with its new
+// Assigned is what is assigned to one container. Memory that an init container has passed on is listed with its new
 // container only. CPUs and devices are listed with both, because the two never run at the same time.
-type Holding struct {
+type Assigned struct {
 	Container string
 	Init      bool // it ends before the pod's other containers start
 

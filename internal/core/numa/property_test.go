@@ -112,7 +112,7 @@ func (w *world) anyPod() string {
 func (w *world) admit() {
 	p := w.randomPod(fmt.Sprintf("pod-%d", w.next))
 	before := w.s.snapshot()
-	offer, refusal := w.s.Offer(p, nil)
+	offer, rejection := w.s.Offer(p, nil)
 	if after := w.s.snapshot(); after != before {
 		w.t.Errorf("an offer changed the state:\n%s\n%s", before, after)
 	}
@@ -120,14 +120,14 @@ func (w *world) admit() {
 	for asked := 0; offer.Question != nil; asked++ {
 		q := offer.Question
 		answers[Subject{q.Container, q.Resource}] = q.Available[max(0, len(q.Available)-q.Size):] // it prefers the last
-		if offer, refusal = w.s.Offer(p, answers); asked > 20 {
-			w.t.Errorf("after %d answers: %+v %+v", asked, offer, refusal)
+		if offer, rejection = w.s.Offer(p, answers); asked > 20 {
+			w.t.Errorf("after %d answers: %+v %+v", asked, offer, rejection)
 			return
 		}
 	}
-	if refusal != nil {
-		if refusal.Message() == "" {
-			w.t.Errorf("no words for %+v", refusal)
+	if rejection != nil {
+		if rejection.Message() == "" {
+			w.t.Errorf("no words for %+v", rejection)
 		}
 		return
 	}
@@ -344,11 +344,11 @@ func TestExcess(t *testing.T) {
 	}
 	s := l.NewState()
 	block := func(bytes unit.Bytes, nodes ...machine.NUMAID) Block { return Block{Nodes: nodes, Bytes: bytes} }
-	s.Adopt(Assignment{Pod: "fits", Containers: []Holding{{Container: "c", Memory: []Block{block(unit.GiB, 1)}}}})
+	s.Adopt(Assignment{Pod: "fits", Containers: []Assigned{{Container: "c", Memory: []Block{block(unit.GiB, 1)}}}})
 	if got := s.Excess(); got != nil {
 		t.Errorf("%+v", got)
 	}
-	s.Adopt(Assignment{Pod: "more", Containers: []Holding{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}}})
+	s.Adopt(Assignment{Pod: "more", Containers: []Assigned{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}}})
 	want := []Excess{{Nodes: []machine.NUMAID{0}, Owned: unit.GiB, Has: 512 * unit.MiB}, {Nodes: []machine.NUMAID{2, 3}, Owned: 3 * unit.GiB, Has: 2 * unit.GiB}}
 	if got := s.Excess(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -304,7 +304,7 @@ func container(t *testing.T, name string, words []string) Container {
 func (w *story) admit(t *testing.T, p Pod) string {
 	out := ""
 	answers := Answers{}
-	offer, refusal := w.state.Offer(p, answers)
+	offer, rejection := w.state.Offer(p, answers)
 	for offer.Question != nil {
 		q := offer.Question
 		out += fmt.Sprintf("asks %s: %d of %s with %s\n", q.Resource, q.Size, orNone(q.Available), orNone(q.Included))
@@ -315,25 +315,25 @@ func (w *story) admit(t *testing.T, p Pod) string {
 			}
 		}
 		answers[Subject{q.Container, q.Resource}] = answer
-		offer, refusal = w.state.Offer(p, answers)
+		offer, rejection = w.state.Offer(p, answers)
 	}
-	if refusal != nil {
-		if refusal.Waiting {
+	if rejection != nil {
+		if rejection.Waiting {
 			out += "waits: "
 		}
-		return out + refusal.Reason + "\n" + strings.ReplaceAll(refusal.Message(), "; ", ";\n  ") + "\n"
+		return out + rejection.Reason + "\n" + strings.ReplaceAll(rejection.Message(), "; ", ";\n  ") + "\n"
 	}
 	if err := w.state.Commit(offer); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range offer.Assignment.Containers {
-		out += w.holding(h) + "\n"
+		out += w.given(h) + "\n"
 	}
 	return out
 }
 
-// holding describes what is assigned to a container, and by which hint.
-func (w *story) holding(h Holding) string {
+// given describes what is assigned to a container, and by which hint.
+func (w *story) given(h Assigned) string {
 	var parts []string
 	if h.CPUs.IsEmpty() {
 		parts = append(parts, "the shared pool")

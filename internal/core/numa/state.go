@@ -134,7 +134,7 @@ func (s *State) Adopt(a Assignment) []string {
 	return problems
 }
 
-func (s *State) adoptCPUs(pod string, h Holding, own bitset.Set, problems *[]string) idset.Set {
+func (s *State) adoptCPUs(pod string, h Assigned, own bitset.Set, problems *[]string) idset.Set {
 	if h.CPUs.IsEmpty() {
 		return h.CPUs
 	}
@@ -154,7 +154,7 @@ func (s *State) adoptCPUs(pod string, h Holding, own bitset.Set, problems *[]str
 	return h.CPUs.Minus(gone)
 }
 
-func (s *State) adoptMemory(pod string, h Holding, problems *[]string) []Block {
+func (s *State) adoptMemory(pod string, h Assigned, problems *[]string) []Block {
 	var out []Block
 	for _, b := range h.Memory {
 		nodes, kind := s.l.places(b.Nodes), s.l.memory.Kind(b.PageSize)
@@ -168,7 +168,7 @@ func (s *State) adoptMemory(pod string, h Holding, problems *[]string) []Block {
 	return out
 }
 
-func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *[]string) []Devices {
+func (s *State) adoptDevices(pod string, h Assigned, before []Assigned, problems *[]string) []Devices {
 	var out []Devices
 	for _, d := range h.Devices {
 		i, found := s.pool(d.Resource)
@@ -215,8 +215,8 @@ func (l *Layout) extend(p pool, id string) pool {
 	return out
 }
 
-func holds(holdings []Holding, resource, id string) bool {
-	for _, h := range holdings {
+func holds(given []Assigned, resource, id string) bool {
+	for _, h := range given {
 		for _, d := range h.Devices {
 			if d.Resource == resource && slices.Contains(d.IDs, id) {
 				return true

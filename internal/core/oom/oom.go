@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// A Kill is what the kernel logged about one killed process (internal/host/kmsg reads it). A Book knows the containers
+// A Kill is what the kernel logged about one killed process (internal/host/kmsg reads it). A State knows the containers
 // of the node from the shell, finds the container that a kill belongs to, and remembers recent kills. The end of a
 // container is observed later and from another source. Ended answers whether a kill caused it.
 //
@@ -90,33 +90,33 @@ const killsMax = 256
 // to the millisecond. A container that lives longer ended for another reason.
 const lastingMax = time.Second
 
-// Book remembers containers and kills. The zero Book is empty. It is not safe for concurrent use. Only Know, Forget and
-// AddKill change it.
-type Book struct {
+// State remembers containers and kills. The zero State is empty. It is not safe for concurrent use. Only AddContainer,
+// DropContainer and AddKill change it.
+type State struct {
 	containers map[string]Container // by id
 	kills      []Verdict            // oldest first
 	counted    map[string]int64     // by container id: number of kills known
 }
 
 // AddContainer adds a container, or updates its process id.
-func (b *Book) AddContainer(c Container) {
-	if b.containers == nil {
-		b.containers, b.counted = map[string]Container{}, map[string]int64{}
+func (s *State) AddContainer(c Container) {
+	if s.containers == nil {
+		s.containers, s.counted = map[string]Container{}, map[string]int64{}
 	}
-	if old, known := b.containers[c.ID]; known && c.PID == 0 {
+	if old, known := s.containers[c.ID]; known && c.PID == 0 {
 		c.PID = old.PID
 	}
-	b.containers[c.ID] = c
+	s.containers[c.ID] = c
 }
 
 // HasContainer reports whether a container was added.
-func (b *Book) HasContainer(id string) bool { _, known := b.containers[id]; return known }
+func (s *State) HasContainer(id string) bool { _, known := s.containers[id]; return known }
 
 // Kills returns the kills in a known container, oldest first.
-func (b *Book) Kills(id string) []Verdict {
+func (s *State) Kills(id string) []Verdict {
 	var kills []Verdict
-	for _, v := range b.kills {
-		if c, known := b.containers[id]; known && v.of(id) {
+	for _, v := range s.kills {
+		if c, known := s.containers[id]; known && v.of(id) {
 			v.Container, v.First = c, v.First || c.PID == v.PID
 			kills = append(kills, v)
 		}
@@ -125,15 +125,15 @@ func (b *Book) Kills(id string) []Verdict {
 }
 
 // Containers returns the known containers, sorted by id.
-func (b *Book) Containers() []Container {
-	return slices.SortedFunc(maps.Values(b.containers), func(a, c Container) int { return cmp.Compare(a.ID, c.ID) })
+func (s *State) Containers() []Container {
+	return slices.SortedFunc(maps.Values(s.containers), func(a, c Container) int { return cmp.Compare(a.ID, c.ID) })
 }
 
 // DropContainer drops a container and its kills.
-func (b *Book) DropContainer(id string) {
-	delete(b.containers, id)
-	delete(b.counted, id)
-	b.kills = slices.DeleteFunc(b.kills, func(v Verdict) bool { return v.of(id) })
+func (s *State) DropContainer(id string) {
+	delete(s.containers, id)
+	delete(s.counted, id)
+	s.kills = slices.DeleteFunc(s.kills, func(v Verdict) bool { return v.of(id) })
 }
 
 // of reports whether the killed process belonged to that container, also if the container was not known at that time.
@@ -143,19 +143,19 @@ func (v Verdict) of(id string) bool {
 
 // AddKill interprets a kill and remembers it. counter returns how many processes of a container the kernel has killed
 // so far, or false if that is not known. It is called only for kills without a report.
-func (b *Book) AddKill(k Kill, counter func(Container) (int64, bool)) Verdict {
+func (s *State) AddKill(k Kill, counter func(Container) (int64, bool)) Verdict {
 	v := Verdict{Kill: k}
-	v.Container, v.First = b.owner(k, counter)
-	v.Again = slices.ContainsFunc(b.kills, v.repeats)
+	v.Container, v.First = s.owner(k, counter)
+	v.Again = slices.ContainsFunc(s.kills, v.repeats)
 	if v.Again {
 		return v
 	}
 	if v.Container.ID != "" {
-		b.counted[v.Container.ID]++
+		s.counted[v.Container.ID]++
 	}
-	b.kills = append(b.kills, v)
-	if len(b.kills) > killsMax {
-		b.kills = slices.Delete(b.kills, 0, len(b.kills)-killsMax)
+	s.kills = append(s.kills, v)
+	if len(s.kills) > killsMax {
+		s.kills = slices.Delete(s.kills, 0, len(s.kills)-killsMax)
 	}
 	return v
 }
@@ -172,21 +172,21 @@ func (v Verdict) repeats(old Verdict) bool {
 	return v.PID == old.PID || v.Whole && together && v.UID == old.UID && v.Mapped == old.Mapped
 }
 
-func (b *Book) owner(k Kill, counter func(Container) (int64, bool)) (c Container, first bool) {
+func (s *State) owner(k Kill, counter func(Container) (int64, bool)) (c Container, first bool) {
 	if k.Group != "" {
 		for _, part := range strings.Split(k.Group, "/") {
-			if c, known := b.containers[idIn(part)]; known {
+			if c, known := s.containers[idIn(part)]; known {
 				return c, c.PID == k.PID
 			}
 		}
 		return Container{}, false
 	}
-	containers := b.Containers()
+	containers := s.Containers()
 	if i := slices.IndexFunc(containers, func(c Container) bool { return c.PID == k.PID && k.PID != 0 }); i >= 0 {
 		return containers[i], true
 	}
 	for _, c := range containers {
-		if n, known := counter(c); known && n > b.counted[c.ID] {
+		if n, known := counter(c); known && n > s.counted[c.ID] {
 			return c, false
 		}
 	}
@@ -212,18 +212,18 @@ type End struct {
 
 // Ended returns the kill that ended a container, and false if there is none. If there are several, as when a whole
 // container is killed, it returns the kill of the process with the most memory, which is the one that the kernel chose.
-func (b *Book) Ended(e End) (end Verdict, killed bool) {
+func (s *State) Ended(e End) (end Verdict, killed bool) {
 	const sigkill = 128 + 9
 	if e.Code != sigkill {
 		return Verdict{}, false
 	}
 	at := e.Finished
 	var kills []Verdict
-	for _, v := range b.kills {
+	for _, v := range s.kills {
 		if !v.of(e.ID) {
 			continue
 		}
-		if c, known := b.containers[e.ID]; known {
+		if c, known := s.containers[e.ID]; known {
 			v.Container, v.First = c, v.First || c.PID == v.PID
 		}
 		if v.First {

@@ -16,11 +16,11 @@ func kill(pid int, group string) Kill {
 
 func none(Container) (int64, bool) { return 0, false }
 
-func book() *Book {
-	b := &Book{}
-	b.AddContainer(Container{ID: "c1", Name: "web", Pod: "7-8", PID: 100})
-	b.AddContainer(Container{ID: "c2", Name: "side", Pod: "7-8", PID: 200})
-	return b
+func known() *State {
+	s := &State{}
+	s.AddContainer(Container{ID: "c1", Name: "web", Pod: "7-8", PID: 100})
+	s.AddContainer(Container{ID: "c2", Name: "side", Pod: "7-8", PID: 200})
+	return s
 }
 
 func TestWhoseKill(t *testing.T) {
@@ -41,7 +41,7 @@ func TestWhoseKill(t *testing.T) {
 		{"no report; a counter is ahead of what we know", kill(300, ""), map[string]int64{"c1": 0, "c2": 1}, "c2", false},
 		{"no report, and no counter that knows more", kill(300, ""), map[string]int64{"c1": 0}, "", false},
 	} {
-		v := book().AddKill(c.kill, func(of Container) (int64, bool) { n, ok := c.counter[of.ID]; return n, ok })
+		v := known().AddKill(c.kill, func(of Container) (int64, bool) { n, ok := c.counter[of.ID]; return n, ok })
 		if v.Container.ID != c.id || v.First != c.first {
 			t.Errorf("%s: container %q, first %v; want %q, %v", c.name, v.Container.ID, v.First, c.id, c.first)
 		}
@@ -65,9 +65,9 @@ func TestEnded(t *testing.T) {
 		{"another container", kill(101, "/k/c1"), End{"c2", 137, at + 20*ms}, false},
 		{"a container that nobody knew yet", kill(900, "/k/c9"), End{"c9", 137, at + 20*ms}, true},
 	} {
-		b := book()
-		b.AddKill(c.kill, none)
-		if v, got := b.Ended(c.end); got != c.want || got && v.PID != c.kill.PID {
+		s := known()
+		s.AddKill(c.kill, none)
+		if v, got := s.Ended(c.end); got != c.want || got && v.PID != c.kill.PID {
 			t.Errorf("%s: %v (process %d), want %v", c.name, got, v.PID, c.want)
 		}
 	}
@@ -75,17 +75,17 @@ func TestEnded(t *testing.T) {
 
 // When a whole group is killed, the first victim is named twice. Process ids are reused later.
 func TestAgain(t *testing.T) {
-	b := book()
+	s := known()
 	k := kill(101, "/k/c1")
-	if b.AddKill(k, none).Again {
+	if s.AddKill(k, none).Again {
 		t.Error("the first is called a repetition")
 	}
 	k.At += unit.Wall(time.Millisecond)
-	if !b.AddKill(k, none).Again {
+	if !s.AddKill(k, none).Again {
 		t.Error("a repetition is not seen")
 	}
 	k.At += unit.Wall(time.Minute)
-	if b.AddKill(k, none).Again {
+	if s.AddKill(k, none).Again {
 		t.Error("another process of that number is called a repetition")
 	}
 }
@@ -93,7 +93,7 @@ func TestAgain(t *testing.T) {
 // As seen on Linux 6.1: the process that was chosen and the container's first process are logged twice, the second time
 // under the ids of other threads of theirs.
 func TestAgainAsThread(t *testing.T) {
-	b := book()
+	s := known()
 	for _, c := range []struct {
 		pid    int
 		mapped unit.Bytes
@@ -105,13 +105,13 @@ func TestAgainAsThread(t *testing.T) {
 	} {
 		k := kill(c.pid, "/k/c1")
 		k.Mapped, k.Whole = c.mapped*unit.KiB, c.whole
-		if v := b.AddKill(k, none); v.Again != c.again {
+		if v := s.AddKill(k, none); v.Again != c.again {
 			t.Errorf("%d: again %v, want %v", c.pid, v.Again, c.again)
 		}
 	}
 	k := kill(900, "/k/c2")
 	k.Mapped, k.Whole = 1469816*unit.KiB, true
-	if b.AddKill(k, none).Again {
+	if s.AddKill(k, none).Again {
 		t.Error("a process of another container is called a repetition")
 	}
 }
@@ -119,41 +119,41 @@ func TestAgainAsThread(t *testing.T) {
 // A container that is killed as a whole ended because of the process with the most memory, not because of the last one
 // killed.
 func TestEndedAsAWhole(t *testing.T) {
-	b := book()
+	s := known()
 	first := kill(100, "/k/c1")
 	first.Anon, first.File = unit.MiB, 0
-	b.AddKill(kill(101, "/k/c1"), none)
-	b.AddKill(first, none)
-	if v, killed := b.Ended(End{ID: "c1", Code: 137, Finished: at}); !killed || v.PID != 101 || v.First {
+	s.AddKill(kill(101, "/k/c1"), none)
+	s.AddKill(first, none)
+	if v, killed := s.Ended(End{ID: "c1", Code: 137, Finished: at}); !killed || v.PID != 101 || v.First {
 		t.Errorf("killed %v: %+v", killed, v)
 	}
 }
 
 // A new agent reads the log before it knows the containers.
 func TestKillsOfBefore(t *testing.T) {
-	b := &Book{}
-	b.AddKill(kill(101, "/k/c1"), none)
-	b.AddKill(kill(201, "/k/c2"), none)
-	if b.HasContainer("c1") || len(b.Kills("c1")) != 0 {
+	s := &State{}
+	s.AddKill(kill(101, "/k/c1"), none)
+	s.AddKill(kill(201, "/k/c2"), none)
+	if s.HasContainer("c1") || len(s.Kills("c1")) != 0 {
 		t.Error("it knows a container that nobody told it of")
 	}
-	b.AddContainer(Container{ID: "c1", Name: "web", PID: 100})
-	if got := b.Kills("c1"); len(got) != 1 || got[0].PID != 101 || got[0].Container.Name != "web" || got[0].First {
+	s.AddContainer(Container{ID: "c1", Name: "web", PID: 100})
+	if got := s.Kills("c1"); len(got) != 1 || got[0].PID != 101 || got[0].Container.Name != "web" || got[0].First {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	b := book()
+	s := known()
 	for i := range 10 * killsMax {
-		b.AddKill(kill(1000+i, "/k/c1"), none)
+		s.AddKill(kill(1000+i, "/k/c1"), none)
 	}
-	if len(b.kills) != killsMax {
-		t.Errorf("%d kills are remembered, want %d", len(b.kills), killsMax)
+	if len(s.kills) != killsMax {
+		t.Errorf("%d kills are remembered, want %d", len(s.kills), killsMax)
 	}
-	b.DropContainer("c1")
-	if len(b.kills) != 0 || len(b.containers) != 1 || len(b.counted) != 0 {
-		t.Errorf("after the container: %d kills, %d containers, %d counters", len(b.kills), len(b.containers), len(b.counted))
+	s.DropContainer("c1")
+	if len(s.kills) != 0 || len(s.containers) != 1 || len(s.counted) != 0 {
+		t.Errorf("after the container: %d kills, %d containers, %d counters", len(s.kills), len(s.containers), len(s.counted))
 	}
 }
 
@@ -181,7 +181,7 @@ func TestText(t *testing.T) {
 		{tier, "Process 101 (hog) of container web" + held + "; 32Mi of the limit of cgroup /kubepods (32Mi) were in use"},
 		{bare, "Process 100 (hog), the first of container web," + held + "; a limit that the kernel did not name was used up"},
 	} {
-		if got := book().AddKill(c.kill, none).Text(); got != c.want {
+		if got := known().AddKill(c.kill, none).Text(); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}

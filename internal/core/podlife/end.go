@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// end plans the end of the pod: first the main containers, then the sidecars in reverse order, then the sandbox. If the
-// pod object was deleted, it also removes all containers and sandboxes.
+// end plans the end of the pod: first the main containers, then the sidecars in reverse order, then the sandbox. The
+// preStop hooks of all of them begin at once. If the pod object was deleted, it also removes all containers and
+// sandboxes.
 func (p *plan) end(order StopOrder) {
 	if p.stopContainers(order) {
 		return
@@ -57,11 +58,22 @@ func (p *plan) stopContainers(order StopOrder) bool {
 	}
 	if len(group) == 0 && len(sidecars) > 0 {
 		slices.SortFunc(sidecars, func(a, b Container) int { return cmp.Or(place[b.Name]-place[a.Name], cmp.Compare(a.ID, b.ID)) })
-		group, grace = sidecars[:1], max(grace, sidecarGraceMin)
+		group, sidecars = sidecars[:1], sidecars[1:]
+		grace = max(grace, sidecarGraceMin)
+	}
+	for _, c := range sidecars {
+		if c.State == Running && !c.PreStop && p.o.Spec.Containers[place[c.Name]].PreStop && order.Deadline > p.now {
+			p.doOnce(Action{
+				Kind: BeginPreStop, Container: c.Name, ID: c.ID, Grace: order.Deadline.Sub(p.now), Why: "its pod ends",
+			})
+		}
 	}
 	slices.SortFunc(group, func(a, b Container) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	for _, c := range group {
-		p.stop(c, grace, cmp.Or(order.Reason, "its pod ends"))
+		p.doOnce(Action{
+			Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, NoHook: order.Deadline <= p.now,
+			Why: cmp.Or(order.Reason, "its pod ends"),
+		})
 	}
 	return len(group) > 0
 }

@@ -60,7 +60,7 @@ func (p *plan) conditions(s Status) []Condition {
 	initialized := Condition{Type: "Initialized", True: true}
 	if missing := p.uninitialized(); s.Phase == Succeeded {
 		initialized.Reason = "PodCompleted"
-	} else if len(missing) > 0 {
+	} else if len(missing) > 0 && !p.o.Initialized {
 		initialized = Condition{Type: "Initialized", Reason: "ContainersNotInitialized", Message: "containers with incomplete status: " + bracketed(missing)}
 	}
 	ready := containersReady(s)
@@ -76,6 +76,9 @@ func (p *plan) conditions(s Status) []Condition {
 	all := []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
 	if p.order != nil && p.order.Disrupts {
 		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Message})
+	}
+	if c := p.allRestartingCondition(s.Phase); c != nil {
+		all = append(all, *c)
 	}
 	return append(all, p.resizeConditions()...)
 }

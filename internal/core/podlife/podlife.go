@@ -53,6 +53,9 @@
 //   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random. A
 //     cgroup that differs when an agent adopts the pod is corrected without an Event.
 //   - A static pod that ends is reported as Failed or Succeeded like any other.
+//   - A restart of all containers (ExitRule.All) waits for the back-off of the container whose exit asks for it;
+//     upstream starts such a pod anew as often as it exits. Ended runs stay in the runtime for their logs and are
+//     reported as they ended; upstream removes them and reports them as killed.
 //
 // The package does no I/O and does not know images, volumes or networks: these belong to the shell, which reports their
 // failures as failures of the action that needed them. It is only for pods of this node.
@@ -75,6 +78,14 @@ const (
 	Never
 )
 
+// ExitRule says what follows the exits that it matches.
+type ExitRule struct {
+	Codes  []int32
+	Except bool // it matches every code that is not in Codes
+	// All: all containers of the pod are started anew in its sandbox, init containers first; otherwise only this one is.
+	All bool
+}
+
 // Kind is the role of a container in its pod.
 type Kind int
 
@@ -92,12 +103,14 @@ type ContainerSpec struct {
 	Name   string
 	Kind   Kind
 	Policy RestartPolicy // the container's own if it has one (a sidecar: Always), otherwise the pod's
+	Rules  []ExitRule    // the first that matches an exit decides instead of Policy
 	Hash   string        // of the parts whose change requires a new container; compared with Container.Hash
 	Image  string        // as written in the pod; only for messages
 	Fixed  string        // the resources whose change requires a restart (resize policy); compared with Container.Fixed
 	Size   resize.Size   // desired size of its cgroup
 
 	PostStart bool // it has a postStart hook: the main containers after it start once the hook has succeeded
+	PreStop   bool // it has a preStop hook
 }
 
 // Spec is the desired state of a pod. Containers are in the order in which they start: init containers and sidecars as
@@ -165,6 +178,7 @@ type Container struct {
 	Fixed               string      // of the spec when it was made; empty: not known
 	Size                resize.Size // actual size of its cgroup; unknown parts are written, unless all are unknown
 	Hook                HookState   // valid while it runs
+	PreStop             bool        // its preStop hook was begun
 }
 
 // Probes is the result of the probes of a container's current run. A missing probe counts as passed.
@@ -226,10 +240,12 @@ type Observation struct {
 	Probes     map[string]Probes // by container name, for running containers
 	Past       map[string]Past   // by container name
 	Gates      map[string]string // status (True, False, Unknown) of existing conditions, by type
-	HostIPs    []string          // reported as the pod's IPs when it uses the host's network
-	Size       resize.Size       // actual size of the pod's own cgroup
-	Resizing   Resizing
-	Hold       *Hold // why the pod must wait before anything of it is started; nil: it may start
+	// Initialized: the API shows the condition of that name as true. Then it stays, whatever runs again.
+	Initialized bool
+	HostIPs     []string    // reported as the pod's IPs when it uses the host's network
+	Size        resize.Size // actual size of the pod's own cgroup
+	Resizing    Resizing
+	Hold        *Hold // why the pod must wait before anything of it is started; nil: it may start
 }
 
 // Hold is the reason why nothing of a pod is started yet. Running containers are not affected.
@@ -249,13 +265,18 @@ const (
 	StartContainer                    // Container, ID (of the sandbox), Attempt
 	StopContainer                     // Container, ID, Grace, Event
 	RemoveContainer                   // Container, ID, Attempt
+	// Container, ID, Grace. The hook runs while other containers are stopped. The StopContainer that follows in its turn
+	// waits for the hook within its own Grace, and does not run it again.
+	BeginPreStop
 	// Steps, in order, up to the first that fails; none if memory in use forbids one of them.
 	Resize
 	// The runtime has nothing of the pod: remove volumes and cgroup, report, drop the pod.
 	Finish
 )
 
-var actionNames = [...]string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "resize", "finish"}
+var actionNames = [...]string{
+	"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "begin hook", "resize", "finish",
+}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -269,7 +290,9 @@ type Action struct {
 	// Why is the reason for the log.
 	Why   string
 	Steps []resize.Step
-	Event string // for StopContainer: text of the Event in addition to the one about the stop; empty: none
+	// For StopContainer: the pod's grace period is over, so that no preStop hook is run.
+	NoHook bool
+	Event  string // for StopContainer: text of the Event in addition to the one about the stop; empty: none
 }
 
 // Phase is a pod's phase, spelled as in the API.

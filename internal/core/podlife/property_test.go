@@ -136,6 +136,12 @@ func (j *judge) judgeAction(a Action) {
 	if a.Kind == StartContainer {
 		j.judgeStart(a)
 	}
+	for _, b := range j.w.containers {
+		s, ends := j.w.spec(b.Name), j.seen.Stop != nil || j.w.life.over != nil
+		if a.Kind == BeginPreStop && a.ID == b.ID && (!s.PreStop || b.PreStop || s.Kind != Sidecar || !ends) {
+			j.wrong("%s: it has none, had it, or does not end", describe(a, b.Name))
+		}
+	}
 	if a.Kind == CreateSandbox || a.Kind == StartContainer {
 		if j.terminal != "" {
 			j.wrong("%s after %s", describe(a, ""), j.terminal)
@@ -169,6 +175,7 @@ func (j *judge) judgeStart(a Action) {
 		case j.w.spec(a.Container).Kind == Ephemeral && b.Name == a.Container && b.State != Created:
 			j.wrong("start ephemeral %s a second time", a.Container)
 		case j.w.spec(a.Container).Kind == Ephemeral || j.w.spec(b.Name).Kind == Ephemeral:
+		case b.Attempt < j.w.o.Past[b.Name].RestartCount && !j.w.o.Past[b.Name].begun(): // of a run of the pod that is over
 		case init && b.SandboxID == a.ID && place[b.Name] > place[a.Container]:
 			j.wrong("start init %s after %s", a.Container, b.Name)
 		case j.w.spec(b.Name).Kind == Init && b.alive() && b.SandboxID == a.ID && place[b.Name] < place[a.Container]:
@@ -199,6 +206,9 @@ func (j *judge) judgeEnd(a Action) {
 	if j.seen.Stop != nil || j.terminal != "" || mainsOver || j.w.life.over != nil || newest == nil || newest.State != SandboxReady {
 		return
 	}
+	if a.Kind == StopContainer && asksForAll(j.seen) {
+		return
+	}
 	if a.ID == newest.ID {
 		j.wrong("%s: it is the one in use", describe(a, a.ID))
 	}
@@ -207,6 +217,40 @@ func (j *judge) judgeEnd(a Action) {
 			j.wrong("%s: it runs as it should", describe(a, j.w.nameOf(a.ID)))
 		}
 	}
+}
+
+// asksForAll reports whether the exit of any run asks for a restart of all containers.
+func asksForAll(o Observation) bool {
+	for _, s := range o.Spec.Containers {
+		var codes []int32
+		for _, c := range o.Containers {
+			if c.Name == s.Name && c.State == Exited {
+				codes = append(codes, c.ExitCode)
+			}
+		}
+		if past := o.Past[s.Name]; past.Ended != nil {
+			codes = append(codes, past.Ended.ExitCode)
+		} else if past.Running {
+			codes = append(codes, 137) // it may be lost
+		}
+		for _, code := range codes {
+			if _, all := s.RestartsAfter(code); all {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// randomRules returns restart rules for some of the exits that are failures.
+func randomRules(r *rand.Rand) []ExitRule {
+	codes := [][]int32{{1}, {2}, {137}, {1, 2}, {0}, {0, 1}}
+	var rules []ExitRule
+	for r.IntN(5) == 0 {
+		n := r.IntN(len(codes))
+		rules = append(rules, ExitRule{Codes: codes[n], Except: n >= 4, All: r.IntN(2) == 0})
+	}
+	return rules
 }
 
 // randomPod fills a world with a pod of up to two init containers, two sidecars and three main containers.
@@ -223,6 +267,9 @@ func randomPod(w *world, r *rand.Rand) {
 		} else if r.IntN(6) == 0 {
 			s.Policy = RestartPolicy(r.IntN(3))
 		}
+		if kind != Ephemeral {
+			s.Rules = randomRules(r)
+		}
 		p := program{term: run{int32(r.IntN(2) * 143), time.Duration(r.IntN(5)-1) * time.Second}}
 		for range r.IntN(4) {
 			p.runs = append(p.runs, run{int32(r.IntN(2)), time.Duration(r.IntN(30)) * time.Second})
@@ -236,6 +283,7 @@ func randomPod(w *world, r *rand.Rand) {
 		if (kind == Main || kind == Sidecar) && r.IntN(5) == 0 {
 			s.PostStart, p.hook = true, run{int32(r.IntN(8) / 7), time.Duration(r.IntN(20)) * time.Second}
 		}
+		s.PreStop = r.IntN(2) == 0
 		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
 		w.programs[name] = p
 	}
@@ -436,6 +484,9 @@ func TestForgettingIsHarmless(t *testing.T) {
 			randomPod(w, rand.New(rand.NewPCG(shape, 2)))
 			heal(w)                     // a failure that is forgotten does not count
 			w.o.Spec.ActiveDeadline = 0 // without the back-off the times differ
+			for k := range w.o.Spec.Containers {
+				w.o.Spec.Containers[k].Rules = nil // and so do the runs that a restart of all ends
+			}
 			say("agent that forgets: %v\n%+v %+v", i == 1, w.o.Spec, w.programs)
 			j := watch(w, say)
 			for range 20 {

@@ -9,6 +9,9 @@ import (
 
 // run plans the actions towards a running pod.
 func (p *plan) run() {
+	if !p.restartAll() {
+		return
+	}
 	if p.sandbox == nil || p.sandbox.State != SandboxReady {
 		p.renewSandbox()
 		return
@@ -168,11 +171,7 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 		}
 	}
 	if !changed(s, c) && !needsResizeRestart(s, c) {
-		k := p.life.crashes[s.Name]
-		if k == nil {
-			k = &crash{}
-			p.life.crashes[s.Name] = k
-		}
+		k := p.crashOf(s.Name)
 		k.countExit(p.now, p.wall, c, p.before(c), p.life.backoffMax)
 		if p.now < k.readyAt {
 			p.wakeAt(k.readyAt)
@@ -180,6 +179,16 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 		}
 	}
 	p.start(s, c)
+}
+
+// crashOf returns what is remembered of a container's exits.
+func (p *plan) crashOf(name string) *crash {
+	k := p.life.crashes[name]
+	if k == nil {
+		k = &crash{}
+		p.life.crashes[name] = k
+	}
+	return k
 }
 
 // before returns the end of the run before c if c was stopped in order to be started again; see crash.countExit.

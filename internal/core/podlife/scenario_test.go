@@ -22,6 +22,8 @@ import (
 //	    [cpu=M] [memory=B]   limits, and requests equal to them: millicores, MiB
 //	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it reacts to SIGTERM
 //	    hook=CODE@TIME|never   a postStart hook, and how it ends
+//	    prestop                a preStop hook
+//	    on=CODE,...|on=!CODE,...|all=CODE,...|all=!CODE,...   a rule that restarts it | all containers; !: other codes
 //	run TIME [quiet]        let time pass; prints actions, and phase and container states when they change
 //	status                  print what is reported
 //	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
@@ -77,8 +79,12 @@ func podOf(t *testing.T, d *datadriven.TestData) *world {
 				}
 			case "term":
 				p.term = runOf(t, value)
+			case "prestop":
+				s.PreStop = true
 			case "hook":
 				s.PostStart, p.hook = true, runOf(t, value)
+			case "on", "all":
+				s.Rules = append(s.Rules, ruleOf(t, key, value))
 			case "cpu", "memory":
 				limits[key] = integer(t, value)
 			default:
@@ -100,6 +106,16 @@ func integer(t *testing.T, text string) int64 {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// ruleOf reads a restart rule: the codes that it matches, after an exclamation mark those that it does not match.
+func ruleOf(t *testing.T, action, text string) ExitRule {
+	codes, except := strings.CutPrefix(text, "!")
+	r := ExitRule{All: action == "all", Except: except}
+	for _, code := range strings.Split(codes, ",") {
+		r.Codes = append(r.Codes, int32(integer(t, code)))
+	}
+	return r
 }
 
 // limits returns the size that a command names.

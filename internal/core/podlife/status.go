@@ -178,6 +178,9 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
 		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
+	case len(p.causes) > 0:
+		text := fmt.Sprintf("container %s exited with a code that restarts all containers", p.causes[0].Name)
+		st.Waiting = &Waiting{"RestartingAllContainers", text}
 	case needsResizeRestart(spec, c): // it was stopped to start again at once with other resources
 		st.Waiting = p.notYet()
 	case p.o.Past[spec.Name].Running && p.onlyInAPI(c): // the next run is waiting

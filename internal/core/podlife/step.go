@@ -33,6 +33,7 @@ type plan struct {
 	sandbox *Sandbox               // the newest; nil: none
 	reached int                    // index in the spec of the last container that exists in sandbox; -1: none
 	order   *StopOrder             // nil: run
+	causes  []Container            // whose exits ask for a restart of all containers
 	// Main containers must wait, because a postStart hook before them runs or is about to.
 	queued  bool
 	actions []Action
@@ -40,15 +41,22 @@ type plan struct {
 }
 
 func newPlan(l *Life, now unit.Instant, wall unit.Wall, o Observation) *plan {
-	p := &plan{life: l, now: now, wall: wall, o: o, byName: newestByName(o), sandbox: newestSandbox(o.Sandboxes), reached: -1}
-	for i, s := range o.Spec.Containers {
+	p := &plan{life: l, now: now, wall: wall, o: o, byName: newestByName(o), sandbox: newestSandbox(o.Sandboxes)}
+	p.findReached()
+	p.findCauses()
+	return p
+}
+
+// findReached notes how far the pod has come in its present sandbox.
+func (p *plan) findReached() {
+	p.reached = -1
+	for i, s := range p.o.Spec.Containers {
 		for _, c := range p.byName[s.Name] {
-			if s.Kind != Ephemeral && p.sandbox != nil && c.SandboxID == p.sandbox.ID {
+			if s.Kind != Ephemeral && p.sandbox != nil && c.SandboxID == p.sandbox.ID && !p.superseded(c) {
 				p.reached = i
 			}
 		}
 	}
-	return p
 }
 
 func newestByName(o Observation) map[string][]Container {
@@ -242,13 +250,11 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 	if past := p.o.Past[s.Name]; needsResizeRestart(s, c) && past.ID == c.ID && !past.Over {
 		return true // it was stopped to be resized, by a previous agent process
 	}
-	switch s.Policy {
-	case Always:
-		return s.Kind != Init || c.ExitCode != 0
-	case OnFailure:
-		return c.ExitCode != 0
+	if len(p.causes) > 0 {
+		return true // with all others
 	}
-	return false
+	again, _ := s.RestartsAfter(c.ExitCode)
+	return again
 }
 
 // changed reports whether c was made from an older specification.

@@ -180,6 +180,8 @@ func (w *world) step() (acted bool, err error) {
 		w.o.Resizing.Generation = 0
 		w.said("resize completed")
 	}
+	initialized := w.condition("Initialized")
+	w.o.Initialized = initialized != nil && initialized.True
 	if d.Status.Phase == Succeeded || d.Status.Phase == Failed {
 		w.o.Terminal = d.Status.Phase
 	}
@@ -264,6 +266,10 @@ func (w *world) perform(a Action) bool {
 		w.stop(a)
 	case RemoveContainer:
 		w.containers = slices.DeleteFunc(w.containers, func(b *box) bool { return b.ID == a.ID })
+	case BeginPreStop:
+		for _, b := range w.containers {
+			b.PreStop = b.PreStop || b.ID == a.ID
+		}
 	case Finish:
 		w.finished = true
 	}
@@ -273,15 +279,15 @@ func (w *world) perform(a Action) bool {
 // resize performs the steps of a resize as the shell does: none if memory in use forbids one, otherwise up to the first
 // that fails.
 func (w *world) resize(a Action, line string) bool {
-	var refusals []string
+	var reasons []string
 	for _, step := range a.Steps {
-		if why := step.Refusal(w.uses[step.Name]); why != "" {
-			refusals = append(refusals, why)
+		if why := step.WhyNot(w.uses[step.Name]); why != "" {
+			reasons = append(reasons, why)
 		}
 	}
-	if len(refusals) > 0 {
+	if len(reasons) > 0 {
 		w.said("%s: refused", line)
-		w.life.Failed(w.now, a, "Error", resize.Refused(refusals))
+		w.life.Failed(w.now, a, "Error", resize.NotMade(reasons))
 		return false
 	}
 	f := w.failing(a)
@@ -448,7 +454,12 @@ func describe(a Action, target string) string {
 	case StartContainer:
 		return fmt.Sprintf("start %s#%d", a.Container, a.Attempt)
 	case StopContainer:
+		if a.NoHook && a.Grace > 0 {
+			target += " without hook"
+		}
 		return fmt.Sprintf("stop %s within %s: %s", target, a.Grace, a.Why)
+	case BeginPreStop:
+		return fmt.Sprintf("begin preStop hook of %s within %s", target, a.Grace)
 	case Resize:
 		return fmt.Sprintf("resize %v", a.Steps)
 	case Finish:
@@ -477,7 +488,7 @@ func (w *world) reboot(lost bool) {
 func (w *world) restartAgent() {
 	w.life, w.busy, w.wake = New(0), 0, w.now
 	for _, b := range w.containers {
-		b.Hook = HookOver // the process that waited for it no longer exists
+		b.Hook, b.PreStop = HookOver, false // the process that waited for it no longer exists
 	}
 	if w.o.Stop != nil { // the new agent sees the deletion in the API
 		stop := *w.o.Stop

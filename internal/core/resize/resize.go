@@ -19,7 +19,7 @@
 //     they were before: the pod's group grows before its containers and shrinks after them. (cgroup v1 refuses
 //     everything else for the CPU quota.)
 //   - Containers that shrink come before those that grow, and memory comes before CPU: upstream's order.
-//   - A memory limit is not set below the memory in use: Refusal says why. Otherwise the kernel would kill (v2) or
+//   - A memory limit is not set below the memory in use: WhyNot says why. Otherwise the kernel would kill (v2) or
 //     refuse the write (v1).
 //   - Equal sizes need no step. The same sizes give the same steps.
 //
@@ -180,7 +180,7 @@ type Step struct {
 	Resource Resource
 	Request  bool // write the CPU weight
 	Limit    bool // write the CPU quota, or the memory limit and Soft
-	Lowers   bool // it lowers a memory limit, or sets one where there was none; see Refusal
+	Lowers   bool // it lowers a memory limit, or sets one where there was none; see WhyNot
 	To       Size
 }
 
@@ -332,10 +332,10 @@ func compare[T ~int64](has, want unit.Limit[T], hasPer, wantPer time.Duration) c
 	return same
 }
 
-// Refusal returns why the step must not be made while the group uses that much memory, in upstream's words; empty: it
+// WhyNot returns why the step must not be made while the group uses that much memory, in upstream's words; empty: it
 // may be made. used is the memory that the kernel cannot drop at once (without inactive page cache). Upstream includes
 // the page cache, so a container that reads files can never shrink.
-func (step Step) Refusal(used unit.Bytes) string {
+func (step Step) WhyNot(used unit.Bytes) string {
 	limit, bounded := step.To.Memory.Get()
 	if !step.Lowers || !bounded || used < limit {
 		return ""
@@ -346,10 +346,10 @@ func (step Step) Refusal(used unit.Bytes) string {
 	return fmt.Sprintf("attempting to set container %q memory limit (%d) below current usage (%d)", step.Name, limit, used)
 }
 
-// Refused is the message of a resize of which some steps must not be made.
-func Refused(refusals []string) string {
-	text := strings.Join(refusals, ", ")
-	if len(refusals) > 1 {
+// NotMade is the message of a resize of which some steps must not be made.
+func NotMade(reasons []string) string {
+	text := strings.Join(reasons, ", ")
+	if len(reasons) > 1 {
 		text = "[" + text + "]"
 	}
 	return "cannot decrease memory limits: " + text

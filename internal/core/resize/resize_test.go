@@ -131,14 +131,14 @@ func bound[T ~int64](l unit.Limit[T]) T {
 func TestRefusal(t *testing.T) {
 	pod := Group{Has: size(2, 0, 100), Want: size(2, 0, 50)}
 	steps := Plan(pod, []Group{{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)}, {Name: "b", Has: size(2, 0, 10), Want: size(2, 0, 20)}})
-	var refusals []string
+	var reasons []string
 	for _, s := range steps {
-		if why := s.Refusal(50); why != "" {
-			refusals = append(refusals, why)
+		if why := s.WhyNot(50); why != "" {
+			reasons = append(reasons, why)
 		}
 	}
 	const want = `cannot decrease memory limits: [attempting to set container "a" memory limit (40) below current usage (50), attempting to set pod memory limit (50) below current usage (50)]`
-	if got := Refused(refusals); got != want {
+	if got := NotMade(reasons); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

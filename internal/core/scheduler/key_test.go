@@ -17,7 +17,7 @@ var beyondRules = map[string]string{
 	"Deleting":       "how it counts, not where it may go",
 	"Preempted":      "how it counts",
 	"Started":        "who is evicted first",
-	"Berth":          "where it lies",
+	"Berth":          "where it is expected",
 	"AsksExtenders":  "extenders decide, not rules",
 	"AsksPreemption": "extenders decide, not rules",
 }

@@ -115,22 +115,22 @@ func (b *expectedNUMA) isLate(h *placedPod) bool {
 // add adds h to the state. A pod with a Berth gets it even if another pod has it in the report: that pod has ended
 // since the report, otherwise h would not have been offered its place.
 func (b *expectedNUMA) add(h *placedPod) {
-	lies := h.assigned
-	if lies == nil {
+	assigned := h.assigned
+	if assigned == nil {
 		p := h.class.numaPod(h.id)
 		p.Berth = h.berth
-		offer, refusal := b.state.Offer(p, nil)
-		if refusal != nil || !offer.Assignment.Owns() {
+		offer, rejection := b.state.Offer(p, nil)
+		if rejection != nil || !offer.Assignment.Owns() {
 			return
 		}
-		if lies = &offer.Assignment; h.berth != nil {
-			h.assigned = lies
+		if assigned = &offer.Assignment; h.berth != nil {
+			h.assigned = assigned
 		}
 	}
 	if b.state == b.report {
 		b.state = b.report.Fork()
 	}
-	b.state.Adopt(*lies)
+	b.state.Adopt(*assigned)
 }
 
 // shareVerdicts finds the alike of b's state.
@@ -213,7 +213,7 @@ func (c *state) numaInTrial(h *placedPod, sign int64) {
 	default:
 		if owned, known := b.state.Assignment(string(h.id)); known {
 			b.trial.Adopt(owned)
-		} else if offer, refusal := b.trial.Offer(h.class.numaPod(h.id), nil); refusal == nil {
+		} else if offer, rejection := b.trial.Offer(h.class.numaPod(h.id), nil); rejection == nil {
 			_ = b.trial.Commit(offer) // cannot fail: nothing happened since Offer
 		}
 	}
@@ -241,8 +241,8 @@ func (c *state) judgeNUMA(d *demand, r row) numaVerdict {
 }
 
 func offerTo(s *numa.State, d *demand) numaVerdict {
-	_, refusal := s.Offer(d.numaPod(""), nil)
-	if refusal == nil {
+	_, rejection := s.Offer(d.numaPod(""), nil)
+	if rejection == nil {
 		return numaVerdict{}
 	}
 	empty := s.Fork()
@@ -250,7 +250,7 @@ func offerTo(s *numa.State, d *demand) numaVerdict {
 		empty.Release(a.Pod)
 	}
 	_, final := empty.Offer(d.numaPod(""), nil)
-	return numaVerdict{reason: refusal.Upstream, final: final != nil}
+	return numaVerdict{reason: rejection.Upstream, final: final != nil}
 }
 
 // detailNUMA returns the message of the rejection, with its numbers.
@@ -259,8 +259,8 @@ func (c *state) detailNUMA(d *demand, r row) string {
 	if c.expected[r].trial != nil {
 		s = c.expected[r].trial
 	}
-	if _, refusal := s.Offer(d.numaPod(""), nil); refusal != nil {
-		return refusal.Message()
+	if _, rejection := s.Offer(d.numaPod(""), nil); rejection != nil {
+		return rejection.Message()
 	}
 	return ""
 }

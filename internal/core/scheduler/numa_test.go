@@ -49,7 +49,7 @@ func pinned(cpus ...int) *numa.Pod {
 func (h *history) randomReport(node string) *numa.State {
 	s := h.layouts[h.rng.IntN(len(h.layouts))].NewState()
 	admit := func(p numa.Pod) {
-		if offer, refusal := s.Offer(p, nil); refusal == nil {
+		if offer, rejection := s.Offer(p, nil); rejection == nil {
 			_ = s.Commit(offer)
 		}
 	}
@@ -89,7 +89,7 @@ func (h *history) checkExpected() {
 			}
 			if p.assigned != nil {
 				plain.Adopt(*p.assigned)
-			} else if offer, refusal := plain.Offer(p.class.numaPod(p.id), nil); refusal == nil && offer.Assignment.Owns() {
+			} else if offer, rejection := plain.Offer(p.class.numaPod(p.id), nil); rejection == nil && offer.Assignment.Owns() {
 				_ = plain.Commit(offer)
 			}
 		}
@@ -259,11 +259,11 @@ func (a *agents) letIn(n *agentNode) {
 	}
 	ask := *p.NUMA
 	ask.UID, ask.Berth = string(p.ID), p.Berth
-	offer, refusal := n.state.Offer(ask, nil)
-	if refusal != nil {
+	offer, rejection := n.state.Offer(ask, nil)
+	if rejection != nil {
 		a.refused++
 		if !a.mute {
-			a.t.Errorf("pod %s: refused on %s: %s", p.ID, n.name, refusal.Message())
+			a.t.Errorf("pod %s: refused on %s: %s", p.ID, n.name, rejection.Message())
 		}
 		a.placer.PodGone(a.now, p.ID)
 		n.unseen = slices.DeleteFunc(n.unseen, func(q Pod) bool { return q.ID == p.ID })

@@ -12,7 +12,7 @@ import (
 //
 //	namespace NAME label=K:V,...
 //	report NODE POLICY NODES CPUS    what the agent of a node says of its NUMA nodes, so many with so many CPUs each, of
-//	                  which CPU 0 is reserved; it lets in the pods that it had let in before, and all that are bound to it
+//	                  which CPU 0 is reserved; it admits the pods that it had admitted before, and all that are bound to it
 //
 // A pod in such a text may also have:
 //
@@ -54,9 +54,9 @@ func (w *world) report(node, policy string, nodes, cpus int) {
 		}
 		ask := *p.NUMA
 		ask.UID = string(p.ID)
-		offer, refusal := state.Offer(ask, nil)
-		if refusal != nil {
-			w.t.Fatalf("the agent of %s refuses %s: %s", node, p.Name, refusal.Message())
+		offer, rejection := state.Offer(ask, nil)
+		if rejection != nil {
+			w.t.Fatalf("the agent of %s refuses %s: %s", node, p.Name, rejection.Message())
 		}
 		if err := state.Commit(offer); err != nil {
 			w.t.Fatal(err)

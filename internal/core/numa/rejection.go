@@ -16,28 +16,29 @@ const (
 	UnexpectedAdmission = "UnexpectedAdmissionError"
 )
 
-// Refusal says why a pod gets nothing. The numbers of its Message are computed only on request.
-type Refusal struct {
+// Rejection says why a pod gets nothing. The numbers of its Message are computed only on request.
+type Rejection struct {
 	Reason    string
 	Upstream  string // upstream's message
 	Container string // whose request failed; empty: that of the pod as a whole
-	Waiting   bool   // a plugin is not connected or has no healthy device: a later offer may succeed
+	// What it needs may be there soon: for example, a plugin is not connected or has no healthy device. The pod may wait.
+	Waiting bool
 
 	asked asked
 	state *State           // as it was for this request
 	tied  []machine.NUMAID // nodes where init containers have passed on some of what is requested; it must be used
 }
 
-// refuseTopology: the policy allows no set of nodes. If a plugin has no device to offer, that may be the reason, so the
+// rejectTopology: the policy allows no set of nodes. If a plugin has no device to offer, that may be the reason, so the
 // pod may wait.
-func (w *work) refuseTopology(container string, a asked) *Refusal {
+func (w *work) rejectTopology(container string, a asked) *Rejection {
 	waiting := false
 	for _, d := range a.devices {
 		if i, ok := w.pool(d.Resource); ok {
 			waiting = waiting || w.pools[i].away()
 		}
 	}
-	return &Refusal{
+	return &Rejection{
 		Reason: TopologyAffinity, Upstream: "Resources cannot be allocated with Topology locality",
 		Container: container, Waiting: waiting, asked: a, state: w.State, tied: w.tied(a),
 	}
@@ -65,21 +66,28 @@ func (w *work) tied(a asked) []machine.NUMAID {
 	return w.l.ids(nodes)
 }
 
-func (w *work) refuseSMT(container string, a asked, why string) *Refusal {
-	return &Refusal{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
+func (w *work) rejectSMT(container string, a asked, why string) *Rejection {
+	return &Rejection{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
 }
 
-// AllocateFailed returns upstream's message for the reason UnexpectedAdmission.
-func AllocateFailed(why string) string {
-	return "Allocate failed due to " + why + ", which is unexpected"
+// Unexpected is the rejection for what none of upstream's other reasons names.
+func Unexpected(message string) *Rejection {
+	return &Rejection{Reason: UnexpectedAdmission, Upstream: message}
 }
 
-// refuse: a resource is not available, or not where it would have to be.
-func (w *work) refuse(container string, a asked, why string, waiting bool) *Refusal {
-	return &Refusal{
-		Reason: UnexpectedAdmission, Upstream: AllocateFailed(why),
-		Container: container, Waiting: waiting, asked: a, state: w.State,
-	}
+// NotAllocated is the rejection of a pod that does not get what would be assigned to it, in upstream's words.
+func NotAllocated(why string) *Rejection {
+	return Unexpected("Allocate failed due to " + why + ", which is unexpected")
+}
+
+// reject: a resource is not available, or not where it would have to be.
+func (w *work) reject(container string, a asked, why string, waiting bool) *Rejection {
+	r := NotAllocated(why)
+	r.Container = container
+	r.Waiting = waiting
+	r.asked = a
+	r.state = w.State
+	return r
 }
 
 // Shortage is what one NUMA node has of what was requested.
@@ -107,7 +115,7 @@ func (p Part) amount(n int64) string {
 }
 
 // Nodes returns what each node has of what was requested.
-func (r *Refusal) Nodes() []Shortage {
+func (r *Rejection) Nodes() []Shortage {
 	if r.state == nil {
 		return nil
 	}
@@ -153,7 +161,7 @@ func (p *pool) nearCounts(node int) (free, total int64) {
 
 // Message returns upstream's message, then what was requested, what each node has, and what the best single node could
 // give.
-func (r *Refusal) Message() string {
+func (r *Rejection) Message() string {
 	nodes := r.Nodes()
 	if len(nodes) == 0 || len(nodes[0].Has) == 0 {
 		return r.Upstream
