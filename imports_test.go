@@ -66,6 +66,7 @@ internal/core/resize: internal/core/qos internal/core/unit
 internal/core/volumelimit: internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
+internal/core/userns:
 
 # adapters: one outside system each
 internal/host/epoll:
@@ -75,6 +76,7 @@ internal/host/cni: internal/host/nat
 internal/host/cri:
 internal/host/deviceplugin: internal/core/machine internal/core/numa internal/core/devicemanager internal/host/socket
 internal/host/disk: internal/core/unit
+internal/host/idmap:
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
 internal/host/nat:
@@ -98,6 +100,9 @@ internal/kube/credentialconfig: internal/kube/configfile
 internal/kube/election: internal/kube
 internal/kube/featuregate:
 internal/kube/kubeletconfig: internal/core/... internal/kube/configfile
+internal/kube/kubelethash:
+internal/kube/kubeletstate: internal/core/idset internal/core/machine internal/core/numa internal/core/unit
+    internal/kube/kubelethash
 internal/kube/machinefile: internal/core/idset internal/core/machine internal/core/unit internal/kube/configfile
 internal/kube/manifests: internal/kube/scheme
 internal/kube/podfields:
@@ -107,16 +112,19 @@ internal/kube/scheme: internal/kube/topology
 internal/kube/serving: internal/kube internal/kube/authn
 internal/kube/topology: internal/core/idset internal/core/machine internal/core/numa internal/core/unit
     internal/kube/machinefile
-internal/kube/translate: internal/core/... internal/kube/podfields
+internal/kube/translate: internal/core/... internal/kube/kubelethash internal/kube/podfields
 
 # the shells: each works alone beside upstream's others
 internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
+internal/agent/cadvisor: internal/agent/stats internal/core/machine internal/host/cgroup
+internal/agent/allocation: internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
-    internal/kube/translate
+    internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
-internal/agent/criconfig: internal/core/admission
+internal/agent/criconfig: internal/core/admission internal/host/cri
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
+    internal/kube/kubeletstate
 internal/agent/env: internal/kube/translate
 internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/pods
     internal/core/eviction internal/core/allocatable
@@ -124,39 +132,48 @@ internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent
     internal/host/psi internal/journal internal/kube/translate
 internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/kube internal/kube/topology
+internal/agent/handover: internal/agent/failurelog internal/core/idset internal/core/machine internal/core/numa
+    internal/core/unit internal/host/untrusted internal/kube/kubeletstate
 internal/agent/hook: internal/agent/probe internal/host/cri
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit
-internal/agent/imagegc: internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
+internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
-internal/agent/metrics:
+internal/agent/metrics: internal/version
 internal/agent/dns:
 internal/agent/failurelog:
-internal/agent/node: internal/clock internal/agent/failurelog internal/core/heartbeat internal/core/allocatable
+internal/agent/node: internal/clock internal/agent/failurelog internal/agent/runtimehandler internal/core/heartbeat internal/core/allocatable
     internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig
     internal/kube/podfields
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
+internal/agent/poddir:
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
 internal/agent/oomwatch: internal/core/oom internal/core/podlife internal/core/unit internal/host/kmsg internal/kube
     internal/kube/translate
 internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/process
-    internal/host/untrusted internal/kube internal/kube/podfields internal/kube/translate
+    internal/kube internal/kube/podfields internal/kube/translate
 internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/core/resize internal/core/unit
     internal/kube/translate
+internal/agent/podview: internal/agent/criconfig internal/agent/podlog internal/agent/podstatus internal/core/podlife
+    internal/core/unit internal/host/cri internal/host/untrusted
 internal/agent/probe: internal/clock internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
 internal/agent/pullsecret: internal/core/imageaccess
-internal/agent/runtimehandler: internal/kube
-internal/agent/server: internal/agent/metrics internal/agent/podlog internal/agent/stats internal/journal
-    internal/kube/authn internal/kube/serving internal/kube/translate
-internal/agent/staticpods: internal/kube internal/kube/manifests
-internal/agent/stats: internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
+internal/agent/remains: internal/agent/criconfig internal/agent/devicemanager internal/host/cri
+internal/agent/runtimehandler: internal/kube internal/kube/podfields
+internal/agent/server: internal/agent/metrics internal/agent/poddir internal/agent/podlog internal/agent/stats
+    internal/host/cri internal/journal internal/kube/authn internal/kube/serving internal/kube/translate
+internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests
+internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
 internal/agent/statusreport: internal/agent/podstatus internal/kube
+internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
-internal/agent/volume: internal/agent/env internal/agent/dns internal/core/volumelimit internal/host/disk
+internal/agent/turns: internal/core/fairqueue
+internal/agent/userns: internal/core/userns
+internal/agent/volume: internal/agent/env internal/agent/dns internal/agent/poddir internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
 internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube

@@ -75,7 +75,7 @@ func exitCode(err error) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plimsoll",
-		Short:             "Keep Kubernetes nodes above their load line",
+		Short:             "Node agent, scheduler and node-lifecycle controller for Kubernetes",
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

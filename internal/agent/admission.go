@@ -6,19 +6,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
+	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 // Its fields are set once; what changes is in ledger.
 type admit struct {
-	ledger   *ledger
-	holdings *numa.Manager
-	plugins  *plugins
+	ledger      *ledger
+	assignments *agentnuma.Manager
+	plugins     *plugins
 
 	staticCPUs   bool // cpuManagerPolicy is static
 	staticMemory bool // memoryManagerPolicy is Static
@@ -26,7 +27,7 @@ type admit struct {
 
 	node  func() *corev1.Node          // as last seen; nil: not yet
 	fresh func() (*corev1.Node, error) // as it is now, from the API server
-	// elsewhere are resources that holdings count, with those that pods keep while their plugin is away.
+	// elsewhere are resources that assignments count, with those that pods keep while their plugin is away.
 	elsewhere func() []string
 
 	conditions func() []eviction.Condition // the pressures of this moment
@@ -40,26 +41,33 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	var rejected *pods.Rejection
-	refusal, asks := a.holdings.Admit(asked.numa, func() bool {
+	rejection, asks := a.assignments.Admit(asked.numa, func() bool {
 		rejected = a.count(pod, others)
 		return rejected == nil
 	})
 	switch {
 	case asks:
 		return &pods.Rejection{Asks: true}
-	case refusal != nil:
-		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
+	case rejection != nil:
+		return notAssigned(rejection)
 	}
 	return rejected
 }
 
 // Consult implements pods.Admission.
 func (a admit) Consult(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
-	refusal := a.holdings.Consult(ctx, string(pod.UID))
-	if refusal == nil {
+	rejection := a.assignments.Consult(ctx, string(pod.UID))
+	if rejection == nil {
 		return nil
 	}
-	return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
+	return notAssigned(rejection)
+}
+
+// notAssigned translates a rejection by the assignments: other pods may have what this one lacks.
+func notAssigned(r *numa.Rejection) *pods.Rejection {
+	rejected := pods.RejectionOf(r)
+	rejected.Room = true
+	return rejected
 }
 
 // Give implements pods.Admission.

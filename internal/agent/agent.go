@@ -2,8 +2,8 @@
 // Lease, and serves the kubelet's API.
 //
 // The agent's parts are packages below this one; this package constructs them and connects them to each other. Their
-// rules are in internal/core. The agent keeps no checkpoint of pods on disk: a new agent recovers from the runtime, the
-// API server and the volumes on disk.
+// rules are in internal/core. The agent needs no checkpoint of pods on disk: a new agent recovers from the runtime, the
+// API server and the volumes on disk. It writes the kubelet's checkpoints for a kubelet that may follow it.
 //
 // Stopping the agent stops no container. Starting a cluster is not its task: internal/cluster does that.
 package agent
@@ -28,6 +28,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/cadvisor"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
@@ -45,6 +46,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/trustbundle"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
@@ -57,6 +60,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -109,31 +113,37 @@ type Agent struct {
 
 	runtimeName string // prefix of container IDs in the API: containerd, cri-o
 
-	metrics  *metrics.Set
-	machine  machine.Machine
-	line     allocatable.Resources
-	numa     numa.Config
-	groups   *groups
-	holdings *agentnuma.Manager
-	plugins  *plugins
-	services services
-	node     *node.Reporter
-	pods     *pods.Runner
-	journal  *journal.Journal
-	guard    *agenteviction.Guard
-	server   *server.Server
-	stats    *stats.Reader
-	images   *imagegc.Collector
-	pulled   *imageaccess.Records
-	storage  *diskusage.Meter
+	metrics     *metrics.Set
+	machine     machine.Machine
+	resources   allocatable.Resources // capacity, reservations and allocatable; set once, at the start
+	numa        numa.Config
+	groups      *groups
+	assignments *agentnuma.Manager
+	plugins     *plugins
+	services    services
+	node        *node.Reporter
+	pods        *pods.Runner
+	journal     *journal.Journal
+	guard       *agenteviction.Guard
+	server      *server.Server
+	stats       *stats.Reader
+	cgroups     *cadvisor.Collector
+	images      *imagegc.Collector
+	pulled      *imageaccess.Records
+	users       *userns.Users
+	hasUsers    bool // pods can have users of their own, if the runtime can
+	storage     *diskusage.Meter
 
 	addresses func() ([]corev1.NodeAddress, error)
+	volumes   *volume.Manager
+	changes   chan struct{} // has a value when the kubelet's checkpoints must be written
 }
 
 // Run runs the agent until ctx ends. Containers keep running afterwards.
 func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(gcPercent)
-	a := &Agent{o: o, metrics: metrics.New(o.NodeName)}
+	a := &Agent{o: o, metrics: metrics.New(o.NodeName), changes: make(chan struct{}, 1)}
+	kube.ClientMetrics(a.metrics.Registry)
 	version, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -252,8 +262,12 @@ func (a *Agent) imageDir(ctx context.Context) string {
 }
 
 // declaredFeatures are the features that a node of Kubernetes 1.36 must declare before the API server accepts users'
-// requests for them: resizes of pod-level resources and of init containers.
-var declaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"}
+// requests for them (resizes of pod-level resources and of init containers), or before a scheduler sends a pod that
+// needs them (rules that restart all containers).
+var declaredFeatures = []string{
+	"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+	"RestartAllContainersOnContainerExits",
+}
 
 // prepareNode prepares the part that reports the Node's status and Lease.
 func (a *Agent) prepareNode(context.Context) error {
@@ -274,13 +288,14 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Runtime = a.runtime
 	o.Images = a.runtime.Images
 	o.Recorder = a.recorder
-	o.Machine, o.Line = a.machine, a.line
-	o.Announce = a.holdings.Announce
+	o.Machine, o.Resources = a.machine, a.resources
+	o.Announce = a.assignments.Announce
 	o.Addresses = addresses.Find
 	o.Cloud = cloud
 	o.Plugins = a.plugins
 	o.Labels, o.Taints = a.o.Labels, slices.Concat(a.o.Taints, o.Taints)
 	o.DeclaredFeatures = declaredFeatures
+	o.UserNamespaces = func() bool { return a.hasUsers } // known before the first report
 	o.MainLoop, o.Pressure = func() time.Time { return a.pods.LastRead() }, a.pressure
 	a.node, err = node.New(o)
 	return err
@@ -310,17 +325,25 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	}
 	a.services = watchServices(a.client)
 	var keeper *volume.Manager
-	cache := objectcache.New(ctx, a.client, func(uid types.UID) {
+	changed := func(uid types.UID) {
 		keeper.Changed(uid)
 		a.pods.Retry(uid)
-	})
-	keeper, err = volume.New(ctx, volume.Options{
+	}
+	cache := objectcache.New(ctx, a.client, changed)
+	volumes := volume.Options{
 		RootDir: a.o.RootDir, ClusterDomain: c.ClusterDomain, Objects: cache, Tokens: volume.KubeTokens(a.client), Allocatable: a.allocatable,
 		Claims: volume.KubeClaims(a.client), NodeLabels: a.nodeLabels, MaxPods: int(c.MaxPods),
-	})
+		Took: a.metrics.ObserveStorage,
+	}
+	if kubeletconfig.ReadsTrustBundles(c) {
+		volumes.Bundles = trustbundle.New(ctx, a.client, changed)
+	}
+	keeper, err = volume.New(ctx, volumes)
 	if err != nil {
 		return err
 	}
+	a.volumes = keeper
+	a.metrics.Registry.MustRegister(keeper)
 	starts := a.o.Starts
 	if starts == 0 {
 		starts = StartsPerCPU * runtime.NumCPU()
@@ -345,7 +368,9 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.DNS = dns.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
 	o.Allocatable = a.allocatable
 	o.Groups = a.groups
-	o.Holdings = a.holdings
+	o.Assignments = a.assignments
+	a.prepareUsers(ctx)
+	o.Users, o.UserNamespaces = a.users, a.hasUsers
 	o.Devices = a.plugins
 	o.Admission = a.admission(ctx)
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
@@ -365,8 +390,8 @@ func (a *Agent) preparePods(ctx context.Context) error {
 func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
-		ledger:       newLedger(a.line),
-		holdings:     a.holdings,
+		ledger:       newLedger(a.resources),
+		assignments:  a.assignments,
 		plugins:      a.plugins,
 		staticCPUs:   c.CPUManagerPolicy == "static",
 		staticMemory: c.MemoryManagerPolicy == "Static",
@@ -381,7 +406,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 // allocatable returns the node's allocatable resources, and the resources that other programs added to the Node
 // (extended resources).
 func (a *Agent) allocatable() corev1.ResourceList {
-	_, own := translate.NodeResources(a.line)
+	_, own := translate.NodeResources(a.resources)
 	if n := a.node.Node(); n != nil {
 		for name, quantity := range n.Status.Allocatable {
 			if _, ours := own[name]; !ours {
@@ -418,7 +443,7 @@ func (a *Agent) nodeNow(ctx context.Context) (*corev1.Node, error) {
 func (a *Agent) prepareServer(context.Context) error {
 	made, err := server.New(server.Options{
 		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
-		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Metrics: a.metrics,
+		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Cgroups: a.cgroups, Metrics: a.metrics,
 		Healthy: func() error { return a.pods.Healthy(healthyWithin) }, Journal: a.journal.Find,
 	})
 	if err == nil {
@@ -451,8 +476,9 @@ func (a *Agent) loops(ctx context.Context) error {
 		"storage":  a.storage.Run,
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
-		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },
+		"topology": func(ctx context.Context) error { return a.assignments.Publish(ctx, a.client, a.nodeOwner) },
 		"devices":  retrying("device plugins", a.plugins.Run),
+		"handover": a.keepHandover,
 		"owners":   retrying("pod resources", a.servePodResources),
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
@@ -465,6 +491,9 @@ func (a *Agent) loops(ctx context.Context) error {
 		})
 	}
 	running.Wait()
+	if err := a.volumes.HandOver(); err != nil {
+		slog.Warn("a kubelet that takes this node over may not be able to update some volumes", "err", err)
+	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}

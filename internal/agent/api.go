@@ -25,6 +25,7 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 		return err
 	}
 	a.heartbeats, a.client = d.heartbeats, d.pods
+	a.metrics.Registry.MustRegister(clientTTL(a.client.RESTConfig()))
 	a.recorder = kube.NewRecorder(ctx, d.events, eventSource, a.o.NodeName)
 	return nil
 }

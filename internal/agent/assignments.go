@@ -12,8 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/handover"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/remains"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -25,16 +26,19 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
 	}
 	var err error
-	a.holdings, err = numa.New(numa.Options{
+	a.assignments, err = numa.New(numa.Options{
 		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
-		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.preferred,
+		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.preferred, Changed: a.assignmentsChanged,
 	})
 	if err != nil {
 		return err
 	}
-	a.groups.holdings = a.holdings
-	numa.LogCheckpoints(a.o.RootDir)
-	left, err := pods.ReadRemains(ctx, a.runtime)
+	a.groups.assignments = a.assignments
+	byKubelet, err := handover.Read(a.handoverDirs())
+	if err != nil {
+		return err
+	}
+	left, err := remains.Read(ctx, a.runtime)
 	if err != nil {
 		return fmt.Errorf("recover the CPUs, memory and devices assigned to pods: %w", err)
 	}
@@ -50,12 +54,41 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 		for name, id := range r.Running {
 			out.Running[name] = a.groups.inner(group, id)
 		}
+		if out.Note == "" { // its newest container is not ours
+			out.Note = numa.NoteOf(byKubelet.Assignment(out.Pod, r.Running))
+		}
 		found = append(found, out)
 	}
-	a.holdings.Recover(found)
-	a.plugins.holdings = a.holdings
-	a.plugins.recoverDevices(left)
+	a.assignments.Recover(found)
+	a.plugins.assignments = a.assignments
+	a.plugins.recoverDevices(left, byKubelet)
 	return nil
+}
+
+func (a *Agent) handoverDirs() handover.Dirs {
+	return handover.Dirs{Root: a.o.RootDir, Plugins: a.o.DevicePluginsDir}
+}
+
+// assignmentsChanged has the kubelet's checkpoints written.
+func (a *Agent) assignmentsChanged() {
+	select {
+	case a.changes <- struct{}{}:
+	default: // they are due already
+	}
+}
+
+// keepHandover keeps the kubelet's checkpoints until ctx ends.
+func (a *Agent) keepHandover(ctx context.Context) error {
+	keeper := handover.Keeper{Dirs: a.handoverDirs(), Source: handover.Source{
+		Machine: a.machine,
+		Config:  a.numa,
+		State:   a.assignments.State,
+		Devices: a.plugins.Checkpoint,
+		Pods:    func() ([]*corev1.Pod, bool) { return a.pods.List(), a.pods.Synced() },
+		Version: a.pods.Version,
+		Changed: a.changes,
+	}}
+	return keeper.Run(ctx)
 }
 
 // bootTime returns when this machine booted, to the second.

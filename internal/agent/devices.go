@@ -15,9 +15,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	agentdevicemanager "github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/handover"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podresources"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/remains"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -26,7 +28,8 @@ import (
 // plugins connects the device plugins, the assignments of devices and the pod workers. It implements pods.Devices.
 type plugins struct {
 	*agentdevicemanager.Manager
-	holdings *agentnuma.Manager
+	assignments *agentnuma.Manager
+	changed     func() // has the kubelet's checkpoints written
 
 	mu    sync.Mutex
 	known map[string]numa.Plugin // the devices that the assignments know, by resource
@@ -34,7 +37,7 @@ type plugins struct {
 
 // prepareDevices prepares the device plugin manager.
 func (a *Agent) prepareDevices(context.Context) error {
-	a.plugins = &plugins{known: map[string]numa.Plugin{}}
+	a.plugins = &plugins{known: map[string]numa.Plugin{}, changed: a.assignmentsChanged}
 	a.plugins.Manager = agentdevicemanager.New(agentdevicemanager.Options{
 		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Resync(types.UID(uid)) },
 		Changed: func() {
@@ -50,14 +53,17 @@ func (a *Agent) prepareDevices(context.Context) error {
 	return nil
 }
 
-// recoverDevices recovers the devices of containers that an agent before this one started.
-func (p *plugins) recoverDevices(left []pods.Remains) {
+// recoverDevices recovers the devices of containers that an agent before this one started, or a kubelet.
+func (p *plugins) recoverDevices(left []remains.Pod, byKubelet handover.Found) {
 	for _, r := range left {
 		for container, annotation := range r.Devices {
-			if annotation == "" {
-				continue
+			var err error
+			if annotation != "" {
+				err = p.Recover(string(r.UID), container, annotation)
+			} else {
+				err = p.RecoverGiven(string(r.UID), container, byKubelet.Given(string(r.UID), container))
 			}
-			if err := p.Recover(string(r.UID), container, annotation); err != nil {
+			if err != nil {
 				slog.Warn("what a container's devices need was not recovered; the plugin is asked when the container starts again", "uid", r.UID, "container", container, "err", err)
 			}
 		}
@@ -70,8 +76,9 @@ func (p *plugins) update() {
 	defer p.mu.Unlock()
 	for _, now := range p.Inventory() {
 		if before, seen := p.known[now.Resource]; !seen || !reflect.DeepEqual(before, now) {
-			p.holdings.SetPlugin(now)
+			p.assignments.SetPlugin(now)
 			p.known[now.Resource] = now
+			p.changed()
 		}
 	}
 }
@@ -79,7 +86,7 @@ func (p *plugins) update() {
 // wait returns what a pod must wait for, and until when; see pods.Admission.
 func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	wants := translate.NUMAPod(pod)
-	held, _ := p.holdings.Assignment(wants.UID)
+	held, _ := p.assignments.Assignment(wants.UID)
 	why, until := p.Wait(since, wants, held)
 	if why != "" && until.IsZero() {
 		why = fmt.Sprintf("devices are not available: %s (waited for up to %v)", why, devicemanager.Grace)
@@ -109,20 +116,23 @@ func (p *plugins) preferred(ctx context.Context, q numa.Question) ([]string, err
 // allocate asks the plugins for what a pod's containers need with their devices (Allocate). If that fails, everything
 // that was assigned to the pod is released.
 func (p *plugins) allocate(ctx context.Context, uid string) *pods.Rejection {
-	a, _ := p.holdings.Assignment(uid)
+	a, _ := p.assignments.Assignment(uid)
 	err := p.AllocateAssigned(ctx, a)
 	if err == nil {
+		if len(a.Containers) > 0 {
+			p.changed()
+		}
 		return nil
 	}
-	p.holdings.Release(uid)
-	return &pods.Rejection{
-		Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(err.Error()), Later: errors.Is(err, agentdevicemanager.ErrGone),
-	}
+	p.assignments.Release(uid)
+	rejection := numa.NotAllocated(err.Error())
+	rejection.Waiting = errors.Is(err, agentdevicemanager.ErrGone)
+	return pods.RejectionOf(rejection)
 }
 
 // Configure implements pods.Devices.
 func (p *plugins) Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error {
-	a, _ := p.holdings.Assignment(uid)
+	a, _ := p.assignments.Assignment(uid)
 	for _, h := range a.Containers {
 		if h.Container == container {
 			return p.Manager.Configure(ctx, uid, container, h.Devices, config)
@@ -155,7 +165,7 @@ func (a *Agent) servePodResources(ctx context.Context) error {
 	}
 	return podresources.New(podresources.Options{
 		Dir: filepath.Join(a.o.RootDir, "pod-resources"), Devices: a.plugins, Config: a.numa, Metrics: &a.metrics.PodResources,
-		Empty: layout.NewState(), Assignments: a.holdings.Assignment,
+		Empty: layout.NewState(), Assignments: a.assignments.Assignment,
 		Pods: func() []*corev1.Pod {
 			var active []*corev1.Pod
 			for _, pod := range a.pods.List() {

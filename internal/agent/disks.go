@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/cadvisor"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
@@ -22,11 +26,20 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	if a.groups.unmanaged {
 		podsGroup = ""
 	}
+	pods := server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir)
 	a.stats = stats.New(stats.Options{
-		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: podsGroup,
+		NodeName: a.o.NodeName, Pods: pods, Cgroups: a.groups.tree, PodsGroup: podsGroup,
 		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
 	})
 	images := a.imageDir(ctx)
+	a.cgroups = cadvisor.New(cadvisor.Options{
+		Tree:         a.groups.tree,
+		Pods:         pods,
+		Groups:       a.groups.aboveThePods(),
+		SandboxImage: sync.OnceValue(func() string { return a.sandboxImage(ctx) }),
+		Machine:      a.machine,
+		Dirs:         slices.DeleteFunc([]string{"/", a.o.RootDir, images}, func(dir string) bool { return dir == "" }),
+	})
 	a.images = imagegc.New(imagegc.Options{
 		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
 		Keep:   []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
@@ -40,4 +53,12 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },
 	})
 	return nil
+}
+
+// sandboxImage returns the image of sandboxes as the runtime names it, else the one of our own runtime: rules need one
+// that is not empty.
+func (a *Agent) sandboxImage(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return cmp.Or(a.images.SandboxImage(ctx), image.Pause)
 }

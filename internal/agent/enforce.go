@@ -53,27 +53,34 @@ func (a *Agent) enforce(ctx context.Context) error {
 		}
 	}
 	unified := tree.Mode() == cgroup.V2
+	a.metrics.CgroupVersion.Set(1)
+	if unified {
+		a.metrics.CgroupVersion.Set(2)
+	}
 	kernel := kubeletconfig.Kernel{Unified: unified, AccountsSwap: tree.AccountsSwap(), PageSize: unit.Bytes(os.Getpagesize())}
 	for _, w := range kubeletconfig.MachineWarnings(c, a.machine, kernel) {
 		slog.Warn("configuration", "warning", w)
 	}
 	a.groups = &groups{
 		tree: tree, layout: inspection.layout, memory: a.machine.Memory,
-		policy: kubeletconfig.QoSPolicy(c, a.machine, a.line.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.line.Unreserved(), kernel),
+		policy: kubeletconfig.QoSPolicy(c, a.machine, a.resources.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.resources.Unreserved(), kernel),
 		limits: newLimits(tree, a.reportLimit), unmanaged: !*c.CgroupsPerQOS,
 		groupOOM: unified && !isTrue(c.SingleProcessOOMKill),
 		held:     func() []*corev1.Pod { return a.pods.Holders() },
 		made:     map[types.UID]string{}, written: map[string]qos.Values{},
+		took: func(operation string, d time.Duration) {
+			a.metrics.CgroupDuration.WithLabelValues(operation).Observe(d.Seconds())
+		},
 	}
 	if slices.Contains(tree.Controllers(), "hugetlb") {
 		a.groups.pageSizes = slices.Sorted(maps.Keys(a.machine.HugePages))
 	}
 	for _, r := range inspection.reserved {
-		if err := a.groups.setReserved(r.cgroup, a.line.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
+		if err := a.groups.setReserved(r.cgroup, a.resources.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
 			return fmt.Errorf("enforce %s: %w", r.Group, err)
 		}
 	}
-	return a.groups.prepare(a.line.Enforced())
+	return a.groups.prepare(a.resources.Enforced())
 }
 
 // inspection is what inspect found: the cgroup tree, the layout of groups in it, and the reserved cgroups.
@@ -103,11 +110,11 @@ func (a *Agent) inspect(ctx context.Context) (inspection, error) {
 		problems = append(problems, err)
 		return err != nil
 	}
-	a.line, err = allocatable.Compute(a.machine, settings)
+	a.resources, err = allocatable.Compute(a.machine, settings)
 	problem(err)
 	problem(tree.Require())
 	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))
-	if a.numa, err = kubeletconfig.NUMA(c, a.line); !problem(err) {
+	if a.numa, err = kubeletconfig.NUMA(c, a.resources); !problem(err) {
 		_, err = numa.New(a.machine, a.numa)
 		problem(err)
 	}
@@ -124,7 +131,7 @@ func (a *Agent) inspect(ctx context.Context) (inspection, error) {
 	if err := errors.Join(problems...); err != nil {
 		return inspection{}, err
 	}
-	for _, note := range a.line.Notes {
+	for _, note := range a.resources.Notes {
 		slog.Warn("allocatable", "note", note)
 	}
 	return g, nil

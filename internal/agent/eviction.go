@@ -36,7 +36,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	if a.journal, err = journal.Open(filepath.Join(a.o.RootDir, "journal"), journal.BytesMax); err != nil {
 		return err
 	}
-	group, limit := a.groups.layout.Node(), a.line.Enforced().Memory
+	group, limit := a.groups.layout.Node(), a.resources.Enforced().Memory
 	if a.groups.unmanaged {
 		group, limit = "", unit.Limit[unit.Bytes]{}
 	}

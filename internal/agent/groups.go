@@ -37,10 +37,12 @@ type groups struct {
 	// pageSizes are those of huge pages that the kernel limits for containers; nil where it does not.
 	pageSizes []unit.Bytes
 	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
-	groupOOM bool
-	held     func() []*corev1.Pod // pods that hold resources here
-	holdings *numa.Manager        // set before the first pod
-	pods     qosPods
+	groupOOM    bool
+	held        func() []*corev1.Pod // pods that hold resources here
+	assignments *numa.Manager        // set before the first pod
+	pods        qosPods
+	// took measures an operation on a pod's group: create, update, destroy. Optional.
+	took func(operation string, d time.Duration)
 
 	mu      sync.Mutex
 	made    map[types.UID]string  // group, by pod, as made by this process
@@ -135,15 +137,23 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if group := g.made[pod.UID]; group != "" {
 		return group, nil
 	}
+	defer g.measure("create", time.Now())
 	group := g.layout.Pod(g.class(pod), string(pod.UID))
 	if err := g.tree.Apply(group, g.podValues(pod)); err != nil {
 		return "", err
 	}
-	if err := g.holdings.Place(string(pod.UID), group); err != nil {
+	if err := g.assignments.Place(string(pod.UID), group); err != nil {
 		return "", err
 	}
 	g.made[pod.UID] = group
 	return group, g.weighHeld()
+}
+
+// measure measures an operation that began then, until now.
+func (g *groups) measure(operation string, begun time.Time) {
+	if g.took != nil {
+		g.took(operation, time.Since(begun))
+	}
 }
 
 // weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller
@@ -169,9 +179,11 @@ func (g *groups) weigh(sum qos.Requested) error {
 		if last, ok := g.written[group]; ok && reflect.DeepEqual(last, v) {
 			continue
 		}
+		begun := time.Now()
 		if err := g.hold(group, v); err != nil {
 			return err
 		}
+		g.measure("update", begun)
 		g.written[group] = v
 	}
 	return nil
@@ -191,6 +203,7 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	if g.unmanaged {
 		return nil
 	}
+	defer g.measure("destroy", time.Now())
 	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
 		group := g.layout.Pod(class, string(uid))
 		err := g.removeWithin(ctx, strayWait, group)
@@ -209,7 +222,7 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.made, uid)
-	g.holdings.Gone(string(uid))
+	g.assignments.Gone(string(uid))
 	return g.weighHeld()
 }
 
@@ -265,7 +278,7 @@ func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Cont
 // use them whole.
 func (g *groups) podValues(pod *corev1.Pod) qos.Values {
 	v := qos.PodValues(g.pods.of(pod).Pod, g.policy)
-	if g.holdings.Exclusive(string(pod.UID), "") {
+	if g.assignments.Exclusive(string(pod.UID), "") {
 		v.CPUQuota = unit.Unlimited[time.Duration]()
 	}
 	return v
@@ -274,7 +287,7 @@ func (g *groups) podValues(pod *corev1.Pod) qos.Values {
 // containerValues are those of core/qos, without a CFS quota where the container has CPUs of its own.
 func (g *groups) containerValues(pod *corev1.Pod, c *corev1.Container, p qos.Pod, qc qos.Container) qos.Values {
 	v := qos.ContainerValues(p, qc, g.policy)
-	if g.holdings.Exclusive(string(pod.UID), c.Name) {
+	if g.assignments.Exclusive(string(pod.UID), c.Name) {
 		v.CPUQuota = unit.Unlimited[time.Duration]()
 	}
 	return v
@@ -327,6 +340,7 @@ func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 
 // Resize takes a step that is about the pod's own group.
 func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
+	defer g.measure("update", time.Now())
 	to := step.After(resize.Size{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -393,6 +407,14 @@ func (g *groups) group(pod *corev1.Pod) string {
 		return ""
 	}
 	return g.layout.Pod(g.class(pod), string(pod.UID))
+}
+
+// aboveThePods returns the groups above the pods': of all pods, and of QoS classes. None where the agent makes none.
+func (g *groups) aboveThePods() []string {
+	if g.unmanaged {
+		return nil
+	}
+	return []string{g.layout.Node(), g.layout.Tier(qos.Burstable), g.layout.Tier(qos.BestEffort)}
 }
 
 // class is a pod's QoS class.

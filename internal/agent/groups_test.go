@@ -102,11 +102,11 @@ func testGroups(t *testing.T) *groups {
 			t.Error(err)
 		}
 	})
-	return &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	return &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 }
 
-// nobodysHoldings stands for the assignments: no pod has any.
-func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *numa.Manager {
+// nobodysAssignments stands for the assignments: no pod has any.
+func nobodysAssignments(t *testing.T, tree *cgroup.Tree) *numa.Manager {
 	t.Helper()
 	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	k, err := numa.New(numa.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})

@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pullsecret"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	coreimageaccess "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
@@ -41,6 +42,9 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 	o.Recorder = a.recorder
 	o.NodeFiles = pullsecret.NewFiles(a.o.RootDir, os.Getenv("HOME"))
 	o.Records = a.pulled
+	o.Pulled = func(took time.Duration, bytes uint64) {
+		a.metrics.ImagePull.WithLabelValues(metrics.ImageSize(bytes)).Observe(took.Seconds())
+	}
 	if len(a.o.Credentials.Providers) > 0 {
 		a.o.Credentials.Accounts = accounts{client: a.client, tokens: volume.KubeTokens(a.client)}
 		if o.Providers, err = credentialprovider.New(a.o.Credentials); err != nil {

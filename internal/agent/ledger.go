@@ -25,7 +25,7 @@ import (
 //
 // Any goroutine may call its methods.
 type ledger struct {
-	line      allocatable.Resources                    // what the node offers by itself; never changes
+	resources allocatable.Resources                    // what the node offers by itself; never changes
 	translate func(*corev1.Pod) candidate              // translateCandidate, or a test's
 	desired   func(*corev1.Pod) (wanted scheduler.Pod) // translateDesired, or a test's
 
@@ -70,9 +70,9 @@ type wanted struct {
 	as scheduler.Pod
 }
 
-func newLedger(line allocatable.Resources) *ledger {
+func newLedger(resources allocatable.Resources) *ledger {
 	return &ledger{
-		line:       line,
+		resources:  resources,
 		translate:  translateCandidate,
 		desired:    translateDesired,
 		node:       admission.NewNode(scheduler.Node{}),
@@ -155,7 +155,7 @@ func (l *ledger) follow(now []*corev1.Pod, node *corev1.Node, elsewhere []string
 		l.offered = true
 		l.seen = node
 		l.elsewhere = elsewhere
-		l.node.Offer(translate.AdmissionNode(l.line, node, elsewhere))
+		l.node.Offer(translate.AdmissionNode(l.resources, node, elsewhere))
 	}
 	l.calls++
 	for _, pod := range now {

@@ -20,11 +20,11 @@ import (
 // burstPods is how many pods a burst has.
 const burstPods = 110
 
-func lineOf(cpu unit.MilliCPU, memory unit.Bytes, podsMax int64) (line allocatable.Resources) {
-	line.CPU.Allocatable = cpu
-	line.Memory.Allocatable = memory
-	line.Pods.Allocatable = podsMax
-	return line
+func resourcesOf(cpu unit.MilliCPU, memory unit.Bytes, podsMax int64) (r allocatable.Resources) {
+	r.CPU.Allocatable = cpu
+	r.Memory.Allocatable = memory
+	r.Pods.Allocatable = podsMax
+	return r
 }
 
 // numbered is the pod of that number, of so many millicores.
@@ -70,7 +70,7 @@ func burst(l *ledger, all []*corev1.Pod) (rejected *admission.Rejection) {
 
 // TestBurstTranslatesEachPodOnce counts translations.
 func TestBurstTranslatesEachPodOnce(t *testing.T) {
-	l := newLedger(lineOf(burstPods*10, unit.GiB, burstPods))
+	l := newLedger(resourcesOf(burstPods*10, unit.GiB, burstPods))
 	times := map[types.UID]int{}
 	l.translate = func(pod *corev1.Pod) candidate {
 		times[pod.UID]++
@@ -108,7 +108,7 @@ func BenchmarkBurst(b *testing.B) {
 		b.Run("name="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				l := newLedger(lineOf(burstPods*10, unit.GiB, burstPods))
+				l := newLedger(resourcesOf(burstPods*10, unit.GiB, burstPods))
 				for i, pod := range all {
 					if r := l.check(pod, all[:i], node, nil); r != nil {
 						b.Fatal(r)
@@ -125,8 +125,8 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 	rejected, granted := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		line := lineOf(2000, unit.GiB, 8)
-		l := newLedger(line)
+		resources := resourcesOf(2000, unit.GiB, 8)
+		l := newLedger(resources)
 		here := map[types.UID]*corev1.Pod{}
 		for step := range 80 {
 			pod := numbered(r.IntN(10), int64(100*(1+r.IntN(6))))
@@ -153,7 +153,7 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 				node.Name = "n"
 				node.Labels = map[string]string{"zone": "a"}
 			}
-			fresh := newLedger(line)
+			fresh := newLedger(resources)
 			asks := numbered(50, int64(100*(1+r.IntN(9))))
 			got, want := l.check(asks, listed(here), node, nil), fresh.check(asks, listed(here), node, nil)
 			if !reflect.DeepEqual(got, want) {
@@ -202,7 +202,7 @@ func listed(here map[types.UID]*corev1.Pod) (list []*corev1.Pod) {
 // TestCandidateIsReadAnew: another version of a pod that is to be judged may tolerate more, and what only the status
 // says of a pod counts.
 func TestCandidateIsReadAnew(t *testing.T) {
-	l := newLedger(lineOf(1000, unit.GiB, 8))
+	l := newLedger(resourcesOf(1000, unit.GiB, 8))
 	pod := numbered(1, 100)
 	l.candidate(pod)
 	next := pod.DeepCopy()

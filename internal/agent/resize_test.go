@@ -33,7 +33,7 @@ func TestGroupsAreResized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	g := &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 	g.limits = newLimits(tree, func(limitState) {})
 	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
 	parent, err := g.Ensure(small)
@@ -53,7 +53,7 @@ func TestGroupsAreResized(t *testing.T) {
 		}
 		for _, step := range resize.Plan(resize.Group{Has: has.Or(want), Want: want}, nil) {
 			if step.Lowers {
-				if used, err := g.MemoryInUse(pod, ""); err != nil || step.Refusal(used) != "" {
+				if used, err := g.MemoryInUse(pod, ""); err != nil || step.WhyNot(used) != "" {
 					t.Errorf("memory in use: %v, %v", used, err)
 				}
 			}
@@ -82,7 +82,7 @@ func TestGroupsAreResized(t *testing.T) {
 // The request to the runtime for one step of a resize contains only values that are known to be in effect already.
 func TestUpdateOfContainer(t *testing.T) {
 	tree, _ := liveGroup(t)
-	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy()}
+	g := &groups{tree: tree, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy()}
 	pod := onePod("300m", "64Mi")
 	c := &pod.Spec.Containers[0]
 	_, of := g.Sizes(pod)
@@ -110,10 +110,10 @@ func TestUpdateOfContainer(t *testing.T) {
 
 // The node's verdict on a resize, by what fits and by what forbids it.
 func TestAdmitResize(t *testing.T) {
-	var line allocatable.Resources
-	line.CPU.Allocatable = unit.CPU
-	line.Memory.Allocatable = unit.GiB
-	line.Pods.Allocatable = 10
+	var resources allocatable.Resources
+	resources.CPU.Allocatable = unit.CPU
+	resources.Memory.Allocatable = unit.GiB
+	resources.Pods.Allocatable = 10
 	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
 	other := onePod("500m", "1Mi")
 	other.UID = "u2"
@@ -128,7 +128,7 @@ func TestAdmitResize(t *testing.T) {
 		"exclusive memory": {admit{staticMemory: true}, large, "Infeasible"},
 		"swap":             {admit{swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}, large, "Infeasible"},
 	} {
-		c.admit.ledger = newLedger(line)
+		c.admit.ledger = newLedger(resources)
 		c.admit.node = func() *corev1.Node { return nil }
 		c.admit.elsewhere = func() []string { return nil }
 		if c.admit.swaps == nil {
@@ -142,7 +142,7 @@ func TestAdmitResize(t *testing.T) {
 	restarts := onePod("100m", "64Mi")
 	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 	a := admit{
-		ledger:    newLedger(line),
+		ledger:    newLedger(resources),
 		node:      func() *corev1.Node { return nil },
 		elsewhere: func() []string { return nil },
 		swaps:     func(*corev1.Pod, *corev1.Container) bool { return true },
@@ -155,7 +155,7 @@ func TestAdmitResize(t *testing.T) {
 // Where the agent makes no cgroups for pods, containers are found where the runtime has put them.
 func TestContainersAreFoundWithoutGroupsOfOurs(t *testing.T) {
 	tree, root := liveGroup(t)
-	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), unmanaged: true, policy: qos.DefaultPolicy()}
+	g := &groups{tree: tree, assignments: nobodysAssignments(t, tree), unmanaged: true, policy: qos.DefaultPolicy()}
 	id := strings.Repeat("0123456789abcdef", 4)
 	if _, err := g.Has(onePod("1", "64Mi"), id); err == nil || !strings.Contains(err.Error(), "cgroupsPerQOS: false") {
 		t.Errorf("a container that is not there: %v", err)

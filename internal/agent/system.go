@@ -38,11 +38,9 @@ func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool,
 	if needs.StrictGroups {
 		can, err := strictGroups()
 		if err != nil {
-			return &pods.Rejection{
-				Reason:  numa.UnexpectedAdmission,
-				Message: "the container runtime does not report its features: " + err.Error(),
-				Later:   true,
-			}
+			rejection := numa.Unexpected("the container runtime does not report its features: " + err.Error())
+			rejection.Waiting = true
+			return pods.RejectionOf(rejection)
 		}
 		system.StrictGroups = can
 	}

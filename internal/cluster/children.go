@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -80,12 +81,12 @@ func (b builder) own(name string, w who, inputs []string, args ...string) superv
 		Inputs: append(inputs, b.kubeconfig(w), pki.CertPath(b.pki(), string(w))), Log: b.log(name), Grace: graceComponent}
 }
 
-// etcd listens on a socket in the run directory, to which only the owner has access. That avoids port conflicts, and
-// protects at least as well as TLS, whose keys would lie in a directory with the same protection. There are no peers,
-// but etcd requires addresses for them; by its rules for unix URLs, "peer:0" is a file of that name in the working
-// directory.
+// etcd listens on a socket in a directory to which only the owner has access. That avoids port conflicts, and protects
+// at least as well as TLS, whose keys would lie in a directory with the same protection. There are no peers, but etcd
+// requires addresses for them; by its rules for unix URLs, "peer:0" is a file of that name in the working directory,
+// which is therefore the same.
 func (b builder) etcd() supervise.Spec {
-	return b.upstream(childEtcd, graceStore, nil,
+	spec := b.upstream(childEtcd, graceStore, nil,
 		"--name="+b.o.fullName(),
 		"--data-dir="+b.etcdData(),
 		"--listen-client-urls=unix://"+b.etcdSocket(),
@@ -98,6 +99,8 @@ func (b builder) etcd() supervise.Spec {
 		"--heartbeat-interval=100",
 		"--election-timeout=500",
 	)
+	spec.Dir = filepath.Dir(b.etcdSocket())
+	return spec
 }
 
 func (b builder) apiServer() supervise.Spec {

@@ -91,11 +91,27 @@ func TestSecurePorts(t *testing.T) {
 	}
 }
 
+// TestEtcdsSockets: both of etcd's sockets, one of them in its working directory, are in a directory that is the
+// owner's alone: it asks nobody who connects who they are.
+func TestEtcdsSockets(t *testing.T) {
+	o := testOptions(t)
+	spec := testBuilder(t, o).etcd()
+	sockets := filepath.Dir(layout{o}.etcdSocket())
+	for _, want := range []string{"--listen-client-urls=unix://" + sockets + "/etcd.sock", "--listen-peer-urls=unix://peer:0"} {
+		if !slices.Contains(spec.Argv, want) {
+			t.Errorf("no %s in %q", want, spec.Argv)
+		}
+	}
+	if info, err := os.Stat(spec.Dir); spec.Dir != sockets || err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("etcd works in %s, want %s with mode 0700 (%v)", spec.Dir, sockets, err)
+	}
+}
+
 func TestAPIServerArguments(t *testing.T) {
 	o := testOptions(t)
 	args := testBuilder(t, o).apiServer().Argv
 	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir + "/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
+		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir + "/etcd/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("no %s in %q", want, args)
 		}

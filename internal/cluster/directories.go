@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,11 +30,21 @@ func (l layout) checkOurs() error {
 		if err != nil {
 			return fmt.Errorf("check --%s: %w", d.flag, err)
 		}
+		if len(entries) == 1 && l.isNewSocketDirectory(filepath.Join(d.dir, entries[0].Name())) {
+			continue
+		}
 		if _, err := os.Stat(d.sign); err != nil && len(entries) > 0 {
 			return fmt.Errorf("check --%s %s: contains files that plimsoll did not create (%s): choose a new or empty directory", d.flag, d.dir, entries[0].Name())
 		}
 	}
 	return nil
+}
+
+// isNewSocketDirectory reports whether a path is the directory of etcd's socket, empty: it is made before the record by
+// which the run directory is recognized.
+func (l layout) isNewSocketDirectory(path string) bool {
+	entries, err := os.ReadDir(path)
+	return err == nil && len(entries) == 0 && path == filepath.Dir(l.etcdSocket())
 }
 
 func (l layout) makeDirectories() error {
@@ -43,7 +54,7 @@ func (l layout) makeDirectories() error {
 	if _, err := sparedisk.GiveIfShort(l.reserve()); err != nil {
 		return fmt.Errorf("make directories: %w", err)
 	}
-	for _, dir := range append(l.stateDirectories(), l.o.RunDir) {
+	for _, dir := range append(l.stateDirectories(), l.o.RunDir, filepath.Dir(l.etcdSocket())) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
@@ -55,8 +66,12 @@ func (l layout) makeDirectories() error {
 			sign.Close()
 		}
 	}
-	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // their modes protect everything below them
-		if err := os.Chmod(dir, 0o700); err != nil {
+	// The state directory's mode protects everything below it. The run directory can be passed through, and not listed:
+	// the root of a pod with users of its own is an ordinary user of the host, and its container's files are below it.
+	// What is in it is protected by its own mode.
+	sockets := filepath.Dir(l.etcdSocket())
+	for dir, mode := range map[string]fs.FileMode{l.o.StateDir: 0o700, l.o.RunDir: 0o711, sockets: 0o700} {
+		if err := os.Chmod(dir, mode); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
 	}

@@ -249,7 +249,7 @@ func TestNode(t *testing.T) {
 		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16") // containerruntime's tests say who has which
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
-		t.Errorf("up shows no load line:\n%s", out)
+		t.Errorf("up shows no allocatable resources:\n%s", out)
 	}
 	p.kubectl("create", "deployment", "hello", "--image", image.Demo, "--replicas", "2")
 	p.kubectl("rollout", "status", "deployment/hello", "--timeout", "60s")

@@ -39,8 +39,11 @@ func (l layout) stateDirectories() []string {
 // FleetSocket returns the control socket of the instance's hollow nodes.
 func (o *Options) FleetSocket() string { return layout{*o}.run("fleet.sock") }
 
-func (l layout) record() string     { return l.run("children.json") }
-func (l layout) etcdSocket() string { return l.run("etcd.sock") }
+func (l layout) record() string { return l.run("children.json") }
+
+// etcdSocket is in a directory that is root's alone: etcd gives the socket a mode that depends on the umask, and asks
+// nobody who connects who they are.
+func (l layout) etcdSocket() string { return l.run("etcd", "etcd.sock") }
 
 // runtimeState is containerd's state that is lost at a reboot or removed by `down`.
 func (l layout) runtimeState() string { return l.run("containerd") }

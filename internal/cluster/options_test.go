@@ -149,6 +149,29 @@ func TestStrangersDirectoriesAreRefused(t *testing.T) {
 	}
 }
 
+// TestDirectoryModes: others can pass through the run directory, to the containers of pods with users of their own, and
+// reach neither the state directory nor etcd's socket.
+func TestDirectoryModes(t *testing.T) {
+	o := testOptions(t)
+	if err := os.MkdirAll(o.RunDir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := (layout{o}).makeDirectories(); err != nil {
+			t.Fatal(err)
+		}
+		etcd := filepath.Dir(layout{o}.etcdSocket())
+		for dir, want := range map[string]os.FileMode{o.StateDir: 0o700, o.RunDir: 0o711, etcd: 0o700} {
+			if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: %v, want %v (%v)", dir, info.Mode().Perm(), want, err)
+			}
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestInterfaceAndCgroupNames(t *testing.T) {
 	for _, c := range []struct{ instance, bridge, cgroupRoot, podCgroup string }{
 		{"plimsoll", "plimsoll0", "/", "/kubepods"},

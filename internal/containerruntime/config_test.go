@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata; read the diff")
@@ -183,7 +185,7 @@ func TestProbesSayWhat(t *testing.T) {
 
 func TestGrace(t *testing.T) {
 	for text, want := range map[string]string{"": "10s", "3": "3s", "0": "0s", "30": "10s", "-1": "10s", "x": "10s"} {
-		if got := graceOf(map[string]string{graceAnnotation: text}).String(); got != want {
+		if got := graceOf(map[string]string{cri.AnnotationPodGracePeriod: text}).String(); got != want {
 			t.Errorf("grace of %q is %s, want %s", text, got, want)
 		}
 	}

@@ -26,9 +26,6 @@ type runningContainer struct {
 	grace time.Duration
 }
 
-// graceAnnotation is the kubelet's annotation of containers with the pod's termination grace period in seconds.
-const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
-
 // removePods stops and removes the selected pods in parallel: most of the time is spent waiting for termination grace
 // periods.
 func removePods(ctx context.Context, client *cri.Client, want func(podFacts) bool) error {
@@ -83,7 +80,7 @@ func listPods(ctx context.Context, client *cri.Client) ([]podFacts, error) {
 // graceOf returns the time for stopping a container: its pod's termination grace period, at most stopGraceMax, which is
 // also the default.
 func graceOf(annotations map[string]string) time.Duration {
-	seconds, err := strconv.ParseInt(annotations[graceAnnotation], 10, 64)
+	seconds, err := strconv.ParseInt(annotations[cri.AnnotationPodGracePeriod], 10, 64)
 	if err != nil || seconds < 0 || seconds > int64(stopGraceMax/time.Second) {
 		return stopGraceMax
 	}

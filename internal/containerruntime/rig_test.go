@@ -211,7 +211,7 @@ func (r *rig) create(t *testing.T, pod, name string, args ...string) string {
 			Image:       &runtimeapi.ImageSpec{Image: image.Demo},
 			Args:        args,
 			LogPath:     name + ".log",
-			Annotations: map[string]string{graceAnnotation: "1"},
+			Annotations: map[string]string{cri.AnnotationPodGracePeriod: "1"},
 			Linux:       &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces()}},
 		},
 		SandboxConfig: r.podConfig(name),

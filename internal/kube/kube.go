@@ -19,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -96,6 +97,7 @@ var (
 	Leases                 = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
 	TokenReviews           = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
 	Topologies             = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
+	ClusterTrustBundles    = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
 	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion, "deviceclasses")
 	SubjectAccessReviews   = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
 )
@@ -149,6 +151,7 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	for _, gv := range []schema.GroupVersion{
 		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, storagev1.SchemeGroupVersion,
 		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion, resourcev1.SchemeGroupVersion,
+		certificatesv1beta1.SchemeGroupVersion,
 	} {
 		group := rest.CopyConfig(config)
 		if gv == topology.GroupVersion { // custom resources have no protobuf form

@@ -27,6 +27,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -45,10 +46,16 @@ type Volumes interface {
 	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
 }
 
-// Holdings knows what is assigned to pods.
-type Holdings interface {
+// Assignments knows what is assigned to pods.
+type Assignments interface {
 	// Note is what the pod's sandbox has to carry of it for the next agent; empty: nothing.
 	Note(uid string) string
+}
+
+// Users knows which users of the host the users of pods are.
+type Users interface {
+	// Of returns a pod's user namespace; nil: the host's. It is the same for everything of the pod.
+	Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error)
 }
 
 // Devices knows what containers need for their devices.
@@ -66,7 +73,8 @@ type Builder struct {
 	Env         *env.Builder
 	Volumes     Volumes
 	Groups      Groups
-	Holdings    Holdings
+	Assignments Assignments
+	Users       Users
 	Devices     Devices
 }
 
@@ -87,8 +95,11 @@ func (b Builder) Sandbox(pod *corev1.Pod, s Sandbox) (*runtimeapi.PodSandboxConf
 		Attempt:      s.Attempt,
 		DNS:          resolver,
 		CgroupParent: s.CgroupParent,
-		Holdings:     b.Holdings.Note(string(pod.UID)),
+		Assignment:   b.Assignments.Note(string(pod.UID)),
 		Allocation:   s.Allocation,
+	}
+	if facts.Users, err = b.Users.Of(pod); err != nil {
+		return nil, err
 	}
 	if !pod.Spec.HostNetwork {
 		if facts.Hostname, err = dns.Kernel(pod, b.DNS.ClusterDomain); err != nil {
@@ -106,6 +117,10 @@ type Run struct {
 	PodIPs            []string
 	RecursiveReadOnly bool              // the pod's runtime handler can make mounts read-only with everything below them
 	Running           map[string]string // ids of the pod's running containers, by name
+	// Images are those of the image volumes that the container mounts, by volume, as the runtime names them.
+	Images map[string]*runtimeapi.ImageSpec
+	// ImageDirectories: the runtime mounts single directories of images.
+	ImageDirectories bool
 }
 
 // Container describes a run of a container to the runtime.
@@ -125,6 +140,8 @@ func (b Builder) Container(
 		Attempt:           run.Attempt,
 		PodIPs:            run.PodIPs,
 		RecursiveReadOnly: run.RecursiveReadOnly,
+		Images:            run.Images,
+		ImageDirectories:  run.ImageDirectories,
 		Env:               vars,
 	})
 	if err != nil {
@@ -136,11 +153,14 @@ func (b Builder) Container(
 		Env:          vars,
 		Mounts:       mounts,
 		Resources:    b.Groups.Resources(pod, c),
-		Hash:         translate.ContainerHash(c),
+		Hash:         kubelethash.Container(c),
 		Fixed:        translate.FixedResources(pod, c),
 		GraceSeconds: int64(translate.SpecGrace(pod).Seconds()),
-		Holdings:     b.Holdings.Note(string(pod.UID)),
+		Assignment:   b.Assignments.Note(string(pod.UID)),
 		Running:      run.Running,
+	}
+	if facts.Users, err = b.Users.Of(pod); err != nil {
+		return nil, err
 	}
 	if facts.Command, facts.Args, err = env.CommandLine(c, vars); err != nil {
 		return nil, err

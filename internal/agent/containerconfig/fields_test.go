@@ -92,10 +92,15 @@ func (plainGroups) SandboxResources(*corev1.Pod) (overhead, resources *runtimeap
 	return nil, nil
 }
 
-// noHoldings is a node that assigns nothing.
-type noHoldings struct{}
+// noAssignments is a node that assigns nothing.
+type noAssignments struct{}
 
-func (noHoldings) Note(string) string { return "" }
+func (noAssignments) Note(string) string { return "" }
+
+// hostUsers is a node on which all pods have the host's users.
+type hostUsers struct{}
+
+func (hostUsers) Of(*corev1.Pod) (*runtimeapi.UserNamespace, error) { return nil, nil }
 
 // noDevices is a node without plugins.
 type noDevices struct{}
@@ -129,10 +134,11 @@ func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Manager) {
 		Env: &env.Builder{
 			Objects: shop{}, Services: func(string) ([]*corev1.Service, error) { return []*corev1.Service{service}, nil },
 		},
-		Volumes:  keeper,
-		Groups:   plainGroups{},
-		Holdings: noHoldings{},
-		Devices:  noDevices{},
+		Volumes:     keeper,
+		Groups:      plainGroups{},
+		Assignments: noAssignments{},
+		Users:       hostUsers{},
+		Devices:     noDevices{},
 	}, keeper
 }
 

@@ -7,6 +7,7 @@
 package criconfig
 
 import (
+	"encoding/json"
 	"maps"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // Node is what is the same for every pod of a node.
@@ -36,8 +38,10 @@ type SandboxFacts struct {
 	CgroupParent string                // the pod's cgroup, in the notation of the cgroup driver
 	Overhead     *runtimeapi.LinuxContainerResources
 	Resources    *runtimeapi.LinuxContainerResources
-	Holdings     string // what is assigned to the pod, recorded for the next agent; empty: nothing
+	Assignment   string // what is assigned to the pod, recorded for the next agent; empty: nothing
 	Allocation   string // the pod's allocated resources, recorded for the next agent; empty: none that can change
+
+	Users *runtimeapi.UserNamespace // nil: the host's
 }
 
 // Image is what the runtime reports about an image.
@@ -68,17 +72,19 @@ type ContainerFacts struct {
 	Mounts          []*runtimeapi.Mount
 	MessageHostPath string // host path of the termination message; empty: none
 	Resources       *runtimeapi.LinuxContainerResources
-	Hash            string            // distinguishes versions of the container
+	Hash            string            // kubelethash.Container: distinguishes versions of the container
 	Fixed           string            // distinguishes versions of the fields that cannot change without a restart
 	GraceSeconds    int64             // of the pod
-	Holdings        string            // as in SandboxFacts
+	Assignment      string            // as in SandboxFacts
 	Running         map[string]string // IDs of the pod's running containers by name
+
+	Users *runtimeapi.UserNamespace // that of the sandbox
 }
 
 // Sandbox returns the configuration of the pod's sandbox. With the same facts it is the same for every container of the
 // sandbox. The error names what cannot be done for the pod, in the kubelet's words.
 func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
-	security, err := n.sandboxSecurity(pod)
+	security, err := n.sandboxSecurity(pod, f.Users)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +117,7 @@ func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxCo
 // Container returns the configuration of a container of the pod. The error names what cannot be done for it, in the
 // kubelet's words.
 func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) (*runtimeapi.ContainerConfig, error) {
-	security, err := n.containerSecurity(pod, c, f.Image)
+	security, err := n.containerSecurity(pod, c, f)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +131,7 @@ func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) 
 		Args:        f.Args,
 		WorkingDir:  c.WorkingDir,
 		Envs:        f.Env,
-		Mounts:      f.Mounts,
+		Mounts:      mapped(f.Mounts, f.Users),
 		Labels:      containerLabels(pod, c),
 		Annotations: containerAnnotations(c, f),
 		LogPath:     LogPath(c.Name, f.Attempt),
@@ -135,6 +141,15 @@ func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) 
 		Linux:       &runtimeapi.LinuxContainerConfig{Resources: f.Resources, SecurityContext: security},
 		StopSignal:  stopSignal(c),
 	}, nil
+}
+
+// mapped returns the mounts as a pod with these users needs them: it sees all files with its own ids, so that a file of
+// the host's root is its root's.
+func mapped(mounts []*runtimeapi.Mount, users *runtimeapi.UserNamespace) []*runtimeapi.Mount {
+	for _, m := range mounts {
+		m.UidMappings, m.GidMappings = users.GetUids(), users.GetGids()
+	}
+	return mounts
 }
 
 // LogDirectory returns the pod's directory of container logs. The names in it are API names, which contain no
@@ -151,9 +166,9 @@ func LogPath(container string, attempt uint32) string {
 func sandboxLabels(pod *corev1.Pod) map[string]string {
 	labels := make(map[string]string, len(pod.Labels)+3)
 	maps.Copy(labels, pod.Labels)
-	labels[LabelPodName] = pod.Name
-	labels[LabelPodNamespace] = pod.Namespace
-	labels[LabelPodUID] = string(pod.UID)
+	labels[cri.LabelPodName] = pod.Name
+	labels[cri.LabelPodNamespace] = pod.Namespace
+	labels[cri.LabelPodUID] = string(pod.UID)
 	return labels
 }
 
@@ -162,7 +177,7 @@ func sandboxLabels(pod *corev1.Pod) map[string]string {
 func sandboxAnnotations(pod *corev1.Pod, f SandboxFacts) map[string]string {
 	annotations := make(map[string]string, len(pod.Annotations)+2)
 	maps.Copy(annotations, pod.Annotations)
-	for name, text := range map[string]string{AnnotationHoldings: f.Holdings, AnnotationAllocation: f.Allocation} {
+	for name, text := range map[string]string{AnnotationAssignment: f.Assignment, AnnotationAllocation: f.Allocation} {
 		delete(annotations, name)
 		if text != "" {
 			annotations[name] = text
@@ -173,27 +188,48 @@ func sandboxAnnotations(pod *corev1.Pod, f SandboxFacts) map[string]string {
 
 func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 	return map[string]string{
-		LabelPodName:       pod.Name,
-		LabelPodNamespace:  pod.Namespace,
-		LabelPodUID:        string(pod.UID),
-		LabelContainerName: c.Name,
+		cri.LabelPodName:       pod.Name,
+		cri.LabelPodNamespace:  pod.Namespace,
+		cri.LabelPodUID:        string(pod.UID),
+		cri.LabelContainerName: c.Name,
 	}
 }
 
 func containerAnnotations(c *corev1.Container, f ContainerFacts) map[string]string {
 	annotations := map[string]string{
-		AnnotationHash:          f.Hash,
-		AnnotationFixed:         f.Fixed,
-		AnnotationRestartCount:  strconv.FormatUint(uint64(f.Attempt), 10),
-		AnnotationMessagePath:   c.TerminationMessagePath,
-		AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
-		AnnotationMessageHost:   f.MessageHostPath,
-		AnnotationPodGrace:      strconv.FormatInt(f.GraceSeconds, 10),
+		cri.AnnotationHash:           f.Hash,
+		AnnotationFixed:              f.Fixed,
+		cri.AnnotationRestartCount:   strconv.FormatUint(uint64(f.Attempt), 10),
+		cri.AnnotationMessagePath:    c.TerminationMessagePath,
+		cri.AnnotationMessagePolicy:  string(c.TerminationMessagePolicy),
+		AnnotationMessageHost:        f.MessageHostPath,
+		cri.AnnotationPodGracePeriod: strconv.FormatInt(f.GraceSeconds, 10),
 	}
-	if f.Holdings != "" {
-		annotations[AnnotationHoldings] = f.Holdings
+	if f.Assignment != "" {
+		annotations[AnnotationAssignment] = f.Assignment
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		annotations[cri.AnnotationPreStop] = jsonOf(c.Lifecycle.PreStop)
+	}
+	if len(c.Ports) > 0 {
+		annotations[cri.AnnotationPorts] = jsonOf(c.Ports)
+	}
+	var images []string
+	for _, m := range f.Mounts {
+		if m.Image != nil {
+			images = append(images, m.Image.Image)
+		}
+	}
+	if images != nil {
+		annotations[AnnotationMountedImages] = strings.Join(images, ",")
 	}
 	return annotations
+}
+
+// jsonOf encodes a part of a pod, which was JSON before: it cannot fail.
+func jsonOf(part any) string {
+	text, _ := json.Marshal(part)
+	return string(text)
 }
 
 func ports(pod *corev1.Pod) []*runtimeapi.PortMapping {

@@ -24,10 +24,9 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// errHostUsers refuses a pod that would otherwise run with the host's users and, by procMount Unmasked, with the host's
+// errHostUsers refuses a pod that would otherwise run as the host's users and, by procMount Unmasked, with the host's
 // /proc. Pod Security relaxes its rules for pods that ask for a user namespace.
-var errHostUsers = errors.New("pod has hostUsers: false, and user namespaces are not supported by this agent: " +
-	"it would run as the host's users")
+var errHostUsers = errors.New("pod has hostUsers: false and got no user namespace: it would run as the host's users")
 
 func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	if pod.Spec.SecurityContext != nil {
@@ -36,13 +35,19 @@ func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	return &corev1.PodSecurityContext{}
 }
 
-// namespacesOf returns which namespaces the pod shares with the host, and its containers with each other. If the pod
-// asks for an unsupported one, it returns an error.
-func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
-	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
-		return nil, errHostUsers
+// namespacesOf returns which namespaces the pod shares with the host, and its containers with each other. users is its
+// user namespace; a pod that asks for one and has none, or shares with the host what such a pod must not, is an error.
+// (The API server refuses the latter.)
+func namespacesOf(pod *corev1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.NamespaceOption, error) {
+	if !isTrue(pod.Spec.HostUsers, true) {
+		switch {
+		case users.GetMode() != runtimeapi.NamespaceMode_POD || len(users.GetUids()) == 0 || len(users.GetGids()) == 0:
+			return nil, errHostUsers
+		case pod.Spec.HostNetwork || pod.Spec.HostPID || pod.Spec.HostIPC:
+			return nil, errors.New("pod has hostUsers: false: hostNetwork, hostPID and hostIPC must not be true")
+		}
 	}
-	o := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
+	o := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER, UsernsOptions: users}
 	if pod.Spec.HostNetwork {
 		o.Network = runtimeapi.NamespaceMode_NODE
 	}
@@ -110,9 +115,11 @@ func groupsPolicy(s *corev1.PodSecurityContext) (runtimeapi.SupplementalGroupsPo
 // sandboxSecurity confines the sandbox's own process, which only waits. It has the runtime's seccomp profile, whatever
 // the pod asks for, so that a narrow profile of the pod need not allow what that process does
 // (kubernetes/kubernetes#84623).
-func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+func (n Node) sandboxSecurity(
+	pod *corev1.Pod, users *runtimeapi.UserNamespace,
+) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	s := securityOf(pod)
-	namespaces, err := namespacesOf(pod)
+	namespaces, err := namespacesOf(pod, users)
 	if err != nil {
 		return nil, err
 	}
@@ -139,14 +146,16 @@ func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurity
 
 // containerSecurity merges the pod's and the container's security context; the container's takes precedence. If a part
 // of it cannot be done, that is an error: the container must not start with less.
-func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func (n Node) containerSecurity(
+	pod *corev1.Pod, c *corev1.Container, f ContainerFacts,
+) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := securityOf(pod), c.SecurityContext
 	if cs == nil {
 		cs = &corev1.SecurityContext{}
 	}
 	user := either(cs.RunAsUser, ps.RunAsUser)
 	if isTrue(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
-		if err := nonRoot(user, image); err != nil {
+		if err := nonRoot(user, f.Image); err != nil {
 			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
 		}
 	}
@@ -158,7 +167,7 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 	if err != nil {
 		return nil, err
 	}
-	namespaces, err := namespacesOf(pod)
+	namespaces, err := namespacesOf(pod, f.Users)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +188,14 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 		Apparmor:                 apparmor,
 		//lint:ignore SA1019 runtimes that do not know Apparmor read it
 		ApparmorProfile: deprecated,
-		// Whatever procMount says: Unmasked is only for pods with a user namespace, which no pod gets here.
-		MaskedPaths:   slices.Concat(maskedPaths, n.MaskedPaths),
-		ReadonlyPaths: readonlyPaths,
+		MaskedPaths:     slices.Concat(maskedPaths, n.MaskedPaths),
+		ReadonlyPaths:   readonlyPaths,
 	}
-	runAs(out, user, either(cs.RunAsGroup, ps.RunAsGroup), image)
+	// Only with users of its own: the host's root could use what is in these paths. (The API server refuses it.)
+	if namespaces.UsernsOptions != nil && cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount {
+		out.MaskedPaths, out.ReadonlyPaths = nil, nil
+	}
+	runAs(out, user, either(cs.RunAsGroup, ps.RunAsGroup), f.Image)
 	return out, nil
 }
 

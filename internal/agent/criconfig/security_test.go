@@ -50,7 +50,7 @@ func TestRunAs(t *testing.T) {
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: c.pod, RunAsGroup: c.group, RunAsNonRoot: &c.nonRoot}
 		ctr := &pod.Spec.Containers[0]
 		ctr.SecurityContext = &corev1.SecurityContext{RunAsUser: c.ctr}
-		got, err := n.containerSecurity(pod, ctr, c.image)
+		got, err := n.containerSecurity(pod, ctr, ContainerFacts{Image: c.image})
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got error %v, want %q", c.name, err, c.want)
@@ -80,7 +80,7 @@ func TestRunAs(t *testing.T) {
 func TestContainerSecurity(t *testing.T) {
 	n, pod := testNode, testPod()
 	n.SeccompDefault = true
-	plain, err := n.containerSecurity(pod, &pod.Spec.Containers[0], Image{})
+	plain, err := n.containerSecurity(pod, &pod.Spec.Containers[0], ContainerFacts{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestContainerSecurity(t *testing.T) {
 		Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}, Drop: []corev1.Capability{"ALL"}},
 	}
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroups: []int64{1}, FSGroup: ptr(int64(2))}
-	got, err := n.containerSecurity(pod, ctr, Image{})
+	got, err := n.containerSecurity(pod, ctr, ContainerFacts{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestContainerSecurity(t *testing.T) {
 		t.Errorf("groups and capabilities: %+v", got)
 	}
 	ctr.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}
-	if got, err := n.containerSecurity(pod, ctr, Image{}); err != nil || !got.NoNewPrivs {
+	if got, err := n.containerSecurity(pod, ctr, ContainerFacts{}); err != nil || !got.NoNewPrivs {
 		t.Errorf("allowPrivilegeEscalation false gave %+v, %v", got, err)
 	}
 }
@@ -159,36 +159,120 @@ func TestSandboxSeccomp(t *testing.T) {
 	}
 }
 
-// TestUserNamespace: since user namespaces are not supported, nothing of a pod that asks for one is created, and no
-// container sees the host's /proc unmasked, whatever procMount says.
+// usersOf is a user namespace of a pod, whose root is the host's user of that number.
+func usersOf(first uint32) *runtimeapi.UserNamespace {
+	ids := []*runtimeapi.IDMapping{{HostId: first, Length: 65536}}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+}
+
+// TestUserNamespace: with hostUsers false, sandbox and containers have the pod's user namespace, and all mounts show
+// files with its ids. Nothing of such a pod is created without one, or with the host's other namespaces.
 func TestUserNamespace(t *testing.T) {
-	pod := testPod()
-	unmasked := corev1.UnmaskedProcMount
-	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: &unmasked}
-	node := testNode
-	node.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle"}
-	got, err := node.Container(pod, &pod.Spec.Containers[0], ContainerFacts{})
-	if err != nil {
-		t.Fatal(err)
+	pod, users := testPod(), usersOf(131072)
+	mounts := func() []*runtimeapi.Mount {
+		return []*runtimeapi.Mount{{ContainerPath: "/data"}, {ContainerPath: "/etc/hosts"}, {ContainerPath: "/dev/log"}}
 	}
-	for _, path := range []string{"/proc/kcore", "/proc/keys", "/sys/firmware", node.MaskedPaths[0]} {
-		if !slices.Contains(got.Linux.SecurityContext.MaskedPaths, path) {
-			t.Errorf("%s is not masked: %v", path, got.Linux.SecurityContext.MaskedPaths)
+	none := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}
+	hosts := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	for _, c := range []struct {
+		hostUsers *bool
+		users     *runtimeapi.UserNamespace
+		change    func(*corev1.PodSpec)
+		want      string // part of the error
+	}{
+		{hostUsers: nil},
+		{hostUsers: ptr(true)},
+		{hostUsers: ptr(false), users: users},
+		{hostUsers: ptr(false), want: "got no user namespace"},
+		{hostUsers: ptr(false), users: hosts, want: "got no user namespace"},
+		{hostUsers: ptr(false), users: none, want: "got no user namespace"},
+		{ptr(false), users, func(s *corev1.PodSpec) { s.HostNetwork = true }, "must not be true"},
+		{ptr(false), users, func(s *corev1.PodSpec) { s.HostPID = true }, "must not be true"},
+		{ptr(false), users, func(s *corev1.PodSpec) { s.HostIPC = true }, "must not be true"},
+	} {
+		p := pod.DeepCopy()
+		p.Spec.HostUsers = c.hostUsers
+		if c.change != nil {
+			c.change(&p.Spec)
+		}
+		sandbox, err := testNode.Sandbox(p, SandboxFacts{Users: c.users})
+		facts := ContainerFacts{Users: c.users, Mounts: mounts()}
+		container, err2 := testNode.Container(p, &p.Spec.Containers[0], facts)
+		for _, err := range []error{err, err2} {
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v: %v, want %q", c, err, c.want)
+			}
+		}
+		if err != nil || err2 != nil {
+			continue
+		}
+		for _, o := range []*runtimeapi.NamespaceOption{
+			sandbox.Linux.SecurityContext.NamespaceOptions, container.Linux.SecurityContext.NamespaceOptions,
+		} {
+			if o.UsernsOptions != c.users {
+				t.Errorf("%+v: has users %v", c, o.UsernsOptions)
+			}
+		}
+		for _, m := range container.Mounts {
+			if len(m.UidMappings) != len(c.users.GetUids()) || len(m.GidMappings) != len(c.users.GetGids()) {
+				t.Errorf("%+v: mount %v", c, m)
+			}
+			for _, ids := range append(m.UidMappings, m.GidMappings...) {
+				if ids.HostId != 131072 || ids.ContainerId != 0 || ids.Length != 65536 {
+					t.Errorf("%+v: mount %v", c, m)
+				}
+			}
 		}
 	}
-	if !slices.Contains(got.Linux.SecurityContext.ReadonlyPaths, "/proc/sys") {
-		t.Errorf("/proc/sys can be written: %v", got.Linux.SecurityContext.ReadonlyPaths)
+}
+
+// TestMountedImages: the images that a container mounts are recorded with it, for those who remove unused images.
+func TestMountedImages(t *testing.T) {
+	pod := testPod()
+	for want, mounts := range map[string][]*runtimeapi.Mount{
+		"": {{HostPath: "/srv"}},
+		"a,b": {
+			{Image: &runtimeapi.ImageSpec{Image: "a"}}, {HostPath: "/srv"}, {Image: &runtimeapi.ImageSpec{Image: "b"}},
+		},
+	} {
+		got, err := testNode.Container(pod, &pod.Spec.Containers[0], ContainerFacts{Mounts: mounts})
+		if text, ok := got.GetAnnotations()[AnnotationMountedImages]; err != nil || text != want || ok != (want != "") {
+			t.Errorf("%v: %q (%v), want %q", mounts, text, err, want)
+		}
 	}
-	pod.Spec.HostUsers = ptr(false)
-	if config, err := node.Sandbox(pod, SandboxFacts{}); err == nil {
-		t.Errorf("a pod that asks for users of its own got a sandbox: %v", config)
-	}
-	if config, err := node.Container(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil {
-		t.Errorf("a pod that asks for users of its own got a container: %v", config)
-	}
-	pod.Spec.HostUsers = ptr(true)
-	if _, err := node.Sandbox(pod, SandboxFacts{}); err != nil {
-		t.Errorf("the host's users: %v", err)
+}
+
+// TestProcMount: procMount Unmasked shows all of /proc and /sys to pods with users of their own, and to no other.
+func TestProcMount(t *testing.T) {
+	node := testNode
+	node.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle"}
+	for _, c := range []struct {
+		procMount *corev1.ProcMountType
+		users     *runtimeapi.UserNamespace
+		masked    bool
+	}{
+		{nil, nil, true},
+		{nil, usersOf(65536), true},
+		{ptr(corev1.DefaultProcMount), usersOf(65536), true},
+		{ptr(corev1.UnmaskedProcMount), nil, true},
+		{ptr(corev1.UnmaskedProcMount), usersOf(65536), false},
+	} {
+		pod := testPod()
+		pod.Spec.HostUsers = ptr(c.users == nil)
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: c.procMount}
+		got, err := node.Container(pod, &pod.Spec.Containers[0], ContainerFacts{Users: c.users})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := got.Linux.SecurityContext
+		for _, path := range []string{"/proc/kcore", "/proc/keys", "/sys/firmware", node.MaskedPaths[0]} {
+			if slices.Contains(s.MaskedPaths, path) != c.masked {
+				t.Errorf("%+v: masked %v", c, s.MaskedPaths)
+			}
+		}
+		if slices.Contains(s.ReadonlyPaths, "/proc/sys") != c.masked {
+			t.Errorf("%+v: read-only %v", c, s.ReadonlyPaths)
+		}
 	}
 }
 
@@ -215,7 +299,7 @@ func TestAppArmor(t *testing.T) {
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.pod}
 		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: c.ctr}
 		pod.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "zeta": c.annotation}
-		got, err := testNode.containerSecurity(pod, &pod.Spec.Containers[0], Image{})
+		got, err := testNode.containerSecurity(pod, &pod.Spec.Containers[0], ContainerFacts{})
 		switch {
 		case c.err != "":
 			if err == nil || !strings.Contains(err.Error(), c.err) {
@@ -245,7 +329,7 @@ func TestJoinTarget(t *testing.T) {
 		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
 	}}}
 	running := map[string]string{"c": "id1", "d": "id2"}
-	own, err := namespacesOf(pod)
+	own, err := namespacesOf(pod, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,13 +341,13 @@ func TestJoinTarget(t *testing.T) {
 	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET || own.TargetId != "id1" {
 		t.Errorf("look: %v, %v", own, err)
 	}
-	alone, _ := namespacesOf(pod)
+	alone, _ := namespacesOf(pod, nil)
 	if err := joinTarget(alone, pod, "look", nil); err == nil || err.Error() != "unable to find target container c" {
 		t.Errorf("without its target: %v", err)
 	}
 	shared := true
 	pod.Spec.ShareProcessNamespace = &shared
-	all, _ := namespacesOf(pod)
+	all, _ := namespacesOf(pod, nil)
 	if err := joinTarget(all, pod, "look", nil); err != nil || all.Pid != runtimeapi.NamespaceMode_POD {
 		t.Errorf("a pod whose containers see each other anyway: %v, %v", all, err)
 	}

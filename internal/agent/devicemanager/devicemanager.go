@@ -3,7 +3,7 @@
 // # Model
 //
 // A Manager runs the registration socket (host/deviceplugin) and records what the plugins report in a
-// devicemanager.Book. Others read from it: the assignments which devices exist (Inventory), the Node how many to
+// devicemanager.State. Others read from it: the assignments which devices exist (Inventory), the Node how many to
 // publish (Amounts), admission whether a pod must wait (Wait). The assignments choose the devices. For that the Manager
 // passes their questions to the plugins (Preferred), asks the plugins what the chosen devices need (AllocateAssigned),
 // and adds that to a container's configuration each time the container is created (Configure).
@@ -19,7 +19,7 @@
 // What a container was given is stored in an annotation of the container itself (annotation.go). The runtime keeps it
 // for as long as it has the container, dead ones included. A new agent reads it back (Recover), so that a container of
 // a running pod can be started again with the same devices even while its plugin is away; the kubelet uses its
-// checkpoint file for that. Unlike a file, the annotation cannot be stale: it tells with what that container was
+// checkpoint file for that, which is read for the containers that it created (RecoverGiven). Unlike a file, the annotation cannot be stale: it tells with what that container was
 // created. When the last container of a pod is removed, the choice of devices is lost, and nothing uses it any more.
 //
 // # Invariants
@@ -70,7 +70,7 @@ type Manager struct {
 	news  chan struct{} // has a value when Options.Changed must be called
 
 	mu          sync.Mutex // guards everything that follows
-	book        *coredevicemanager.Book
+	state       *coredevicemanager.State
 	plugins     map[string]*deviceplugin.Plugin    // connected ones, by resource
 	allocations map[string]map[string][]Allocation // by pod UID and container
 }
@@ -87,7 +87,7 @@ type Allocation struct {
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, clock: clock.From(time.Now, clock.LongAgo), news: make(chan struct{}, 1),
-		book: coredevicemanager.NewBook(), plugins: map[string]*deviceplugin.Plugin{}, allocations: map[string]map[string][]Allocation{},
+		state: coredevicemanager.NewState(), plugins: map[string]*deviceplugin.Plugin{}, allocations: map[string]map[string][]Allocation{},
 	}
 }
 
@@ -113,7 +113,7 @@ func (k *Manager) notifyLoop(ctx context.Context) {
 	for {
 		k.mu.Lock()
 		now := k.clock.Now()
-		gone, wake := k.book.Expire(now), k.book.Wake()
+		gone, wake := k.state.Expire(now), k.state.Wake()
 		k.mu.Unlock()
 		if gone != nil {
 			slog.Warn("device plugins did not come back: their resources are published as 0", "resources", gone, "after", coredevicemanager.Grace)
@@ -151,14 +151,14 @@ func (k listener) Connected(p *deviceplugin.Plugin, o coredevicemanager.Options)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.plugins[p.Resource] = p
-	k.book.Connected(p.Resource, o)
+	k.state.Connected(p.Resource, o)
 	k.changed()
 }
 
 // Listed implements deviceplugin.Listener.
 func (k listener) Listed(p *deviceplugin.Plugin, devices []numa.Device) {
 	k.update(p.Resource, func() {
-		if k.book.Listed(p.Resource, devices) {
+		if k.state.Listed(p.Resource, devices) {
 			healthy := 0
 			for _, d := range devices {
 				if d.Healthy {
@@ -175,11 +175,11 @@ func (k listener) Lost(p *deviceplugin.Plugin, err error) {
 	slog.Warn("device plugin lost", "resource", p.Resource, "expected within", coredevicemanager.Grace, "err", err)
 	k.update(p.Resource, func() {
 		delete(k.plugins, p.Resource)
-		k.book.Lost(k.clock.Now(), p.Resource)
+		k.state.Lost(k.clock.Now(), p.Resource)
 	})
 }
 
-// update changes the book, and notifies the pods of whose devices the health changed.
+// update changes the state, and notifies the pods of whose devices the health changed.
 func (k *Manager) update(resource string, change func()) {
 	k.mu.Lock()
 	before := k.healthOfAllocated(resource)
@@ -204,7 +204,7 @@ func (k *Manager) healthOfAllocated(resource string) map[string][]coredevicemana
 					continue
 				}
 				for _, id := range h.IDs {
-					health, _ := k.book.Device(resource, id)
+					health, _ := k.state.Device(resource, id)
 					out[uid] = append(out[uid], health)
 				}
 			}
@@ -218,8 +218,8 @@ func (k *Manager) healthOfAllocated(resource string) map[string][]coredevicemana
 func (k *Manager) Recall(published []coredevicemanager.Amount) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.book.Recalled() {
-		k.book.Recall(k.clock.Now(), published)
+	if !k.state.Recalled() {
+		k.state.Recall(k.clock.Now(), published)
 		k.changed()
 	}
 }
@@ -228,7 +228,7 @@ func (k *Manager) Recall(published []coredevicemanager.Amount) {
 func (k *Manager) Inventory() []numa.Plugin {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.book.Plugins()
+	return k.state.Plugins()
 }
 
 // Amounts returns what the Node is to publish. known is false before Recall: until then, other resources in the Node's
@@ -236,7 +236,7 @@ func (k *Manager) Inventory() []numa.Plugin {
 func (k *Manager) Amounts() (amounts []coredevicemanager.Amount, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.book.Amounts(), k.book.Recalled()
+	return k.state.Amounts(), k.state.Recalled()
 }
 
 // Wait returns why a pod that has been waiting since then cannot have its devices now, and until when it waits. A zero
@@ -245,7 +245,7 @@ func (k *Manager) Wait(since time.Time, pod numa.Pod, assigned numa.Assignment) 
 	asked := asks(pod, assigned)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	why, end := k.book.Wait(k.clock.Now(), k.clock.Instant(since), asked)
+	why, end := k.state.Wait(k.clock.Now(), k.clock.Instant(since), asked)
 	if !end.IsZero() {
 		until = k.clock.At(end)
 	}
@@ -330,7 +330,7 @@ func (k *Manager) Allocate(ctx context.Context, resource string, ids []string) (
 // PreStart calls the plugin of resource before a container with these devices starts, if the plugin requires that.
 func (k *Manager) PreStart(ctx context.Context, resource string, ids []string) error {
 	k.mu.Lock()
-	wants := k.book.Options(resource).PreStart
+	wants := k.state.Options(resource).PreStart
 	k.mu.Unlock()
 	if !wants {
 		return nil
@@ -394,7 +394,7 @@ func (k *Manager) nodes(d numa.Devices) map[string][]machine.NUMAID {
 	defer k.mu.Unlock()
 	out := map[string][]machine.NUMAID{}
 	for _, id := range d.IDs {
-		if _, nodes := k.book.Device(d.Resource, id); nodes != nil {
+		if _, nodes := k.state.Device(d.Resource, id); nodes != nil {
 			out[id] = nodes
 		}
 	}
@@ -426,6 +426,6 @@ func (k *Manager) PodsWithDevices() []string {
 func (k *Manager) Health(resource, id string) coredevicemanager.Health {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	health, _ := k.book.Device(resource, id)
+	health, _ := k.state.Device(resource, id)
 	return health
 }

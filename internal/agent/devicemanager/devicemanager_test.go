@@ -160,7 +160,7 @@ func TestContainer(t *testing.T) {
 	if err != nil || !slices.Equal(ids, []string{"g0", "g2"}) {
 		t.Errorf("preferred: %v %v", ids, err)
 	}
-	a := numa.Assignment{Pod: "u", Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}}}}
+	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}}}}
 	if err := r.AllocateAssigned(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestAffected(t *testing.T) {
 	p, _ := start(t, config(dir))
 	r.until("gpu 3/3")
 	for i, id := range []string{"g0", "g1"} {
-		if err := r.AllocateAssigned(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i), Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{id}}}}}}); err != nil {
+		if err := r.AllocateAssigned(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i), Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{id}}}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +244,7 @@ func TestRefusals(t *testing.T) {
 	}
 	_, stop := start(t, c)
 	r.until("gpu 3/3")
-	a := numa.Assignment{Pod: "u", Containers: []numa.Holding{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0"}}}}}}
+	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0"}}}}}}
 	if err := r.AllocateAssigned(t.Context(), a); err == nil || errors.Is(err, ErrGone) || err.Error() != "rpc error: code = Unknown desc = no" {
 		t.Errorf("give: %v", err)
 	}

@@ -377,8 +377,8 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	// The pods need less than 64 MiB, even in a test program with the race detector, and with the file well less than
 	// the limit: at the limit the kernel would drop pages before they are read again, and none would become active.
 	b := newBench(t, 256*unit.MiB)
-	line := 192 * unit.MiB
-	o := b.options(t.TempDir(), hard(line))
+	threshold := 192 * unit.MiB
+	o := b.options(t.TempDir(), hard(threshold))
 	o.Config.Memory = eviction.SignalAvailable
 	b.pod("reader", 0, 8*unit.MiB, 0)
 	// The file is written and read in the pod, again and again, until the cache is active: the kubelet counts that as
@@ -402,12 +402,12 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 		_ = cmd.Wait()
 		b.until("the reader's group is empty", func() bool { pids, _ := b.tree.PIDs(b.group("reader")); return len(pids) == 0 })
 	})
-	b.until("the cache is in active use, below the line as upstream counts", func() bool {
+	b.until("the cache is in active use, below the threshold as upstream counts", func() bool {
 		if err := b.tree.SumUp(); err != nil {
 			t.Fatal(err)
 		}
 		f, err := b.tree.Footprint(b.root)
-		return err == nil && f.Cache > b.limit-line+8*unit.MiB
+		return err == nil && f.Cache > b.limit-threshold+8*unit.MiB
 	})
 	g, err := New(o)
 	if err != nil {
@@ -415,8 +415,8 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	}
 	var facts eviction.Facts
 	g.observe(&facts, g.clock.Instant(time.Now()))
-	if left := facts.Signals[allocatable.AllocatableMemory].Available; left <= int64(line) {
-		t.Errorf("%d bytes are available, want more than %v", left, line)
+	if left := facts.Signals[allocatable.AllocatableMemory].Available; left <= int64(threshold) {
+		t.Errorf("%d bytes are available, want more than %v", left, threshold)
 	}
 	g.check(t.Context(), nil)
 	if v := b.victims(); len(v) != 0 || len(g.Pressure()) != 0 {

@@ -54,9 +54,9 @@ func (g *Guard) openSources() []epoll.Source {
 
 // marks returns the usages at which the kernel notifies.
 func (g *Guard) marks(signal allocatable.Signal, capacity unit.Bytes) (marks []unit.Bytes) {
-	for _, line := range g.thresholds(signal, int64(capacity)) {
+	for _, threshold := range g.thresholds(signal, int64(capacity)) {
 		for _, part := range markParts {
-			if mark := capacity - unit.Bytes(part*float64(line)); mark > 0 {
+			if mark := capacity - unit.Bytes(part*float64(threshold)); mark > 0 {
 				marks = append(marks, mark)
 			}
 		}

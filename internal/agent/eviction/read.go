@@ -180,8 +180,8 @@ func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
 // nearPIDs reports whether process IDs are short, so that each pod's number of processes is needed.
 func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 	o, ok := f.Signals[allocatable.PIDAvailable]
-	for _, line := range g.thresholds(allocatable.PIDAvailable, o.Capacity) {
-		if ok && o.Available <= 2*line {
+	for _, threshold := range g.thresholds(allocatable.PIDAvailable, o.Capacity) {
+		if ok && o.Available <= 2*threshold {
 			return true
 		}
 	}

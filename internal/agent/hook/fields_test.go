@@ -2,6 +2,8 @@ package hook
 
 import (
 	"context"
+	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,5 +66,25 @@ func TestTCPSocketFails(t *testing.T) {
 	}
 	if err := (Runner{}).PreStop(t.Context(), &corev1.Pod{}, with(h), "id", "127.0.0.1"); err == nil {
 		t.Error("a tcpSocket hook succeeded")
+	}
+}
+
+// TestEveryTypeIsRun: of the types of hooks only tcpSocket has no case in run.
+func TestEveryTypeIsRun(t *testing.T) {
+	types := reflect.TypeFor[corev1.LifecycleHandler]()
+	for i := range types.NumField() {
+		h := &corev1.LifecycleHandler{}
+		field := reflect.ValueOf(h).Elem().Field(i)
+		field.Set(reflect.New(field.Type().Elem()))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // the question is how run would do it, not how it ends
+		r := Runner{Runtime: runtime(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+			return nil, ctx.Err()
+		})}
+		err := r.run(ctx, &corev1.Pod{}, &corev1.Container{}, h, "id", "127.0.0.1")
+		invalid := err != nil && strings.HasPrefix(err.Error(), "invalid handler")
+		if name := types.Field(i).Name; invalid != (name == "TCPSocket") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -7,7 +7,8 @@
 // Collector's order and measures the disk after each, until there is space. How much an image frees is not known
 // before, since images share layers. Looks and sweeps never run at the same time.
 //
-// The sandbox image is in use although no container names it. containerd 1.6 does not pin it, so the runtime is asked
+// Images that containers mount as volumes are in use, too: an annotation of the container names them. The sandbox image
+// is in use although no container names it. containerd 1.6 does not pin it, so the runtime is asked
 // which image it is.
 //
 // # Limits of the package
@@ -21,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,6 +30,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
@@ -232,7 +235,7 @@ func (c *Collector) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	if c.sandbox == "" {
-		c.sandbox = c.sandboxImage(ctx)
+		c.sandbox = c.SandboxImage(ctx)
 	}
 	// Containers are listed after images: a container that is created in between is seen with its image, which existed
 	// before.
@@ -252,6 +255,9 @@ func (c *Collector) look(ctx context.Context) error {
 	for _, one := range containers.Containers {
 		for _, name := range []string{one.ImageRef, one.ImageId, one.GetImage().GetImage()} {
 			used[name] = true
+		}
+		for id := range strings.SplitSeq(one.Annotations[criconfig.AnnotationMountedImages], ",") {
+			used[id] = true
 		}
 	}
 	delete(used, "")
@@ -276,8 +282,8 @@ func (c *Collector) look(ctx context.Context) error {
 	return nil
 }
 
-// sandboxImage asks the runtime for the sandbox image; empty if it does not answer that.
-func (c *Collector) sandboxImage(ctx context.Context) string {
+// SandboxImage asks the runtime for the sandbox image; empty if it does not answer that.
+func (c *Collector) SandboxImage(ctx context.Context) string {
 	status, err := c.o.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
 		slog.Warn("image of sandboxes not known", "err", err)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
@@ -89,6 +90,30 @@ func TestCollect(t *testing.T) {
 			t.Errorf("%s: %v, %d events", c.name, err, len(events.Events))
 		}
 	}
+}
+
+// TestMountedImagesStay: images that containers mount as volumes are in use, also those of containers that have ended.
+func TestMountedImagesStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		for _, id := range []string{"app", "data", "more", "old", "older"} {
+			s.images = append(s.images, &runtimeapi.Image{Id: id, Size: uint64(unit.GiB)})
+		}
+		s.containers = []*runtimeapi.Container{
+			{ImageId: "app", State: runtimeapi.ContainerState_CONTAINER_EXITED, Annotations: map[string]string{
+				criconfig.AnnotationMountedImages: "data,more",
+			}},
+			{ImageId: "app"},
+		}
+		c := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 20, Low: 10}, Dir: "/", Disk: s.disk})
+		time.Sleep(time.Minute)
+		if err := c.Collect(t.Context()); err == nil {
+			t.Error("the disk is as empty as it should be")
+		}
+		if got := s.left(); got != "app data more" {
+			t.Errorf("left: %s", got)
+		}
+	})
 }
 
 // TestCollectTooLittle: all remaining images are in use, and an Event about the Node reports it.

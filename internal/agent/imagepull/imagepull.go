@@ -83,6 +83,9 @@ type Options struct {
 	Records   Records
 	Policy    coreimageaccess.Policy
 
+	// Pulled is called after each pull that succeeded, with its time and the image's size in bytes. Optional.
+	Pulled func(took time.Duration, bytes uint64)
+
 	AtOnce int     // how many pulls run at once, at least 1
 	QPS    float64 // how many begin in a second on average; 0: as many as there are
 	Burst  int     // how many may begin at once; only with QPS
@@ -137,6 +140,13 @@ func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 	return e.pull(ctx)
 }
 
+// EnsureVolume is Ensure for the image of a volume. Its Events are about the pod as a whole.
+func (p *Puller) EnsureVolume(
+	ctx context.Context, pod *corev1.Pod, source *corev1.ImageVolumeSource, pulling func(),
+) (criconfig.Image, error) {
+	return p.Ensure(ctx, pod, &corev1.Container{Image: source.Reference, ImagePullPolicy: source.PullPolicy}, pulling)
+}
+
 // ensuring is one call of Ensure.
 type ensuring struct {
 	*Puller
@@ -146,6 +156,7 @@ type ensuring struct {
 	asked bool                    // credentials were looked for
 	creds []pullsecret.Credential // as found
 	lacks error                   // what could not be asked for credentials
+	bytes uint64                  // size of the image that find found last
 }
 
 func (e *ensuring) event(kind, reason, text string) { e.record(e.c.Name, kind, reason, text) }
@@ -166,6 +177,7 @@ func (e *ensuring) find(ctx context.Context) (image criconfig.Image, present boo
 	if err != nil || response.Image == nil {
 		return criconfig.Image{}, false, err
 	}
+	e.bytes = response.Image.Size
 	return criconfig.ImageOf(response.Image), true, nil
 }
 
@@ -217,6 +229,9 @@ func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 	if err != nil {
 		e.Records.Failed(e.c.Image)
 		return criconfig.Image{}, e.notInspected(err)
+	}
+	if e.Options.Pulled != nil {
+		e.Options.Pulled(time.Since(begun), e.bytes)
 	}
 	if err := e.Records.Pulled(e.c.Image, image.ID, with); err != nil {
 		slog.Warn("pulled image not recorded; others who want it pull it again", "image", e.c.Image, "err", err)

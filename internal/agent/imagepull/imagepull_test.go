@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -91,7 +93,7 @@ func (n *node) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest,
 	if !n.present[in.Image.Image] {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
-	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "id of " + in.Image.Image}}, nil
+	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "id of " + in.Image.Image, Size: 77}}, nil
 }
 
 func (n *node) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
@@ -189,6 +191,21 @@ func TestPrivateImages(t *testing.T) {
 }
 
 // TestOrder: the pod's secrets first, then the node's own file; and every one is tried.
+// Only pulls that succeed are measured, with the size of the image.
+func TestPullsAreMeasured(t *testing.T) {
+	var sizes []uint64
+	n := newNode(t, func(o *Options) { o.Pulled = func(_ time.Duration, bytes uint64) { sizes = append(sizes, bytes) } })
+	n.refuses["r.io/broken"] = errors.New("no such image")
+	for _, image := range []string{"r.io/good", "r.io/good", "r.io/broken"} {
+		if err := n.ensure("ns", image, corev1.PullIfNotPresent); (err != nil) != (image == "r.io/broken") {
+			t.Errorf("%s: %v", image, err)
+		}
+	}
+	if !slices.Equal(sizes, []uint64{77}) {
+		t.Errorf("measured images of %v bytes, want one of 77", sizes)
+	}
+}
+
 func TestOrder(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "config.json"), []byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {
@@ -305,5 +322,52 @@ func TestPullSecrets(t *testing.T) {
 		if first := <-n.events.Events; (first == missing) != c.event {
 			t.Errorf("%s with imagePullSecrets %q: first Event %q, want one of a missing secret: %v", c.image, c.names, first, c.event)
 		}
+	}
+}
+
+// TestImageOfVolume: the image of a volume is pulled by its reference, pullPolicy and the pod's secrets, checked and
+// reported as that of a container. Events are about the pod: it is no container's.
+func TestImageOfVolume(t *testing.T) {
+	n := newNode(t)
+	n.passwords["r.io/data"] = "p"
+	n.secret("ns", "alice", "alice", "p")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+	ensure := func(policy corev1.PullPolicy) (string, error) {
+		source := &corev1.ImageVolumeSource{Reference: "r.io/data", PullPolicy: policy}
+		image, err := n.puller.EnsureVolume(t.Context(), pod, source, func() {})
+		return image.ID, err
+	}
+	_, err := ensure(corev1.PullNever)
+	fails(t, err, "ErrImageNeverPull", "is not present with pull policy of Never")
+	_, err = ensure(corev1.PullIfNotPresent)
+	fails(t, err, "ErrImagePull", "401 Unauthorized")
+	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "alice"}}
+	for _, policy := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullNever, corev1.PullAlways} {
+		if id, err := ensure(policy); err != nil || id != "id of r.io/data" {
+			t.Errorf("%s: %q (%v)", policy, id, err)
+		}
+	}
+	if got, want := strings.Join(n.pulls, ", "), "r.io/data by , r.io/data by alice, r.io/data by alice"; got != want {
+		t.Errorf("pulled %s, want %s", got, want)
+	}
+	pod.Spec.ImagePullSecrets = nil // somebody else's image
+	_, err = ensure(corev1.PullNever)
+	fails(t, err, "ErrImageNeverPull", "is not present with pull policy of Never")
+	where := reference{n.puller.Recorder, ""}
+	n.puller.Recorder = &where
+	if _, err := ensure(corev1.PullIfNotPresent); err == nil || where.field != "" {
+		t.Errorf("told about %q (%v)", where.field, err)
+	}
+}
+
+// reference keeps the part of a pod that the last Event is about.
+type reference struct {
+	record.EventRecorder
+	field string
+}
+
+func (r *reference) Event(object runtime.Object, _, _, _ string) {
+	if o, ok := object.(*corev1.ObjectReference); ok {
+		r.field = o.FieldPath
 	}
 }

@@ -11,6 +11,7 @@ package metrics
 import (
 	"context"
 	"path"
+	"runtime"
 	"strings"
 	"time"
 	"unicode"
@@ -18,12 +19,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
+
+	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
 const subsystem = "kubelet"
 
 // podStartBuckets are the kubelet's for pod starts, in seconds.
 var podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+
+// imagePullBuckets and storageBuckets are the kubelet's, in seconds.
+var (
+	imagePullBuckets = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	storageBuckets   = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+)
 
 // Set is the measurements of one agent. All its fields are safe for concurrent use.
 type Set struct {
@@ -45,11 +54,17 @@ type Set struct {
 	Relist               prometheus.Histogram
 	RelistInterval       prometheus.Histogram
 	RelistLast           prometheus.Gauge         // unix seconds
+	OrphanedRuntimePods  prometheus.Counter       // pods that the runtime had, and no source
 	RuntimeOperations    *prometheus.CounterVec   // by operation_type
 	RuntimeErrors        *prometheus.CounterVec   // by operation_type
 	RuntimeDuration      *prometheus.HistogramVec // by operation_type
 	RunSandbox           *prometheus.HistogramVec // by runtime_handler
 	RunSandboxErrors     *prometheus.CounterVec   // by runtime_handler
+	ContainersPerPod     prometheus.Histogram     // of pods when they came
+	ImagePull            *prometheus.HistogramVec // seconds of a pull, by image_size_in_bytes (ImageSize)
+	CgroupVersion        prometheus.Gauge         // 1 or 2
+	CgroupDuration       *prometheus.HistogramVec // by operation_type: create, update, destroy
+	StorageDuration      *prometheus.HistogramVec // by volume_plugin, operation_name, status and migrated
 	Evictions            *prometheus.CounterVec   // by eviction_signal
 	ImagesCollected      *prometheus.CounterVec   // by reason: space, age
 	// from reading what pods use to SIGKILL, or to the stop order, by eviction_signal
@@ -86,6 +101,7 @@ func New(nodeName string) *Set {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	s.gauges("node_name", "The node's name. The count is always 1.", "node").WithLabelValues(nodeName).Set(1)
+	s.Registry.MustRegister(buildInfo())
 
 	s.PodStart = s.histogram("pod_start_duration_seconds", "Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
 	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds", "Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
@@ -102,11 +118,23 @@ func New(nodeName string) *Set {
 	s.RelistInterval = s.histogram("pleg_relist_interval_seconds", "Seconds between listings of the runtime", prometheus.DefBuckets)
 	s.RelistLast = s.gauges("pleg_last_seen_seconds", "Unix time of the last listing of the runtime").WithLabelValues()
 
+	s.OrphanedRuntimePods = s.counter("orphaned_runtime_pods_total", "Pods that the runtime had while no source had them")
+
 	s.RuntimeOperations = s.counters("runtime_operations_total", "Calls to the container runtime", "operation_type")
 	s.RuntimeErrors = s.counters("runtime_operations_errors_total", "Calls to the container runtime that failed", "operation_type")
 	s.RuntimeDuration = s.histograms("runtime_operations_duration_seconds", "Seconds of calls to the container runtime", prometheus.ExponentialBuckets(.005, 2.5, 14), "operation_type")
 	s.RunSandbox = s.histograms("run_podsandbox_duration_seconds", "Seconds to run a pod sandbox", prometheus.DefBuckets, "runtime_handler")
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
+	s.ContainersPerPod = s.histogram("containers_per_pod_count", "Containers of pods that came to the node", prometheus.ExponentialBuckets(1, 2, 5))
+	s.ImagePull = s.histograms("image_pull_duration_seconds", "Seconds to pull an image, by its size", imagePullBuckets, "image_size_in_bytes")
+	s.CgroupVersion = s.gauges("cgroup_version", "Version of the machine's cgroups: 1 or 2").WithLabelValues()
+	s.CgroupDuration = s.histograms("cgroup_manager_duration_seconds", "Seconds to create, update and remove cgroups of pods", prometheus.DefBuckets, "operation_type")
+	s.StorageDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "storage_operation_duration_seconds",
+		Help:    "Seconds to set up and take down volumes",
+		Buckets: storageBuckets,
+	}, []string{"volume_plugin", "operation_name", "status", "migrated"})
+	s.Registry.MustRegister(s.StorageDuration)
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
 	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.ExponentialBuckets(.0005, 2, 16), "eviction_signal")
@@ -132,6 +160,52 @@ func New(nodeName string) *Set {
 	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was reached: of the node or of one pod", "path", "limit")
 	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all allowed connections were busy")
 	return s
+}
+
+// ImageSize returns the label image_size_in_bytes of an image of that many bytes. The ranges are the kubelet's.
+func ImageSize(bytes uint64) string {
+	for _, r := range imageSizes {
+		if bytes >= r.least {
+			return r.label
+		}
+	}
+	return ""
+}
+
+// imageSizes are ranges of sizes in bytes, the largest first.
+var imageSizes = []struct {
+	least uint64
+	label string
+}{
+	{100 << 30, "GT100GB"}, {60 << 30, "60GB-100GB"}, {40 << 30, "40GB-60GB"}, {30 << 30, "30GB-40GB"}, {20 << 30, "20GB-30GB"},
+	{10 << 30, "10GB-20GB"}, {5 << 30, "5GB-10GB"}, {1 << 30, "1GB-5GB"}, {500 << 20, "500MB-1GB"}, {100 << 20, "100MB-500MB"},
+	{10 << 20, "10MB-100MB"}, {0, "0-10MB"},
+}
+
+// ObserveStorage records a storage operation under the kubelet's names: plugin like kubernetes.io/secret, operation
+// volume_mount or volume_unmount.
+func (s *Set) ObserveStorage(plugin, operation string, took time.Duration, err error) {
+	status := "success"
+	if err != nil {
+		status = "fail-unknown"
+	}
+	s.StorageDuration.WithLabelValues(plugin, operation, status, "false").Observe(took.Seconds())
+}
+
+// buildInfo is kubernetes_build_info, by which alerts compare the versions of a cluster's components. It has the
+// release that the Node reports too.
+func buildInfo() prometheus.Collector {
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version.Kubernetes, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kubernetes_build_info",
+		Help: "The release of Kubernetes that the agent follows. The value is always 1.",
+		ConstLabels: prometheus.Labels{
+			"build_date": "", "git_commit": "", "git_tree_state": "", "major": major, "minor": minor,
+			"git_version": version.Kubernetes, "go_version": runtime.Version(), "compiler": runtime.Compiler,
+			"platform": runtime.GOOS + "/" + runtime.GOARCH,
+		},
+	}, func() float64 { return 1 })
 }
 
 func (s *Set) counters(name, help string, labels ...string) *prometheus.CounterVec {

@@ -3,8 +3,14 @@ package metrics
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -23,6 +29,48 @@ func TestOperationType(t *testing.T) {
 	} {
 		if got := operationType(method); got != want {
 			t.Errorf("%s: %s, want %s", method, got, want)
+		}
+	}
+}
+
+func TestImageSize(t *testing.T) {
+	for bytes, want := range map[uint64]string{
+		0: "0-10MB", 10<<20 - 1: "0-10MB", 10 << 20: "10MB-100MB", 499 << 20: "100MB-500MB", 1 << 30: "1GB-5GB", 200 << 30: "GT100GB",
+	} {
+		if got := ImageSize(bytes); got != want {
+			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
+		}
+	}
+}
+
+// Every measurement of the set is used by other packages of the agent: a metric that is declared and never recorded is
+// worse than none, since an alert on it never fires.
+func TestEveryMeasurementIsRecorded(t *testing.T) {
+	var fields []string
+	for i := range reflect.TypeFor[Set]().NumField() {
+		if f := reflect.TypeFor[Set]().Field(i); strings.HasPrefix(f.Type.String(), "prometheus.") || strings.HasPrefix(f.Type.String(), "*prometheus.") {
+			fields = append(fields, f.Name)
+		}
+	}
+	for i := range reflect.TypeFor[PodResources]().NumField() {
+		fields = append(fields, reflect.TypeFor[PodResources]().Field(i).Name)
+	}
+	var code strings.Builder
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		code.Write(text)
+		return err
+	})
+	if err != nil || len(fields) < 40 {
+		t.Fatalf("%d measurements found, %v", len(fields), err)
+	}
+	for _, f := range fields {
+		used := regexp.MustCompile(`\.` + f + `\.(WithLabelValues|Inc|Observe|Set|SetToCurrentTime|Add)\b`)
+		if f != "Registry" && f != "Probes" && !used.MatchString(code.String()) {
+			t.Errorf("%s is declared and nothing records it", f)
 		}
 	}
 }
@@ -47,7 +95,7 @@ func TestRuntimeCallsAreCounted(t *testing.T) {
 	}
 	for _, want := range []string{
 		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total", "kubelet_runtime_operations_duration_seconds",
-		"kubelet_node_name", "kubelet_pod_start_duration_seconds", "process_resident_memory_bytes",
+		"kubelet_node_name", "kubelet_pod_start_duration_seconds", "kubernetes_build_info", "process_resident_memory_bytes",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is missing", want)

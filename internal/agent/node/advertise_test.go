@@ -1,7 +1,6 @@
 package node
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,24 +15,67 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// TestAdvertisesWhatTheAgentHas: a runtime with user namespaces does not make the node advertise them, since the agent
-// does not use them. Features of the runtime alone are advertised as reported.
+// TestAdvertisesWhatTheAgentHas: user namespaces are advertised where the runtime, the kernel and the agent have them,
+// and what is lacking is in the annotation. Features of the runtime alone are advertised as reported.
 func TestAdvertisesWhatTheAgentHas(t *testing.T) {
 	for _, can := range []bool{true, false} {
-		out := handlersOf([]*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: can, UserNamespaces: true}}})
-		if f := out[0].Features; f.UserNamespaces == nil || *f.UserNamespaces || f.RecursiveReadOnlyMounts == nil || *f.RecursiveReadOnlyMounts != can {
-			t.Errorf("advertised: %+v, recursively read-only %v", f, can)
+		for _, node := range []bool{true, false} {
+			features := &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: can, UserNamespaces: can}
+			f := handlersOf([]*runtimeapi.RuntimeHandler{{Features: features}}, node)[0].Features
+			if *f.UserNamespaces != (can && node) || *f.RecursiveReadOnlyMounts != can {
+				t.Errorf("the runtime can: %t, the node can: %t: advertised user namespaces %t, recursively read-only %t",
+					can, node, *f.UserNamespaces, *f.RecursiveReadOnlyMounts)
+			}
 		}
 	}
-	if !slices.Contains(podfields.Codes(), "user-namespaces") {
-		t.Error("the agent does not say that it has no user namespaces")
+}
+
+// TestLacksFollowTheRuntime: the annotation says what the runtime of this moment lacks.
+func TestLacksFollowTheRuntime(t *testing.T) {
+	yes, no := func() bool { return true }, func() bool { return false }
+	images := podfields.Abilities{ImageVolumes: true}
+	for name, c := range map[string]struct {
+		version string
+		runtime bool
+		kernel  func() bool
+		want    podfields.Abilities
+	}{
+		"an old runtime":      {"1.6.20~ds1", false, yes, podfields.Abilities{}},
+		"a new one":           {"2.2.0", true, yes, podfields.Abilities{UserNamespaces: true, ImageVolumes: true}},
+		"with an old kernel":  {"2.2.0", true, no, images},
+		"with another agent":  {"2.2.0", true, nil, images},
+		"with an old program": {"2.2.0", false, yes, images},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, runtime := newServer(), newCRI()
+				runtime.release = c.version
+				runtime.status.RuntimeHandlers = []*runtimeapi.RuntimeHandler{
+					{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: c.runtime}},
+				}
+				o := options(t, s, runtime, &recorder{})
+				o.UserNamespaces = c.kernel
+				_, stop := start(t, o)
+				defer stop()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				node, _ := s.now()
+				lacks := strings.Join(podfields.Codes(c.want), ",")
+				if got := node.Annotations[translate.AnnotationLacks]; got != lacks {
+					t.Errorf("lacks %s, want %s", got, lacks)
+				}
+				if f := node.Status.RuntimeHandlers[0].Features; *f.UserNamespaces != c.want.UserNamespaces {
+					t.Errorf("advertised: %v", *f.UserNamespaces)
+				}
+			})
+		})
 	}
 }
 
 // TestOthersResourcesAreAllocatable: an extended resource that another component puts into the Node's capacity becomes
 // allocatable, with and without device plugins, and disappears from allocatable when its owner removes it.
 func TestOthersResourcesAreAllocatable(t *testing.T) {
-	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": book{devicemanager.NewBook()}} {
+	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": deviceState{devicemanager.NewState()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, c, r := newServer(), newCRI(), &recorder{}
@@ -65,7 +107,8 @@ func TestOthersResourcesAreAllocatable(t *testing.T) {
 				if got := allocatable(); got != "none" {
 					t.Errorf("allocatable %s, want none", got)
 				}
-				if node, _ := s.now(); node.Annotations[translate.AnnotationLacks] != strings.Join(podfields.Codes(), ",") {
+				lacks := strings.Join(podfields.Codes(podfields.Abilities{}), ",")
+				if node, _ := s.now(); node.Annotations[translate.AnnotationLacks] != lacks {
 					t.Errorf("annotations %v", node.Annotations)
 				}
 			})

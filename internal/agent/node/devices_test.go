@@ -14,11 +14,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// book implements Plugins with a devicemanager.Book.
-type book struct{ *devicemanager.Book }
+// deviceState implements Plugins with a devicemanager.State.
+type deviceState struct{ *devicemanager.State }
 
-func (b book) Amounts() ([]devicemanager.Amount, bool) { return b.Book.Amounts(), b.Recalled() }
-func (b book) Recall(published []devicemanager.Amount) { b.Book.Recall(unit.Instant(1), published) }
+func (s deviceState) Amounts() ([]devicemanager.Amount, bool) { return s.State.Amounts(), s.Recalled() }
+func (s deviceState) Recall(published []devicemanager.Amount) {
+	s.State.Recall(unit.Instant(1), published)
+}
 
 // TestDevicesArePublished takes over Nodes with resources of a plugin, of another component, and of a kubelet, and
 // follows a plugin.
@@ -41,7 +43,7 @@ func TestDevicesArePublished(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1", Annotations: c.annotations},
 					Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: c.version}, Capacity: had, Allocatable: had.DeepCopy()},
 				}
-				b := book{devicemanager.NewBook()}
+				b := deviceState{devicemanager.NewState()}
 				o := options(t, s, runtime, r)
 				o.Plugins = b
 				k, stop := start(t, o)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -215,12 +216,13 @@ func (s *server) Informer(_ kube.Kind, _ kube.Selection, handler cache.ResourceE
 
 // cri stands for the container runtime.
 type cri struct {
-	mu     sync.Mutex
-	status runtimeapi.StatusResponse
-	err    error
-	images []*runtimeapi.Image
-	asked  int
-	frozen chan struct{} // while it is not nil, no call is answered
+	mu      sync.Mutex
+	status  runtimeapi.StatusResponse
+	err     error
+	images  []*runtimeapi.Image
+	asked   int
+	frozen  chan struct{} // while it is not nil, no call is answered
+	release string        // empty: 1.6.20
 }
 
 func (c *cri) freeze() {
@@ -280,7 +282,7 @@ func (c *cri) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...grpc
 func (c *cri) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "1.6.20"}, c.err
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: cmp.Or(c.release, "1.6.20")}, c.err
 }
 
 func (c *cri) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest, _ ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
@@ -325,12 +327,12 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 0},
 		Identity:  machine.Identity{MachineID: "m", SystemUUID: "s", BootID: "boot-1", KernelVersion: "6.1.0", OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
 	}
-	line, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
+	resources, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := Options{
-		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Line: line, Register: true, MaxImages: 50, Port: 10250,
+		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Resources: resources, Register: true, MaxImages: 50, Port: 10250,
 		Addresses: Addresses{
 			Hostname: "n1", Serving: netip.MustParseAddr("127.0.0.1"),
 			Lookup: func(string) ([]netip.Addr, error) { return nil, errors.New("no such host") },

@@ -99,7 +99,7 @@ type Options struct {
 	Recorder record.EventRecorder
 
 	Machine   machine.Machine
-	Line      allocatable.Resources
+	Resources allocatable.Resources
 	Heartbeat heartbeat.Config // Seed 0: New draws one
 
 	Register bool // create the Node object; otherwise wait until it is created
@@ -118,6 +118,10 @@ type Options struct {
 	// DeclaredFeatures are the features of Kubernetes 1.36 that a node must declare and that this agent has. Other
 	// components do not use a feature that is not declared. Optional.
 	DeclaredFeatures []string
+
+	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
+	// business. Optional: they cannot.
+	UserNamespaces func() bool
 
 	Plugins  Plugins          // optional: without it no devices are published
 	Pressure func() Pressure  // optional: none

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -28,6 +29,7 @@ type runtimeAnswer struct {
 	version  string    // containerd://1.6.20
 	handlers []corev1.NodeRuntimeHandler
 	features *corev1.NodeFeatures
+	can      podfields.Abilities
 }
 
 // askRuntime asks the runtime whether it and the network are ready.
@@ -50,7 +52,11 @@ func (k *Reporter) askRuntime(ctx context.Context) (heartbeat.Fact, error) {
 	}
 	answer.at = k.now()
 	answer.problems = runtimeProblems(status.Status)
-	answer.handlers = handlersOf(status.RuntimeHandlers)
+	users := k.o.UserNamespaces != nil && k.o.UserNamespaces()
+	answer.handlers = handlersOf(status.RuntimeHandlers, users)
+	name, release, _ := strings.Cut(answer.version, "://")
+	answer.can = runtimehandler.Of(name, release, status.RuntimeHandlers).Abilities
+	answer.can.UserNamespaces = answer.can.UserNamespaces && users
 	if f := status.Features; f != nil {
 		answer.features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &f.SupplementalGroupsPolicy}
 	}
@@ -83,16 +89,15 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 	return problems
 }
 
-// hasUserNamespaces is whether this agent gives pods user namespaces. While it does not, the Node must not advertise
-// the runtime's support for them: other components, such as Pod Security, rely on it.
-const hasUserNamespaces = false
-
-func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandler {
+// handlersOf translates what the runtime says of its handlers. If the agent or the kernel cannot give pods users of
+// their own, the Node must not advertise that the runtime could: other components, such as Pod Security, rely on it.
+func handlersOf(handlers []*runtimeapi.RuntimeHandler, userNamespaces bool) []corev1.NodeRuntimeHandler {
 	var out []corev1.NodeRuntimeHandler
 	for _, h := range handlers {
 		f := h.GetFeatures()
-		readOnly, namespaces := f.GetRecursiveReadOnlyMounts(), hasUserNamespaces && f.GetUserNamespaces()
-		out = append(out, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &namespaces}})
+		readOnly, users := f.GetRecursiveReadOnlyMounts(), userNamespaces && f.GetUserNamespaces()
+		features := &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users}
+		out = append(out, corev1.NodeRuntimeHandler{Name: h.Name, Features: features})
 	}
 	slices.SortFunc(out, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
 	return out
@@ -208,7 +213,7 @@ func (k *Reporter) fillMeta(node *corev1.Node) {
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
-	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(), ",")
+	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(k.runtime.can), ",")
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}
@@ -258,11 +263,11 @@ func (k *Reporter) fillResources(s *corev1.NodeStatus) {
 			delete(s.Allocatable, name)
 		}
 	}
-	if k.o.Line.StorageUncounted { // it may have been published before
+	if k.o.Resources.StorageUncounted { // it may have been published before
 		delete(s.Capacity, corev1.ResourceEphemeralStorage)
 		delete(s.Allocatable, corev1.ResourceEphemeralStorage)
 	}
-	capacity, allocatable := translate.NodeResources(k.o.Line)
+	capacity, allocatable := translate.NodeResources(k.o.Resources)
 	maps.Copy(s.Capacity, capacity)
 	maps.Copy(s.Allocatable, allocatable)
 	if k.o.Plugins != nil {
@@ -280,33 +285,10 @@ func (k *Reporter) fillResources(s *corev1.NodeStatus) {
 // fillConditions writes the agent's four conditions and leaves the others. Ready is last, as in the kubelet.
 func (k *Reporter) fillConditions(s *corev1.NodeStatus) {
 	p := k.o.Pressure()
-	for _, c := range []struct {
-		kind                      corev1.NodeConditionType
-		short                     bool
-		reason, message           string // when the resource is not short
-		shortReason, shortMessage string
-	}{
-		{corev1.NodeMemoryPressure, p.Memory, "KubeletHasSufficientMemory", "kubelet has sufficient memory available", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
-		{corev1.NodeDiskPressure, p.Disk, "KubeletHasNoDiskPressure", "kubelet has no disk pressure", "KubeletHasDiskPressure", "kubelet has disk pressure"},
-		{corev1.NodePIDPressure, p.PID, "KubeletHasSufficientPID", "kubelet has sufficient PID available", "KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
-	} {
-		next := corev1.NodeCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.reason, Message: c.message}
-		if c.short {
-			next.Status = corev1.ConditionTrue
-			next.Reason = c.shortReason
-			next.Message = c.shortMessage
-		}
-		k.setCondition(s, next)
-	}
-	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
-	if problems := k.problems(); len(problems) > 0 {
-		ready.Status = corev1.ConditionFalse
-		ready.Reason = "KubeletNotReady"
-		ready.Message = strings.Join(problems, ", ")
-		if len(problems) > 1 {
-			ready.Message = "[" + ready.Message + "]"
-		}
-	}
+	k.setCondition(s, translate.NodePressure(corev1.NodeMemoryPressure, p.Memory))
+	k.setCondition(s, translate.NodePressure(corev1.NodeDiskPressure, p.Disk))
+	k.setCondition(s, translate.NodePressure(corev1.NodePIDPressure, p.PID))
+	ready := translate.NodeReady(k.problems()...)
 	k.setCondition(s, ready)
 	k.reported = ready.Status
 }

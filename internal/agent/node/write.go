@@ -21,6 +21,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // register creates the agent's Node with its status, or takes over the existing one.
@@ -195,27 +196,10 @@ func (k *Reporter) accept(before, after *corev1.Node) {
 	}
 	for _, c := range after.Status.Conditions {
 		old, existed := was[c.Type]
-		if reason := conditionEvent(c); reason != "" && old != c.Status && (existed || c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue) {
+		if reason := translate.NodeConditionEvent(c); reason != "" && old != c.Status && (existed || c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue) {
 			k.event(corev1.EventTypeNormal, reason)
 		}
 	}
-}
-
-// conditionEvent returns the reason of the Event for a condition of the agent's whose status has just changed.
-func conditionEvent(c corev1.NodeCondition) string {
-	names := map[corev1.NodeConditionType][2]string{ // first: reason if the condition is false; second: if it is true
-		corev1.NodeMemoryPressure: {"NodeHasSufficientMemory", "NodeHasInsufficientMemory"},
-		corev1.NodeDiskPressure:   {"NodeHasNoDiskPressure", "NodeHasDiskPressure"},
-		corev1.NodePIDPressure:    {"NodeHasSufficientPID", "NodeHasInsufficientPID"},
-		corev1.NodeReady:          {"NodeNotReady", "NodeReady"},
-	}[c.Type]
-	switch c.Status {
-	case corev1.ConditionFalse:
-		return names[0]
-	case corev1.ConditionTrue:
-		return names[1]
-	}
-	return ""
 }
 
 // renew renews the Lease.

@@ -18,7 +18,7 @@ var admissionBuckets = prometheus.ExponentialBuckets(.05, 2, 15)
 // counts are the metrics of the kubelet's CPU, memory and topology managers, under its names.
 type counts struct {
 	k                                *Manager
-	admissions, refusals             prometheus.Counter
+	admissions, rejections           prometheus.Counter
 	duration                         prometheus.Histogram
 	cpuPins, cpuErrors               prometheus.Counter
 	memoryPins, memoryErrors         prometheus.Counter
@@ -47,7 +47,7 @@ func newCounts(k *Manager) *counts {
 	c := &counts{
 		k:            k,
 		admissions:   counter("topology_manager_admission_requests_total", "Pods whose resources had to be aligned"),
-		refusals:     counter("topology_manager_admission_errors_total", "Pods whose resources could not be assigned as requested"),
+		rejections:   counter("topology_manager_admission_errors_total", "Pods whose resources could not be assigned as requested"),
 		duration:     prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: "kubelet", Name: "topology_manager_admission_duration_ms", Help: "Milliseconds to decide on a pod's resources", Buckets: admissionBuckets}),
 		cpuPins:      counter("cpu_manager_pinning_requests_total", "Containers that requested exclusive CPUs"),
 		cpuErrors:    counter("cpu_manager_pinning_errors_total", "Containers that requested exclusive CPUs and got none"),
@@ -95,13 +95,13 @@ func (c *counts) Collect(out chan<- prometheus.Metric) {
 }
 
 // admission measures one admission and counts its outcome.
-func (c *counts) admission() func(numa.Pod, *numa.Refusal) {
+func (c *counts) admission() func(numa.Pod, *numa.Rejection) {
 	begun := time.Now()
-	return func(p numa.Pod, refusal *numa.Refusal) {
+	return func(p numa.Pod, rejection *numa.Rejection) {
 		c.admissions.Inc()
 		c.duration.Observe(float64(time.Since(begun).Microseconds()) / 1000)
-		if refusal != nil {
-			c.refused(refusal)
+		if rejection != nil {
+			c.rejected(rejection)
 			return
 		}
 		if a, has := c.k.Assignment(p.UID); has {
@@ -110,8 +110,8 @@ func (c *counts) admission() func(numa.Pod, *numa.Refusal) {
 	}
 }
 
-func (c *counts) refused(r *numa.Refusal) {
-	c.refusals.Inc()
+func (c *counts) rejected(r *numa.Rejection) {
+	c.rejections.Inc()
 	switch {
 	case r.Reason == numa.TopologyAffinity && !c.guaranteed(): // the kubelet counts only what a policy guarantees
 	case r.Reason == numa.TopologyAffinity:

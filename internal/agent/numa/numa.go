@@ -30,7 +30,7 @@
 // The runtime keeps it as long as there is anything of the pod; the newest one counts. Recover reads all of them, and
 // what the kernel reports for running containers, and restores the State. What is not possible any more (a CPU is
 // offline or reserved now) is logged and left to the container that has it: no running container is moved, stopped or
-// refused. The kubelet's checkpoint files are not read.
+// refused. Of pods that a kubelet started, its checkpoint files say what was assigned (agent/handover).
 //
 // # Limits of the package
 //
@@ -72,6 +72,8 @@ type Options struct {
 	Metrics *metrics.Set
 	// Quota keeps the CFS quota of containers with assigned CPUs.
 	Quota bool
+	// Changed is called, from any goroutine, when the state has changed. It must not wait. Optional.
+	Changed func()
 	// Prefers asks a plugin for its preferred devices. Optional: without it the devices with the lowest IDs are taken.
 	Prefers func(context.Context, numa.Question) ([]string, error)
 }
@@ -137,20 +139,20 @@ type consultation struct {
 // returns why. A pod that has its assignment already, from before a restart of the agent, keeps it. If asks is true, a
 // device plugin must be asked first: nothing is assigned yet, and the caller must call Consult and then Admit again.
 // Admit itself never waits.
-func (k *Manager) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
+func (k *Manager) Admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection, asks bool) {
 	done := k.counts.admission()
-	refusal, asks = k.admit(p, fits)
+	rejection, asks = k.admit(p, fits)
 	if asks {
 		return nil, true
 	}
 	k.mu.Lock()
 	delete(k.consulted, p.UID)
 	k.mu.Unlock()
-	done(p, refusal)
-	return refusal, false
+	done(p, rejection)
+	return rejection, false
 }
 
-func (k *Manager) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
+func (k *Manager) admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection, asks bool) {
 	for range admitTries {
 		k.mu.Lock()
 		if _, has := k.state.Assignment(p.UID); has {
@@ -158,15 +160,15 @@ func (k *Manager) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, as
 			fits()
 			return nil, false
 		}
-		offer, refusal := k.state.Offer(p, k.consulted[p.UID].answers)
-		if q := offer.Question; q != nil { // before the plugin's answer, a refusal is not final either
+		offer, rejection := k.state.Offer(p, k.consulted[p.UID].answers)
+		if q := offer.Question; q != nil { // before the plugin's answer, a rejection is not final either
 			k.consulted[p.UID] = consultation{k.consulted[p.UID].answers, q}
 			k.mu.Unlock()
 			return nil, true
 		}
 		k.mu.Unlock()
-		if refusal != nil {
-			return refusal, false
+		if rejection != nil {
+			return rejection, false
 		}
 		if !fits() {
 			return nil, false
@@ -182,13 +184,13 @@ func (k *Manager) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, as
 			return nil, false
 		}
 	}
-	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("the free resources changed %d times during the admission: try again", admitTries)}, false
+	return numa.Unexpected(fmt.Sprintf("the free resources changed %d times during the admission: try again", admitTries)), false
 }
 
 // Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as
 // long as the plugin does; other pods do not wait. If a plugin that has preferences does not answer, the pod is
 // rejected, as in the kubelet.
-func (k *Manager) Consult(ctx context.Context, pod string) *numa.Refusal {
+func (k *Manager) Consult(ctx context.Context, pod string) *numa.Rejection {
 	k.mu.Lock()
 	c := k.consulted[pod]
 	k.mu.Unlock()
@@ -202,11 +204,9 @@ func (k *Manager) Consult(ctx context.Context, pod string) *numa.Refusal {
 			k.mu.Lock()
 			delete(k.consulted, pod)
 			k.mu.Unlock()
-			return &numa.Refusal{
-				Reason:    numa.UnexpectedAdmission,
-				Upstream:  numa.AllocateFailed(err.Error()),
-				Container: c.question.Container,
-			}
+			rejection := numa.NotAllocated(err.Error())
+			rejection.Container = c.question.Container
+			return rejection
 		}
 	}
 	answers := maps.Clone(c.answers)
@@ -244,7 +244,7 @@ func (k *Manager) Finish(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a, has := k.state.Assignment(pod)
-	if !has || !slices.ContainsFunc(a.Containers, func(h numa.Holding) bool { return h.Init && h.Memory != nil }) {
+	if !has || !slices.ContainsFunc(a.Containers, func(h numa.Assigned) bool { return h.Init && h.Memory != nil }) {
 		return
 	}
 	k.state.Finish(pod)
@@ -340,18 +340,21 @@ func (k *Manager) own(pod string) idset.Set {
 }
 
 // assigned returns what is assigned to a container. The caller holds mu.
-func (k *Manager) assigned(pod, container string) numa.Holding {
+func (k *Manager) assigned(pod, container string) numa.Assigned {
 	a, _ := k.state.Assignment(pod)
 	for _, h := range a.Containers {
 		if h.Container == container {
 			return h
 		}
 	}
-	return numa.Holding{Container: container}
+	return numa.Assigned{Container: container}
 }
 
 // publishSoon makes Publish publish the state.
 func (k *Manager) publishSoon() {
+	if k.Changed != nil {
+		k.Changed()
+	}
 	select {
 	case k.changed <- struct{}{}:
 	default: // a publication is due already, and it reads the state when it runs
@@ -380,7 +383,7 @@ func (k *Manager) confineAll() error {
 // owned reports whether any pod has assigned CPUs. The caller holds mu.
 func (k *Manager) owned() bool {
 	for _, a := range k.state.Assignments() {
-		if slices.ContainsFunc(a.Containers, func(h numa.Holding) bool { return !h.CPUs.IsEmpty() }) {
+		if slices.ContainsFunc(a.Containers, func(h numa.Assigned) bool { return !h.CPUs.IsEmpty() }) {
 			return true
 		}
 	}

@@ -93,15 +93,15 @@ func pod(uid string, cpus ...int) numa.Pod {
 func fits() bool { return true }
 
 // admitWithPlugins admits a pod as its pod worker does: plugins are asked in between.
-func (k *Manager) admitWithPlugins(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal {
+func (k *Manager) admitWithPlugins(t *testing.T, p numa.Pod, fits func() bool) *numa.Rejection {
 	t.Helper()
 	for {
-		refusal, asks := k.Admit(p, fits)
+		rejection, asks := k.Admit(p, fits)
 		if !asks {
-			return refusal
+			return rejection
 		}
-		if refusal := k.Consult(t.Context(), p.UID); refusal != nil {
-			return refusal
+		if rejection := k.Consult(t.Context(), p.UID); rejection != nil {
+			return rejection
 		}
 	}
 }
@@ -191,10 +191,10 @@ func TestNoStartWithoutRoom(t *testing.T) {
 }
 
 // A pod that is rejected by the sum of its requests has nothing assigned. A pod whose assignment fails gets the reason.
-func TestRefusals(t *testing.T) {
+func TestRejections(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	if r := k.admitWithPlugins(t, pod("a", 2), func() bool { return false }); r != nil {
-		t.Errorf("refused: %s", r.Message())
+		t.Errorf("rejected: %s", r.Message())
 	}
 	if _, has := k.Assignment("a"); has {
 		t.Error("a pod that does not fit got CPUs")
@@ -237,10 +237,10 @@ func TestOpinionThatComesLate(t *testing.T) {
 		}
 		return []string{"g0"}, nil
 	}
-	if refusal, asks := k.Admit(one("late"), fits); refusal != nil || !asks {
-		t.Fatalf("%+v, asks %v", refusal, asks)
+	if rejection, asks := k.Admit(one("late"), fits); rejection != nil || !asks {
+		t.Fatalf("%+v, asks %v", rejection, asks)
 	}
-	answered := make(chan *numa.Refusal)
+	answered := make(chan *numa.Rejection)
 	go func() { answered <- k.Consult(t.Context(), "late") }()
 	<-thinks
 	quick := one("quick")
@@ -482,5 +482,33 @@ func TestNothingIsWrittenForNothing(t *testing.T) {
 	k.Release("a")
 	if cgroups.writes != 0 {
 		t.Errorf("%d writes", cgroups.writes)
+	}
+}
+
+// TestChanged: whoever keeps the kubelet's checkpoints hears of each change.
+func TestChanged(t *testing.T) {
+	k := keeper(t, static, newKernel())
+	calls := 0
+	k.Changed = func() { calls++ }
+	k.mustAdmit(t, pod("a", 2))
+	k.Release("a")
+	if calls != 2 {
+		t.Errorf("told %d times of an admission and a release, want twice", calls)
+	}
+}
+
+// TestNoteOfAKubelet: what a kubelet assigned is recovered like a note of our own.
+func TestNoteOfAKubelet(t *testing.T) {
+	k := keeper(t, static, newKernel())
+	given := numa.Assignment{Pod: "a", Containers: []numa.Assigned{{Container: "c0", CPUs: idset.Of(2, 3)}}}
+	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: NoteOf(given), Ready: true, Running: map[string]string{"c0": "/a/c0"}}})
+	if a, has := k.Assignment("a"); !has || a.Containers[0].CPUs.String() != "2-3" {
+		t.Errorf("%+v", a)
+	}
+	if k.SharedCPUs().Intersect(idset.Of(2, 3)).Len() != 0 {
+		t.Error("the CPUs are shared")
+	}
+	if NoteOf(numa.Assignment{Pod: "a"}) != "" {
+		t.Error("a note about nothing")
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
@@ -17,7 +15,8 @@ import (
 type Remains struct {
 	Pod   string
 	Group string // its cgroup; empty: it has none
-	// Note's result when the pod's newest sandbox or container was created; empty: nothing was assigned
+	// Note's result when the pod's newest sandbox or container was created, or NoteOf what a kubelet's checkpoint says;
+	// empty: nothing was assigned
 	Note    string
 	Ready   bool              // the sandbox is running
 	Booted  bool              // the machine booted after the sandbox was created, so nothing of the pod can run
@@ -39,6 +38,9 @@ func (k *Manager) Note(pod string) string {
 	}
 	return topology.EncodePod(a)
 }
+
+// NoteOf returns the note about an assignment that a kubelet made; empty: nothing is assigned.
+func NoteOf(a numa.Assignment) string { return topology.EncodePod(a) }
 
 // Recover restores what earlier agents assigned to pods. What contradicts the machine or the configuration is logged,
 // and running containers keep what they have. It must be called once, before all other methods.
@@ -117,7 +119,7 @@ func (k *Manager) adopt(r Remains) bool {
 
 // setUnrecorded records the CPUs that a running container was given and that State cannot record as its own. Offline
 // CPUs are among them: the kernel gives them back to the container when they come online. The caller holds mu.
-func (k *Manager) setUnrecorded(pod string, given numa.Holding) {
+func (k *Manager) setUnrecorded(pod string, given numa.Assigned) {
 	lost := given.CPUs.Minus(k.assigned(pod, given.Container).CPUs)
 	if lost.IsEmpty() {
 		return
@@ -129,7 +131,7 @@ func (k *Manager) setUnrecorded(pod string, given numa.Holding) {
 }
 
 // compare logs where the kernel's values differ from the recorded assignment.
-func (k *Manager) compare(pod string, h numa.Holding, inner string) {
+func (k *Manager) compare(pod string, h numa.Assigned, inner string) {
 	for _, err := range []error{
 		differs(h.Container, inner, "CPUs", h.CPUs, k.Cgroups.CPUs),
 		differs(h.Container, inner, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
@@ -146,14 +148,4 @@ func cpusOf(a numa.Assignment) idset.Set {
 		cpus = cpus.Union(h.CPUs)
 	}
 	return cpus
-}
-
-// LogCheckpoints logs that the kubelet's checkpoint files in dir are not read, whatever their state.
-func LogCheckpoints(dir string) {
-	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
-		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err == nil {
-			slog.Info("a checkpoint of the kubelet is not read: assignments are recovered from the runtime and the kernel", "file", path, "bytes", info.Size())
-		}
-	}
 }

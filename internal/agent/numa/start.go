@@ -106,7 +106,7 @@ func differs(container, group, what string, given idset.Set, kernel func(string)
 }
 
 // memoryNodes returns the NUMA nodes of the memory that is assigned to a container.
-func memoryNodes(h numa.Holding) []machine.NUMAID {
+func memoryNodes(h numa.Assigned) []machine.NUMAID {
 	var nodes []machine.NUMAID
 	for _, b := range h.Memory {
 		nodes = append(nodes, b.Nodes...)

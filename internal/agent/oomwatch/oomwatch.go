@@ -68,7 +68,7 @@ type Watch struct {
 
 	mu     sync.Mutex // guards everything that follows
 	parser kmsg.Parser
-	book   oom.Book
+	state  oom.State
 	counts map[string]int64 // by container: kills, as counted last. Used without a log only
 }
 
@@ -115,7 +115,7 @@ func (w *Watch) record(r kmsg.Record) {
 	if k.Group == "" { // the kernel rations its reports: while the process dies, it can still be asked
 		k.Group = groupOfProcess(k.PID)
 	}
-	v := w.book.AddKill(k, w.killsIn)
+	v := w.state.AddKill(k, w.killsIn)
 	if k.At < w.begun || v.Again {
 		return
 	}
@@ -156,7 +156,7 @@ func (w *Watch) reportPod(v oom.Verdict) {
 // Know says that a container of the pod runs; without a process (pid 0), that it is about to.
 func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	w.mu.Lock()
-	adopted := pid != 0 && !w.book.HasContainer(c.ID)
+	adopted := pid != 0 && !w.state.HasContainer(c.ID)
 	w.mu.Unlock()
 	if adopted && w.log != nil {
 		if err := w.log.Sync(); err != nil { // what happened in it is known before it is
@@ -171,13 +171,13 @@ func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	if pid == 0 && c.State == podlife.Created {
 		w.counts[c.ID] = 0
 	}
-	w.book.AddContainer(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
+	w.state.AddContainer(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
 }
 
 // catchUp reports kills that no agent may have reported, because none was there. Of those that were, the Event exists.
 // Caller holds mu.
 func (w *Watch) catchUp(id string) {
-	for _, v := range w.book.Kills(id) {
+	for _, v := range w.state.Kills(id) {
 		if v.At < w.begun && w.begun.Sub(v.At) < eventsLast {
 			w.reportPod(v)
 		}
@@ -188,7 +188,7 @@ func (w *Watch) catchUp(id string) {
 func (w *Watch) Drop(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.book.DropContainer(id)
+	w.state.DropContainer(id)
 	delete(w.counts, id)
 }
 
@@ -203,7 +203,7 @@ func (w *Watch) Explain(c podlife.Container) podlife.Container {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v, killed := w.book.Ended(oom.End{ID: c.ID, Code: c.ExitCode, Finished: c.FinishedAt})
+	v, killed := w.state.Ended(oom.End{ID: c.ID, Code: c.ExitCode, Finished: c.FinishedAt})
 	if !killed {
 		return c
 	}
@@ -222,7 +222,7 @@ func (w *Watch) Count() {
 		return
 	}
 	w.mu.Lock()
-	containers := w.book.Containers()
+	containers := w.state.Containers()
 	w.mu.Unlock()
 	for _, c := range containers {
 		n, known := w.killsIn(c)

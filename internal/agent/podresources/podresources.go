@@ -158,7 +158,7 @@ func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 // of returns what is assigned to a pod.
 func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
 	out := &podresourcesapi.PodResources{Name: pod.Name, Namespace: pod.Namespace}
-	own := map[string]numa.Holding{}
+	own := map[string]numa.Assigned{}
 	if a, ok := s.o.Assignments(string(pod.UID)); ok {
 		for _, h := range a.Containers {
 			own[h.Container] = h
@@ -176,7 +176,7 @@ func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
 	return out
 }
 
-func (s *Server) container(pod *corev1.Pod, name string, own numa.Holding) *podresourcesapi.ContainerResources {
+func (s *Server) container(pod *corev1.Pod, name string, own numa.Assigned) *podresourcesapi.ContainerResources {
 	out := &podresourcesapi.ContainerResources{Name: name}
 	for _, h := range s.o.Devices.Allocations(string(pod.UID), name) {
 		for _, id := range h.IDs {

@@ -64,7 +64,7 @@ func serve(t *testing.T, config numa.Config) podresourcesapi.PodResourcesListerC
 	s := New(Options{
 		Dir: dir, Pods: func() []*corev1.Pod { return pods }, Devices: known{}, Empty: layout.NewState(), Config: config, Metrics: &metrics.New("n").PodResources,
 		Assignments: func(uid string) (numa.Assignment, bool) {
-			return numa.Assignment{Pod: "u1", Containers: []numa.Holding{
+			return numa.Assignment{Pod: "u1", Containers: []numa.Assigned{
 				{Container: "once", Init: true, CPUs: idset.Of(3)},
 				{Container: "main", CPUs: idset.Of(1, 3), Memory: []numa.Block{{Nodes: []machine.NUMAID{0, 1}, Bytes: unit.GiB}, {Nodes: []machine.NUMAID{1}, PageSize: 2 * unit.MiB, Bytes: 4 * unit.MiB}}},
 			}}, uid == "u1"

@@ -7,15 +7,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -24,17 +25,14 @@ import (
 )
 
 // Time limits of calls that work, next to Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
-// network and gets twice that, as upstream has it. stopMargin is added to the grace of a stop. settleMax is far above
-// what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose network hangs may take
-// longer to go.
+// network and gets twice that, as upstream has it. stopMargin is added to the grace of a stop.
 const (
 	stopMargin   = 2 * time.Minute
 	mountTimeout = 2 * time.Minute
-	settleMax    = 10 * time.Second
 )
 
 // act does one action.
-func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot) error {
 	w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
 	switch a.Kind {
 	case podlife.CreateSandbox:
@@ -55,19 +53,15 @@ func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slo
 		})
 	case podlife.RemoveContainer:
 		return w.removeContainer(ctx, a)
+	case podlife.BeginPreStop:
+		w.beginPreStop(pod, a)
+		return nil
 	case podlife.Resize:
 		return w.resize(ctx, pod, a)
 	case podlife.Finish:
 		return w.finish(ctx, pod)
 	}
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
-}
-
-// limited makes a call that must end in time.
-func limited(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return call(ctx)
 }
 
 // settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves
@@ -86,17 +80,15 @@ func settled(ctx context.Context, limit time.Duration, call func(context.Context
 	return call(own)
 }
 
-func gone(err error) bool { return status.Code(err) == codes.NotFound }
-
 // createSandbox prepares what the pod's containers share, then the sandbox.
 func (w *worker) createSandbox(
-	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot,
 ) error {
-	slot.release() // of an attempt before this one: volumes may take long
+	slot.Release() // of an attempt before this one: volumes may take long
 	if err := w.setUp(ctx, pod); err != nil {
 		return err
 	}
-	if err := slot.take(ctx, pod.Namespace); err != nil {
+	if err := slot.Take(ctx, pod.Namespace); err != nil {
 		return err
 	}
 	parent, err := w.r.Groups.Ensure(pod)
@@ -122,11 +114,12 @@ func (w *worker) createSandbox(
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return sandboxFailed("Failed to create log directory: ", err)
 	}
-	handler, err := w.r.handlers.Of(ctx, pod)
+	handler, err := w.handlerFor(ctx, pod)
 	if err != nil {
 		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
 	var id string
+	begun := time.Now()
 	err = settled(ctx, 2*w.r.WorkTimeout, func(ctx context.Context) error {
 		response, err := w.r.Runtime.RunPodSandbox(
 			ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler},
@@ -134,10 +127,22 @@ func (w *worker) createSandbox(
 		id = response.GetPodSandboxId()
 		return err
 	})
+	w.r.Metrics.RunSandbox.WithLabelValues(handler).Observe(time.Since(begun).Seconds())
 	if err != nil {
+		w.r.Metrics.RunSandboxErrors.WithLabelValues(handler).Inc()
 		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
-	return w.readSandbox(ctx, id)
+	return w.view.ReadSandbox(ctx, id)
+}
+
+// handlerFor looks up the runtime handler that the pod asks for, which must be able to do what else the pod asks for.
+func (w *worker) handlerFor(ctx context.Context, pod *corev1.Pod) (string, error) {
+	handler, err := w.r.handlers.For(ctx, pod)
+	if err == nil && userns.Wants(pod) && !w.r.handlers.UserNamespaces(handler) {
+		const lacks = "can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces"
+		err = fmt.Errorf(lacks, handler)
+	}
+	return handler, err
 }
 
 // setUp prepares the pod's directories and volumes; it is safe to repeat.
@@ -157,39 +162,50 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (w *worker) startContainer(
-	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot,
 ) error {
 	c := translate.ContainerNamed(pod, a.Container)
 	if c == nil {
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
 	}
 	// Another agent made the sandbox, or the container came later.
-	if refused := podfields.Blocks(pod, c.Name); refused != nil {
+	if refused := podfields.Blocks(pod, c.Name, w.r.abilities()); refused != nil {
 		return containerFailed("CreateContainerConfigError", errors.New(refused.String()))
 	}
-	ips := w.view.sandboxes[a.ID].IPs
+	ips := w.view.Sandboxes[a.ID].IPs
 	if len(ips) == 0 {
 		ips = w.r.HostIPs
 	}
 	if w.volumes == volumesUntouched { // the sandbox was adopted: the keeper of volumes does not know the pod
-		slot.release()
+		slot.Release()
 		if err := w.setUp(ctx, pod); err != nil {
 			return err
 		}
 	}
-	image, err := w.r.Images.Ensure(ctx, pod, c, slot.release) // while it is pulled, others may start
+	images, err := w.imagesOfVolumes(ctx, pod, c, slot)
 	if err != nil {
 		return imageFailure(err)
 	}
-	if err := slot.take(ctx, pod.Namespace); err != nil {
+	pulled := w.measured.pull()
+	image, err := w.r.Images.Ensure(ctx, pod, c, func() {
+		slot.Release() // while it is pulled, others may start
+		pulled.began()
+	})
+	pulled.ended()
+	if err != nil {
+		return imageFailure(err)
+	}
+	if err := slot.Take(ctx, pod.Namespace); err != nil {
 		return err
 	}
 	config, err := w.r.configs().Container(ctx, pod, c, containerconfig.Run{
 		Attempt:           a.Attempt,
 		Image:             image,
 		PodIPs:            ips,
-		RecursiveReadOnly: w.r.handlers.RecursiveReadOnly(w.handler),
-		Running:           runningByName(w.view.containers),
+		RecursiveReadOnly: w.r.handlers.RecursiveReadOnly(w.view.Handler),
+		Running:           runningByName(w.view.Containers),
+		Images:            images,
+		ImageDirectories:  w.r.handlers.Known().ImageDirectories,
 	})
 	if err != nil {
 		return containerFailed("CreateContainerConfigError", err)
@@ -198,7 +214,7 @@ func (w *worker) startContainer(
 	if err != nil {
 		return containerFailed("CreateContainerError", err)
 	}
-	sandbox, err := w.r.configs().Sandbox(pod, sandboxOf(pod, w.view.sandboxes[a.ID].Attempt, parent))
+	sandbox, err := w.r.configs().Sandbox(pod, sandboxOf(pod, w.view.Sandboxes[a.ID].Attempt, parent))
 	if err != nil {
 		return containerFailed("CreateContainerError", err)
 	}
@@ -206,9 +222,9 @@ func (w *worker) startContainer(
 		return containerFailed("CreateContainerError", err)
 	}
 	if !isInit(pod, c.Name) {
-		w.r.Holdings.Finish(string(pod.UID))
+		w.r.Assignments.Finish(string(pod.UID))
 	}
-	started, err := w.r.Holdings.Start(string(pod.UID), c.Name, config.Linux.Resources)
+	started, err := w.r.Assignments.Start(string(pod.UID), c.Name, config.Linux.Resources)
 	if err != nil {
 		return containerFailed("CreateContainerError", err)
 	}
@@ -218,19 +234,39 @@ func (w *worker) startContainer(
 		return err
 	}
 	if group := w.r.Groups.Container(pod, id); group != "" {
-		err := w.r.Holdings.Check(string(pod.UID), c.Name, group)
+		err := w.r.Assignments.Check(string(pod.UID), c.Name, group)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
 			w.log().Error("container is not where it was put", "err", err)
 		}
 	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
-	w.r.Metrics.StartedContainers.WithLabelValues("container").Inc()
+	w.r.Metrics.StartedContainers.WithLabelValues(containerType(pod, c.Name)).Inc()
 	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
-	if err := w.readContainer(ctx, id, a.ID); err != nil {
+	if err := w.view.ReadContainer(ctx, id, a.ID); err != nil {
 		return err
 	}
 	w.postStart(pod, c, a, id)
 	return nil
+}
+
+// imagesOfVolumes makes the images of the image volumes present that a container mounts, and returns them by volume.
+func (w *worker) imagesOfVolumes(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, slot *turns.Slot,
+) (map[string]*runtimeapi.ImageSpec, error) {
+	images := map[string]*runtimeapi.ImageSpec{}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		mounts := func(m corev1.VolumeMount) bool { return m.Name == v.Name }
+		if v.Image == nil || !slices.ContainsFunc(c.VolumeMounts, mounts) {
+			continue
+		}
+		image, err := w.r.Images.EnsureVolume(ctx, pod, v.Image, slot.Release)
+		if err != nil {
+			return nil, err
+		}
+		images[v.Name] = &runtimeapi.ImageSpec{Image: image.ID, UserSpecifiedImage: v.Image.Reference}
+	}
+	return images, nil
 }
 
 // imageFailure is the error of an image that is not there.
@@ -259,8 +295,8 @@ func (w *worker) createAndStart(
 	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := w.r.Groups.Sizes(pod)
-	w.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
-	w.r.oom.Know(w.e.uid, w.view.containers[id], 0) // it may run out of memory before we know its process
+	w.view.Containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
+	w.r.oom.Know(w.e.uid, w.view.Containers[id], 0) // it may run out of memory before we know its process
 	err = settled(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
@@ -285,7 +321,7 @@ func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.A
 			least = min(preStopLeaves, a.Grace)
 		}
 	}
-	err := briefly(ctx, w.r.stops, signalTime, func() error {
+	err := w.r.stops.Briefly(ctx, signalTime, func() error {
 		grace := max(time.Until(killAt), least)
 		// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
 		seconds := int64((grace + time.Second - 1) / time.Second)
@@ -301,25 +337,8 @@ func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.A
 	return nil
 }
 
-// preStopLeaves is what upstream leaves at least for SIGTERM after a preStop hook.
-const preStopLeaves = 2 * time.Second
-
-// preStop runs the hook inside the grace, and reports whether there is one.
-func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action) bool {
-	c := translate.ContainerNamed(pod, a.Container)
-	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.Grace)
-	defer cancel()
-	if err := w.r.Hooks.PreStop(ctx, pod, c, a.ID, w.address(pod)); err != nil {
-		w.r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
-	}
-	return true
-}
-
 func (w *worker) removeContainer(ctx context.Context, a podlife.Action) error {
-	err := briefly(ctx, w.r.removals, removalTime, func() error {
+	err := w.r.removals.Briefly(ctx, removalTime, func() error {
 		return limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 			_, err := w.r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
 			return err
@@ -328,28 +347,28 @@ func (w *worker) removeContainer(ctx context.Context, a podlife.Action) error {
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove container %s: %w", a.ID, err)
 	}
-	w.drop(a.ID)
+	w.view.Drop(a.ID)
 	w.r.removeLog(w.e.object(), a)
 	return nil
 }
 
 // onSandbox stops or removes a sandbox and re-reads what is left of it.
 func (w *worker) onSandbox(ctx context.Context, a podlife.Action, call func(context.Context) error) error {
-	w.unwatch(a.ID)
-	err := briefly(ctx, w.r.removals, removalTime, func() error { return limited(ctx, 2*w.r.WorkTimeout, call) })
+	w.view.Unwatch(a.ID)
+	err := w.r.removals.Briefly(ctx, removalTime, func() error { return limited(ctx, 2*w.r.WorkTimeout, call) })
 	if err != nil && !gone(err) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {
-		w.drop(a.ID)
-		for id, c := range w.view.containers {
+		w.view.Drop(a.ID)
+		for id, c := range w.view.Containers {
 			if c.SandboxID == a.ID {
-				w.drop(id)
+				w.view.Drop(id)
 			}
 		}
 		return nil
 	}
-	return w.readSandbox(ctx, a.ID)
+	return w.view.ReadSandbox(ctx, a.ID)
 }
 
 // finish takes down what the pod had outside the runtime, deletes its object, and drops it here. Each step may be
@@ -362,7 +381,8 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
 	if err := w.r.Groups.Remove(ctx, w.e.uid); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	w.r.Holdings.Release(string(w.e.uid))
+	w.r.Users.Release(w.e.uid)
+	w.r.Assignments.Release(string(w.e.uid))
 	w.r.Devices.Release(string(w.e.uid))
 	w.r.logs().RemovePod(string(w.e.uid))
 	if pod != nil && w.e.deletable() {
@@ -376,7 +396,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
 
 // drop ends what the agent knows of a pod: nothing of it is left here.
 func (r *Runner) drop(e *entry) {
-	r.turns.leave(e)
+	r.turns.Leave(e)
 	e.drop()
 	r.mu.Lock()
 	if r.pods[e.uid] == e {
@@ -384,10 +404,16 @@ func (r *Runner) drop(e *entry) {
 	}
 	r.sweepLater()
 	r.mu.Unlock()
+	r.version.Add(1)
 	r.static.Resync() // a new version of a static pod may have waited for it
 	r.ResyncHeld()    // its room may be what others wait for
 }
 
-func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {
-	r.Recorder.Event(translate.ContainerReference(pod, container), kind, reason, text)
-}
+// How long a call keeps its place at most (chosen): a signal takes the runtime 10 to 30 ms, a removal a tenth of a
+// second, both longer on a busy machine. What takes longer waits for something else: a process for the end of its
+// grace, a removal for a process that does not die. Raised, calls that hang delay others longer; lowered, more of them
+// reach a slow runtime at once: signals, at most stopsAtOnce in each signalTime.
+const (
+	signalTime  = 250 * time.Millisecond
+	removalTime = 10 * time.Second
+)

@@ -3,9 +3,11 @@ package pods
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -14,27 +16,27 @@ import (
 
 // admit asks for the node's verdict, once, unless the pod is ending or already runs here.
 func (w *worker) admit(ctx context.Context) {
-	defer w.r.turns.leave(w.e)
-	if len(w.view.sandboxes) > 0 {
-		w.e.recoverEnding(w.note)
+	defer w.r.turns.Leave(w.e)
+	if len(w.view.Sandboxes) > 0 {
+		w.e.recoverEnding(w.view.Note)
 	}
 	pod := w.e.unjudgedPod()
 	if pod == nil {
 		return
 	}
-	if len(w.view.sandboxes) == 0 {
-		w.r.turns.await(w.e)
+	if len(w.view.Sandboxes) == 0 {
+		w.r.turns.Await(w.e)
 	}
 	if rejected := w.askAdmission(ctx, pod); rejected != nil {
 		w.holdOrReject(pod, *rejected)
 		return
 	}
-	for _, c := range w.view.containers {
+	for _, c := range w.view.Containers {
 		if translate.ContainerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
-			w.r.Holdings.Finish(string(w.e.uid)) // an agent before us started it
+			w.r.Assignments.Finish(string(w.e.uid)) // an agent before us started it
 		}
 	}
-	w.e.admit(pod, w.note)
+	w.e.admit(pod, w.view.Note)
 }
 
 // askAdmission has a pod judged of which nothing is here, or one that has lost what it had. Admissions go one at a
@@ -42,7 +44,7 @@ func (w *worker) admit(ctx context.Context) {
 // waited for by this pod alone: it has nothing while one is asked, and is judged next to the pods that are here by
 // then.
 func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
-	asked := recovered(pod, w.note).in(pod)
+	asked := allocation.Recovered(pod, w.view.Note).In(pod)
 	for range consultationsMax {
 		rejected, anew := w.judge(asked)
 		switch {
@@ -58,11 +60,9 @@ func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
 		}
 	}
 	w.e.setPhase(phaseNew)
-	return &Rejection{
-		Reason:  numa.UnexpectedAdmission,
-		Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax),
-		Later:   true,
-	}
+	rejection := numa.Unexpected(fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax))
+	rejection.Waiting = true
+	return RejectionOf(rejection)
 }
 
 // consultationsMax bounds how often plugins are asked before a pod is admitted: once for each resource of each
@@ -74,7 +74,7 @@ const consultationsMax = 1000
 func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	w.r.admission.Lock()
 	defer w.r.admission.Unlock()
-	if len(w.view.sandboxes) > 0 && !w.r.Holdings.Anew(string(w.e.uid)) {
+	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.Anew(string(w.e.uid)) {
 		return nil, false
 	}
 	rejected = w.r.Admission.Admit(asked, w.r.counted(w.e))
@@ -94,7 +94,7 @@ func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 func (w *worker) waitFor(
 	ctx context.Context, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection,
 ) *Rejection {
-	w.r.turns.leave(w.e)
+	w.r.turns.Leave(w.e)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !w.e.arm(nil, cancel) { // a stop order must not wait for a plugin
@@ -129,3 +129,7 @@ func (r *Runner) counted(e *entry) []*corev1.Pod {
 
 // Holders returns the pods that have resources of the node.
 func (r *Runner) Holders() []*corev1.Pod { return r.counted(nil) }
+
+func isInit(pod *corev1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
+}

@@ -57,14 +57,6 @@ func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	return a
 }
 
-// Synced reports whether the API and the directory of manifests have shown every pod that should be here.
-func (r *Runner) Synced() bool {
-	r.mu.Lock()
-	synced := r.synced
-	r.mu.Unlock()
-	return synced && r.static.Synced()
-}
-
 // apiSynced notes that the API has shown every pod that should be here.
 func (r *Runner) apiSynced() {
 	r.mu.Lock()
@@ -89,16 +81,6 @@ func (r *Runner) sourceSynced() {
 	}
 	r.sweep()
 }
-
-// sweepLater has the relists of the next while sweep. Caller holds mu.
-func (r *Runner) sweepLater() {
-	now, _ := r.now()
-	r.sweepEnd = now.Add(sweepFor)
-}
-
-// sweepFor is how long after the last pod went, and after the start, its remains are looked for: far longer than a
-// runtime works on after its caller gave up (chosen; seconds were seen on a busy machine).
-const sweepFor = time.Minute
 
 // sweep takes down what pods of earlier times left outside the runtime, while anything can be left: a crash between the
 // removal of the last container and the end of the clean-up leaves directories and cgroups that no container points to;
@@ -182,13 +164,19 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 			e.markDirty("")
 		}
 		r.pods[pod.UID] = e
-		r.turns.join(e)
+		r.turns.Join(e)
 	}
 	r.mu.Unlock()
-	if first := e.claim(static); first && !static {
+	first := e.claim(static)
+	if first {
+		r.Metrics.ContainersPerPod.Observe(float64(len(pod.Spec.Containers)))
+	}
+	if first && !static {
 		r.recallEviction(e, pod)
 	}
-	if e.set(pod, now) {
+	changed := e.set(pod, now)
+	r.version.Add(1)
+	if changed {
 		r.Volumes.Update(e.object())
 		r.resync(e) // its worker compares what it reports with what the API has
 	}

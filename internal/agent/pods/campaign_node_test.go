@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -57,8 +58,9 @@ func (w *world) begin() {
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: events,
 		Volumes: fakeVolumes{l}, Env: &env.Builder{Services: func(string) ([]*corev1.Service, error) { return nil, nil }},
 		Allocatable: func() corev1.ResourceList { return nil }, Groups: fakeGroups{l}, Admission: fakeAdmission{l},
-		Holdings: fakeHoldings{},
-		Devices:  fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
+		Assignments: fakeAssignments{},
+		Users:       userns.Lacking(errors.New("no user namespaces here")),
+		Devices:     fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
 		Probes: probe.New(
 			ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Resync(uid) }},
 		),
@@ -233,19 +235,19 @@ func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 	return nil
 }
 
-type fakeHoldings struct{}
+type fakeAssignments struct{}
 
-func (fakeHoldings) Note(string) string { return "" }
-func (fakeHoldings) Anew(string) bool   { return false }
-func (fakeHoldings) Start(string, string, *runtimeapi.LinuxContainerResources) (func(), error) {
+func (fakeAssignments) Note(string) string { return "" }
+func (fakeAssignments) Anew(string) bool   { return false }
+func (fakeAssignments) Start(string, string, *runtimeapi.LinuxContainerResources) (func(), error) {
 	return func() {}, nil
 }
-func (fakeHoldings) Update(string, string, *runtimeapi.LinuxContainerResources) func() {
+func (fakeAssignments) Update(string, string, *runtimeapi.LinuxContainerResources) func() {
 	return func() {}
 }
-func (fakeHoldings) Check(string, string, string) error { return nil }
-func (fakeHoldings) Finish(string)                      {}
-func (fakeHoldings) Release(string)                     {}
+func (fakeAssignments) Check(string, string, string) error { return nil }
+func (fakeAssignments) Finish(string)                      {}
+func (fakeAssignments) Release(string)                     {}
 
 type fakeDevices struct {
 	noDevices

@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -198,7 +200,7 @@ func sameRequests(a, b *corev1.Pod) bool {
 // sameResources compares what two versions of a pod ask for.
 func sameResources(a, b *corev1.Pod) bool {
 	same := func(x, y []corev1.Container) bool {
-		return slices.EqualFunc(x, y, func(x, y corev1.Container) bool { return sameAmounts(x.Resources, y.Resources) })
+		return slices.EqualFunc(x, y, func(x, y corev1.Container) bool { return allocation.Same(x.Resources, y.Resources) })
 	}
 	return same(a.Spec.InitContainers, b.Spec.InitContainers) && same(a.Spec.Containers, b.Spec.Containers)
 }
@@ -212,7 +214,7 @@ func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 			if c != nil {
 				asked.Requests = c.Resources.Requests
 			}
-			if !sameAmounts(told, asked) {
+			if !allocation.Same(told, asked) {
 				return false
 			}
 		}
@@ -279,7 +281,7 @@ func (w *world) unsized() string {
 	r := w.life.runner
 	for _, e := range r.entries() {
 		e.mu.Lock()
-		pod, desired, meets, ends := e.pod, e.desired, e.allocated.meets(e.desired), e.allocated == nil || e.stop != nil || e.source == sourceGone
+		pod, desired, meets, ends := e.pod, e.desired, e.allocated.Meets(e.desired), e.allocated == nil || e.stop != nil || e.source == sourceGone
 		e.mu.Unlock()
 		if pod == nil || ends || translate.PodlifeTerminal(pod) != "" {
 			continue
@@ -300,7 +302,7 @@ func (w *world) unsized() string {
 func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []string) {
 	uid := granted.UID
 	api := w.api.byUID(uid)
-	if api == nil || w.sizings[uid] == nil || w.api.final[uid] != "" || w.over(granted) {
+	if api == nil || w.sizings[uid] == nil || w.api.final[uid] != "" || w.over(granted) || w.waitsForEnd(uid) {
 		return nil
 	}
 	complain := func(format string, args ...any) {
@@ -318,7 +320,7 @@ func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []stri
 		if has := w.kernel[b.id]; !sameSize(has, of(c)) {
 			complain("%s#%d has %s, and was granted %s", b.name, b.attempt, has, of(c))
 		}
-		if s := statusNamed(api, b.name); s == nil || s.Resources == nil || !sameAmounts(*s.Resources, c.Resources) {
+		if s := translate.StatusNamed(api, b.name); s == nil || s.Resources == nil || !allocation.Same(*s.Resources, c.Resources) {
 			complain("%s#%d is not told to have what it was granted", b.name, b.attempt)
 		}
 	}
@@ -336,6 +338,17 @@ func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []stri
 		complain("has not been heard of")
 	}
 	return out
+}
+
+// waitsForEnd reports whether a pod's worker waits, for up to a grace period of an hour, until a container that failed
+// its liveness probe has ended: like the kubelet's, it does nothing else to the pod meanwhile. Caller holds mu.
+func (w *world) waitsForEnd(uid types.UID) bool {
+	for c := range w.flying {
+		if c.uid == uid && c.kind == "stop waits" {
+			return true
+		}
+	}
+	return false
 }
 
 // over reports whether a pod may be ending by itself: none of its mains runs, and they need not run again. Caller holds

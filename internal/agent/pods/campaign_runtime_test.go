@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // sandbox and box are what the runtime has.
@@ -140,7 +140,7 @@ type fakeRuntime struct {
 	l *life
 }
 
-func podOf(labels map[string]string) types.UID { return types.UID(labels[criconfig.LabelPodUID]) }
+func podOf(labels map[string]string) types.UID { return types.UID(labels[cri.LabelPodUID]) }
 
 func notFound(id string) error { return status.Errorf(codes.NotFound, "%q: not found", id) }
 

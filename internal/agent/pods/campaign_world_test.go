@@ -379,7 +379,7 @@ func (w *world) slotsHeld() string {
 	if got := len(r.stops); got > stopping {
 		return fmt.Sprintf("%d slots of stops are held, and the runtime works on %d", got, stopping)
 	}
-	if got := r.starts.taken(); got > working {
+	if got := r.starts.Taken(); got > working {
 		return fmt.Sprintf("%d slots of starts are held, and the runtime works on %d calls", got, working)
 	}
 	if got := len(r.removals); got > removing {

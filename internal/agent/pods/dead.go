@@ -21,14 +21,14 @@ func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
 	if pod == nil || w.volumes != volumesReleased {
 		return
 	}
-	if len(w.view.sandboxes) == 0 {
+	if len(w.view.Sandboxes) == 0 {
 		w.e.cleared()
 		return
 	}
 	if !w.e.evicted(pod) {
 		return
 	}
-	for _, id := range slices.Sorted(maps.Keys(w.view.sandboxes)) {
+	for _, id := range slices.Sorted(maps.Keys(w.view.Sandboxes)) {
 		err := w.onSandbox(ctx, podlife.Action{Kind: podlife.RemoveSandbox, ID: id}, func(ctx context.Context) error {
 			_, err := w.r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 			return err

@@ -2,7 +2,9 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,18 +12,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // entry is what the agent knows of one pod and any goroutine may ask or change: by its methods, each of which locks mu
 // for as long as it takes, and calls nothing that locks anything else. What the pod's worker alone knows is in worker.
 //
-// The methods stand in four files, and nothing outside of them touches mu or a field below it: entry.go (which pod it
-// is, who runs its worker), entry_admission.go (phase, hold, resources), entry_end.go (stop order, hooks, exits),
-// entry_status.go (what is reported).
+// The methods stand in five files: entry.go (what others ask, and who has its worker), entry_source.go (what the sources
+// say), entry_admission.go (hold, admission, resources), entry_end.go (stop order, hooks, exits), entry_status.go (what
+// is reported). Nothing else touches mu or a field below it (TestOnlyEntryTouchesWhatItsLockGuards).
 type entry struct {
 	uid    types.UID         // never changes
 	report *statusreport.Pod // how far its status is written; has a lock of its own, taken after mu
@@ -44,18 +48,19 @@ type entry struct {
 
 	// Its resources. Written at admission (admit), by resizes (rule), and by versions that ask for what it has (set).
 
-	allocated    *allocation            // what the node last judged to fit; nil: not admitted yet, or static
+	allocated    *allocation.Allocation // what the node last judged to fit; nil: not admitted yet, or static
 	pending      *podlife.PendingResize // why what it asks for is not allocated; nil: it is, or was not judged yet
 	pendingSince unit.Wall              // since when, for this reason; zero: nothing is pending
 	resizing     int64                  // generation of the resize that is being carried out; zero: none
 
 	// Its end. Written by all who order it (orderStop, evict, reject); the order is replaced, never written to.
 
-	stop      *podlife.StopOrder  // nil: it is not to end. Once set it stays, and its deadline only comes nearer
-	leftovers bool                // it was evicted by this process, and what it has on disks is not removed yet
-	interrupt context.CancelFunc  // cancels what the worker does, where a stop order may; nil: it may not
-	hooks     map[string]*hookRun // of postStart that have not succeeded, by container id
-	exits     map[string]func()   // called when the process of a container that is being stopped is gone, by its id
+	stop      *podlife.StopOrder     // nil: it is not to end. Once set it stays, and its deadline only comes nearer
+	leftovers bool                   // it was evicted by this process, and what it has on disks is not removed yet
+	interrupt context.CancelFunc     // cancels what the worker does, where a stop order may; nil: it may not
+	hooks     map[string]*hookRun    // of postStart that have not succeeded, by container id
+	preStops  map[string]*preStopRun // that were begun before the container's turn to stop, by container id
+	exits     map[string]func()      // called when the process of a container that is being stopped is gone, by its id
 
 	// What is reported of it. Written by the worker (setStatus).
 
@@ -67,7 +72,7 @@ type entry struct {
 
 	summary   map[string]int32 // state of its sandboxes and containers, by id, as the worker read them last
 	sandboxID string           // of the newest sandbox that is ready; empty: none
-	dirty     dirt             // what the worker is to read anew
+	dirty     podview.Dirt     // what the worker is to read anew
 
 	// Its worker. A goroutine takes it (wake) and hands it back (rest); there is one while there is something to do.
 
@@ -99,45 +104,6 @@ type identity struct {
 	grace           time.Duration
 }
 
-// dirt marks what to re-read before the next step.
-type dirt struct {
-	all     bool
-	changed map[string]bool // containers
-	exited  map[string]bool // containers and sandboxes whose first process is gone
-}
-
-func newEntry(uid types.UID, backoffMax time.Duration) *entry {
-	e := &entry{uid: uid, hooks: map[string]*hookRun{}, exits: map[string]func(){}}
-	e.report = statusreport.NewPod(uid, e.toReport)
-	e.idle = &worker{e: e, life: podlife.New(backoffMax), view: newView()}
-	return e
-}
-
-// newEntry is a pod that nothing is known of yet.
-func (r *Runner) newEntry(uid types.UID) *entry {
-	e := newEntry(uid, r.BackoffMax)
-	e.idle.r = r
-	return e
-}
-
-// foundInRuntime is a pod that the runtime has, and no source yet.
-func (e *entry) foundInRuntime(who identity, states map[string]int32) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.unclaimed = who
-	e.summary = states
-	e.dirty.all = true
-}
-
-// foundOutside is a pod of which there are remains outside the runtime only: directories, logs, a cgroup.
-func (e *entry) foundOutside() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.unclaimed = identity{name: string(e.uid)}
-	e.source = sourceGone
-	e.dirty.all = true
-}
-
 // name is namespace/name for messages.
 func (e *entry) name() string {
 	e.mu.Lock()
@@ -160,62 +126,6 @@ func (e *entry) object() *corev1.Pod {
 	return e.pod
 }
 
-// claim notes that a source has the pod, and reports whether none had before.
-func (e *entry) claim(static bool) (first bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case static:
-		e.source = sourceDirectory
-	case e.source != sourceGone: // else a watch that is behind shows it once more
-		e.source = sourceAPI
-	}
-	return e.pod == nil
-}
-
-// mayBeStatic reports whether the pod is static, as far as is known: one that only the runtime knows may be one, too.
-// known says that it is.
-func (e *entry) mayBeStatic() (known, may bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pod != nil, e.pod == nil || e.source == sourceDirectory
-}
-
-// set gives the entry its latest object and says whether it changed in a way that a worker must look at.
-func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	old := e.pod
-	e.desired = pod
-	e.pod = e.allocated.in(pod)
-	if e.allocated.meets(pod) { // it has what it asks for: a resize that was taken back waits no more
-		e.pending = nil
-		e.pendingSince = 0
-	}
-	if e.source != sourceDirectory { // else the status is written to the mirror
-		e.report.Seen(pod)
-	}
-	if pod.DeletionTimestamp != nil {
-		e.mergeStop(now, translate.DeletionGrace(pod), podlife.StopOrder{Remove: true})
-	}
-	return old == nil || old.ResourceVersion != pod.ResourceVersion
-}
-
-// vanish says that the pod's object is gone.
-func (e *entry) vanish(now unit.Instant) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.source = sourceGone
-	e.mergeStop(now, e.grace(), podlife.StopOrder{Remove: true})
-}
-
-// deletable reports whether the API has an object of the pod that the agent is to delete once the pod has ended.
-func (e *entry) deletable() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.source != sourceGone && e.source != sourceDirectory
-}
-
 func wallOf(t *metav1.Time) unit.Wall {
 	if t == nil {
 		return 0
@@ -232,6 +142,16 @@ type snapshot struct {
 	hold     *podlife.Hold
 	resizing podlife.Resizing
 	hooks    map[string]podlife.HookState // of containers whose postStart hooks have not succeeded
+	preStops map[string]bool              // containers whose preStop hooks were begun before their turn to stop
+}
+
+// initialized reports whether the pod was reported as initialized, by this agent or one before it.
+func (s snapshot) initialized() bool {
+	c := podstatus.Condition(s.status, corev1.PodInitialized)
+	if c == nil && s.pod != nil {
+		c = podstatus.Condition(s.pod.Status, corev1.PodInitialized)
+	}
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 func (e *entry) snapshot() snapshot {
@@ -245,9 +165,13 @@ func (e *entry) snapshot() snapshot {
 		hold:     e.hold,
 		resizing: podlife.Resizing{Generation: e.resizing, Pending: e.pending},
 		hooks:    map[string]podlife.HookState{},
+		preStops: map[string]bool{},
 	}
 	for id, h := range e.hooks {
 		s.hooks[id] = h.state
+	}
+	for id := range e.preStops {
+		s.preStops[id] = true
 	}
 	return s
 }
@@ -256,19 +180,15 @@ func (e *entry) snapshot() snapshot {
 func (e *entry) markDirty(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if id == "" {
-		e.dirty.all = true
-		return
-	}
-	e.dirty.changed = add(e.dirty.changed, id)
+	e.dirty.Change(id)
 }
 
 // takeDirty is what the worker is to read anew; it is marked no more.
-func (e *entry) takeDirty() dirt {
+func (e *entry) takeDirty() podview.Dirt {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	dirty := e.dirty
-	e.dirty = dirt{}
+	e.dirty = podview.Dirt{}
 	return dirty
 }
 
@@ -278,9 +198,9 @@ func (e *entry) compare(states map[string]int32) (stale bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.idle != nil && !maps.Equal(e.summary, states) { // else its worker is just at it
-		e.dirty.all = true
+		e.dirty.All = true
 	}
-	return e.dirty.all
+	return e.dirty.All
 }
 
 // sawRuntime is what the worker knows of the runtime, for the rest of the agent.
@@ -346,7 +266,7 @@ func (e *entry) rest(w *worker, acted bool, after time.Duration, resync func()) 
 	return false
 }
 
-// handBack hands the worker back when the agent ends.
+// handBack hands the worker back without a sync: a new one, or when the agent ends.
 func (e *entry) handBack(w *worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -376,4 +296,51 @@ func (e *entry) drop() {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
+}
+
+// hookRun is a postStart hook. It is a user's code, and may take for ever: it has a goroutine of its own, while the
+// pod's worker goes on and core/podlife starts nothing that comes after it.
+type hookRun struct {
+	start  podlife.Action     // that made the container; never changes
+	cancel context.CancelFunc // never changes
+	state  podlife.HookState  // guarded by entry.mu
+	err    error              // of one that failed; nil once it was reported. Guarded by entry.mu
+}
+
+// enter brings the entry into a phase. Caller holds mu.
+func (e *entry) enter(to phase) {
+	if to != e.phase && !slices.Contains(transitions[e.phase], to) {
+		broken(e.uid, fmt.Sprintf("it is %s, and becomes %s", e.phase, to))
+	}
+	e.phase = to
+}
+
+// check compares an entry whose worker is between two syncs with what holds then. Caller holds mu.
+func (e *entry) check() {
+	judged := e.phase == phaseAdmitted || e.phase == phaseRejected
+	for _, c := range [...]struct {
+		what  string
+		wrong bool
+	}{
+		{"its admission has no end", e.phase == phaseConsulting || e.phase == phasePreparing},
+		{"it is rejected, and no order says why", e.phase == phaseRejected && (e.stop == nil || !e.stop.Rejected)},
+		{"no source has it, and yet it was judged", e.pod == nil && judged},
+		{"no source has it, and yet it is held", e.pod == nil && e.hold != nil},
+		{"it has an object, and nothing that it asks for", (e.pod == nil) != (e.desired == nil)},
+		{"its resize is judged, and nothing is allocated", e.allocated == nil && (e.pending != nil || e.resizing != 0)},
+		{"no source has its object", e.pod != nil && e.source == sourceNone},
+		{"it was evicted, and is not to end", e.stop == nil && e.leftovers},
+	} {
+		if c.wrong {
+			broken(e.uid, c.what)
+		}
+	}
+}
+
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// preStopRun is a preStop hook that was begun before the turn of its container to stop has come.
+type preStopRun struct {
+	cancel context.CancelFunc // never changes
+	done   chan struct{}      // closed when the hook has ended; never changes
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -31,7 +32,7 @@ func (e *entry) setPhase(to phase) {
 }
 
 // admit lets the pod start with the resources that version as asks for, or that an agent before this one allocated to
-// it (note: see recovered). What the pod asks for by now is judged as a resize.
+// it (note: see allocation.Recovered). What the pod asks for by now is judged as a resize.
 func (e *entry) admit(as *corev1.Pod, note string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,16 +78,6 @@ func (e *entry) isHeld() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.hold != nil
-}
-
-// image is the pod as the API has it: of a static pod its mirror; nil: not seen yet.
-func (e *entry) image() *corev1.Pod {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mirror != nil {
-		return e.mirror
-	}
-	return e.pod
 }
 
 // counted returns the pod if it has resources of the node: it was judged to fit, or the runtime has something of it,
@@ -165,7 +156,7 @@ func (e *entry) asks() (ResizeRequest, bool) {
 	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
 		return ResizeRequest{}, false
 	}
-	if e.allocated.meets(e.desired) {
+	if e.allocated.Meets(e.desired) {
 		return ResizeRequest{}, false
 	}
 	return ResizeRequest{Desired: e.desired, Granted: e.asAllocated(), Since: e.pendingSince}, true
@@ -181,7 +172,7 @@ func (e *entry) rule(asked ResizeRequest, v Verdict, now unit.Wall) (before, aft
 	}
 	before = e.pending
 	if v.Granted {
-		e.allocated = allocationOf(asked.Desired)
+		e.allocated = allocation.Of(asked.Desired)
 		e.pod = asked.Desired
 		e.pending = nil
 		e.pendingSince = 0
@@ -215,15 +206,26 @@ func (e *entry) recoverEnding(note string) {
 // recoverResources takes up what is known of a pod's resources; as is the version of it that was admitted, since which
 // it may have asked for more. Caller holds mu.
 func (e *entry) recoverResources(as *corev1.Pod, note string) {
-	e.allocated = recovered(as, note)
-	e.pod = e.allocated.in(e.desired)
+	e.allocated = allocation.Recovered(as, note)
+	e.pod = e.allocated.In(e.desired)
 	for _, c := range e.desired.Status.Conditions {
 		switch {
 		case c.Type == corev1.PodResizeInProgress && c.Status == corev1.ConditionTrue:
 			e.resizing = c.ObservedGeneration
-		case c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && !e.allocated.meets(e.desired):
+		case c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && !e.allocated.Meets(e.desired):
 			e.pending = &podlife.PendingResize{Reason: c.Reason, Message: c.Message, Generation: c.ObservedGeneration}
 			e.pendingSince = unit.WallOf(c.LastTransitionTime.Time)
 		}
 	}
+}
+
+// departure is when a pod must have ended that was deleted by force and has resources of the node until then; ok is
+// false for any other pod.
+func (e *entry) departure() (deadline unit.Instant, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.source != sourceGone || e.stop == nil || !e.counts() {
+		return 0, false
+	}
+	return e.stop.Deadline, true
 }

@@ -134,17 +134,6 @@ func (e *entry) cleared() {
 	e.leftovers = false
 }
 
-// departure is when a pod must have ended that was deleted by force and has resources of the node until then; ok is
-// false for any other pod.
-func (e *entry) departure() (deadline unit.Instant, ok bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.source != sourceGone || e.stop == nil || !e.counts() {
-		return 0, false
-	}
-	return e.stop.Deadline, true
-}
-
 // addHook is a postStart hook that begins. It returns false where the pod is to end already.
 func (e *entry) addHook(id string, h *hookRun) bool {
 	e.mu.Lock()
@@ -199,8 +188,37 @@ func (e *entry) followHooks(runs func(id string) bool) (failed []hookFailure) {
 			h.err = nil
 		}
 	}
+	for id, run := range e.preStops {
+		if !runs(id) {
+			run.cancel()
+			delete(e.preStops, id)
+		}
+	}
 	return failed
 }
+
+// addPreStop notes a hook that begins. It returns false where the container's was begun already.
+func (e *entry) addPreStop(id string, run *preStopRun) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.preStops[id] != nil {
+		return false
+	}
+	e.preStops[id] = run
+	return true
+}
+
+// preStop is the hook of a container that was begun before its turn; nil: none was.
+func (e *entry) preStop(id string) *preStopRun {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.preStops[id]
+}
+
+// settleMax is how long a call that has the runtime make or stop something goes on when nobody needs its result any
+// more. Chosen: far above what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose
+// network hangs may take longer to go.
+const settleMax = 10 * time.Second
 
 // awaitExit says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing
 // to wait for: hook is done, and stop a little later, in which a runtime that is there has answered. Without that, a
@@ -228,7 +246,7 @@ func (e *entry) awaitExit(ctx context.Context, id string) (stop, hook context.Co
 func (e *entry) exited(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.dirty.exited = add(e.dirty.exited, id)
+	e.dirty.Exit(id)
 	if gone := e.exits[id]; gone != nil {
 		gone()
 	}

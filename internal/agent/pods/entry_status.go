@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -104,26 +103,4 @@ func (e *entry) containerStatus(name string) *corev1.ContainerStatus {
 		}
 	}
 	return nil
-}
-
-func (e *entry) mirrorUID() types.UID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mirror == nil {
-		return ""
-	}
-	return e.mirror.UID
-}
-
-// setMirror is the API's image of a static pod, to which its status is written. It reports whether that is another
-// object than before.
-func (e *entry) setMirror(mirror *corev1.Pod) (fresh bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	fresh = e.mirror == nil || e.mirror.UID != mirror.UID
-	if fresh {
-		e.report.Replaced(mirror)
-	}
-	e.mirror = mirror
-	return fresh
 }

@@ -7,17 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
-
-// Present is a pod that has resources of the node, or disk space.
-type Present struct {
-	Pod    *corev1.Pod // with its allocated resources, and its status as computed here; not to be written to
-	Static bool        // from the directory of manifests
-	KillAt time.Time   // when what still runs of it is killed; zero: it is not ending
-	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
-}
 
 // Present returns the pods that have resources here: from their admission until nothing of them runs, those that were
 // evicted until nothing of them is left.
@@ -29,17 +20,6 @@ func (r *Runner) Present() []Present {
 		}
 	}
 	return out
-}
-
-// Eviction is the end of a pod for the node's sake.
-type Eviction struct {
-	Reason, Message string
-	KillAt          time.Time // what runs of it then is killed
-	Disrupts        bool      // reported as the condition DisruptionTarget
-}
-
-func (v Eviction) order() podlife.StopOrder {
-	return podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message, Disrupts: v.Disrupts}
 }
 
 // Evict orders a pod's end: Failed once nothing of it runs, and never started here again. A pod that is ending already

@@ -25,14 +25,14 @@ func (w *worker) mayStart() bool {
 	if w.seen.IsZero() {
 		w.seen = time.Now()
 	}
-	ready := w.view.readySandbox() != ""
+	ready := w.view.ReadySandbox() != ""
 	w.up = w.up || ready
 	if s.pod == nil || s.stop != nil || translate.PodlifeTerminal(s.pod) != "" {
 		return true
 	}
-	fresh := s.phase != phaseAdmitted && len(w.view.sandboxes) == 0
+	fresh := s.phase != phaseAdmitted && len(w.view.Sandboxes) == 0
 	if fresh && !w.suited(s.pod) || !w.able(s.pod, ready) {
-		w.r.turns.leave(w.e)
+		w.r.turns.Leave(w.e)
 		return false
 	}
 	if w.up {
@@ -43,11 +43,11 @@ func (w *worker) mayStart() bool {
 	case why == "":
 		return true
 	case until.IsZero():
-		w.reject(s.pod, Rejection{Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(why)})
+		w.reject(s.pod, *RejectionOf(numa.NotAllocated(why)))
 	default:
 		w.hold(s.pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}
-	w.r.turns.leave(w.e) // those that came after it need not wait
+	w.r.turns.Leave(w.e) // those that came after it need not wait
 	return false
 }
 
@@ -83,7 +83,7 @@ func (w *worker) holdOrReject(pod *corev1.Pod, rejected Rejection) {
 // able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it
 // waits without trying anything. What another agent started (ready) is left running, and has an Event only.
 func (w *worker) able(pod *corev1.Pod, ready bool) bool {
-	why := podfields.Text(podfields.Refused(pod))
+	why := podfields.Text(podfields.Refused(pod, w.r.abilities()))
 	if w.unmountable != "" {
 		why = strings.TrimPrefix(why+"; "+w.unmountable, "; ")
 	}
@@ -169,7 +169,7 @@ const departure = 10 * time.Second
 func (w *worker) hold(pod *corev1.Pod, wait waiting) {
 	now, _ := w.r.now()
 	until := wait.until.UTC().Format(time.RFC3339)
-	message := fmt.Sprintf("%s%s; the pod waits until %s and is refused then", wait.why, wait.detail, until)
+	message := fmt.Sprintf("%s%s; the pod waits until %s and is rejected then", wait.why, wait.detail, until)
 	known := w.e.setHold(&podlife.Hold{
 		Reason:  wait.reason,
 		Message: message,

@@ -51,11 +51,11 @@ func TestHold(t *testing.T) {
 
 	runs := newEntry("uid-2", 0)
 	runs.pod = testPod()
-	workerOf(r, runs).view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
+	workerOf(r, runs).view.Sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
 	if !workerOf(r, runs).mayStart() {
 		t.Error("a pod that runs waits")
 	}
-	delete(workerOf(r, runs).view.sandboxes, "s")
+	delete(workerOf(r, runs).view.Sandboxes, "s")
 	if !workerOf(r, runs).mayStart() {
 		t.Error("a pod that ran under this agent waits")
 	}
@@ -86,13 +86,13 @@ func TestRoomOfTheDeparting(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
-			r.Admission, r.Holdings, r.Metrics = &fullRoom{}, freeHoldings{}, metrics.New("n")
+			r.Admission, r.Assignments, r.Metrics = &fullRoom{}, freeAssignments{}, metrics.New("n")
 			next := newEntry("next", 0)
 			next.set(sizedPod("next", 900, 1), 1)
 			r.pods[next.uid] = next
 			c.leave(r, r.pods["old"])
 			for range 2 {
-				r.turns.join(next)
+				r.turns.Join(next)
 				workerOf(r, next).admit(t.Context())
 			}
 			if c.want == "" {
@@ -108,7 +108,7 @@ func TestRoomOfTheDeparting(t *testing.T) {
 				t.Errorf("%d events, want one", len(events))
 			}
 			r.drop(r.pods["old"])
-			r.turns.join(next)
+			r.turns.Join(next)
 			if workerOf(r, next).admit(t.Context()); next.phase != phaseAdmitted {
 				t.Errorf("the other one has ended, and yet: hold %+v, stop %+v", next.hold, next.stop)
 			}
@@ -164,11 +164,11 @@ func TestHungOpinion(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := newEntry("hung", 0), newEntry("next", 0)
 	u := &undecided{slow: slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}}
-	r.Admission, r.Holdings = u, freeHoldings{}
+	r.Admission, r.Assignments = u, freeAssignments{}
 	for _, e := range []*entry{hung, next} {
 		e.set(sizedPod(string(e.uid), 100, 1), 1)
 		r.pods[e.uid] = e
-		r.turns.join(e)
+		r.turns.Join(e)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -192,10 +192,10 @@ func TestHungOpinion(t *testing.T) {
 	}
 }
 
-// freeHoldings is a Holdings of a node where nobody has anything.
-type freeHoldings struct{ Holdings }
+// freeAssignments is a Assignments of a node where nobody has anything.
+type freeAssignments struct{ Assignments }
 
-func (freeHoldings) Anew(string) bool { return false }
+func (freeAssignments) Anew(string) bool { return false }
 
 // TestHungPlugin: a pod whose plugin hangs holds what it was admitted with, and nobody else waits: neither new pods nor
 // resizes. Its own end is not held up either.
@@ -203,11 +203,11 @@ func TestHungPlugin(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := newEntry("hung", 0), newEntry("next", 0)
 	w := &slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}
-	r.Admission, r.Holdings = w, freeHoldings{}
+	r.Admission, r.Assignments = w, freeAssignments{}
 	for _, e := range []*entry{hung, next} {
 		e.set(sizedPod(string(e.uid), 100, 1), 1)
 		r.pods[e.uid] = e
-		r.turns.join(e)
+		r.turns.Join(e)
 	}
 	ended := make(chan struct{})
 	go func() {

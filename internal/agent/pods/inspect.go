@@ -48,7 +48,8 @@ func (r *Runner) List() []*corev1.Pod {
 	return pods
 }
 
-func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+// Version changes whenever List may return other pods, or pods with other resources.
+func (r *Runner) Version() uint64 { return r.version.Load() }
 
 func compareNames(a, b *corev1.Pod) int {
 	switch ka, kb := key(a), key(b); {

@@ -4,14 +4,15 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/test/cost"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 )
 
 // noting is a runner that can say what a sandbox is to be.
 func noting() *Runner {
 	r := testRunner()
-	r.Groups, r.Holdings = fakeGroups{}, fakeHoldings{}
+	r.Groups, r.Assignments = fakeGroups{}, fakeAssignments{}
 	return r
 }
 
@@ -34,13 +35,13 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	note := config.Annotations["plimsoll.dev/allocation"]
 	e.set(asks, 1)
 	e.recoverResources(e.desired, note)
-	if !sameAmounts(e.pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
+	if !allocation.Same(e.pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
 		t.Errorf("the container has %+v, want what it was granted", e.pod.Spec.Containers[0].Resources)
 	}
 	if _, there := e.pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {
 		t.Error("a device is lost that no resize can change")
 	}
-	if !sameAmounts(*e.pod.Spec.Resources, level) {
+	if !allocation.Same(*e.pod.Spec.Resources, level) {
 		t.Errorf("the pod has %+v, want what it was granted", e.pod.Spec.Resources)
 	}
 	if _, waits := e.asks(); !waits {
@@ -70,22 +71,14 @@ func TestNoteIsOurs(t *testing.T) {
 	}
 }
 
-func FuzzNoted(f *testing.F) {
-	for _, seed := range []string{
-		noteOf(sizedPod("a", 300, 1)), `{"level":{},"containers":{"c":{"limits":{"memory":"1E"}}}}`, "{", "null",
-	} {
-		cost.Attack(f, seed)
+// TestVersion: whoever writes down the pods' resources sees that a pod came, and that it went.
+func TestVersion(t *testing.T) {
+	r := testRunner()
+	before := r.Version()
+	e := newEntry("u", 0)
+	r.pods = map[types.UID]*entry{"u": e}
+	r.drop(e)
+	if r.Version() == before {
+		t.Error("a pod went and the version is the same")
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		defer cost.Spend(t, len(text))()
-		pod := sizedPod("a", 100, 1)
-		a := noted(text, pod)
-		if a == nil {
-			return
-		}
-		got := a.in(pod)
-		if again := noted(noteOf(got), pod); again != nil && !again.meets(got) {
-			t.Errorf("%q: granted %+v, and noted %+v", text, got.Spec.Containers[0].Resources, again)
-		}
-	})
 }

@@ -1,9 +1,7 @@
 package pods
 
 import (
-	"fmt"
 	"log/slog"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -51,33 +49,3 @@ var transitions = map[phase][]phase{
 
 // broken is called where what an entry is to be at all times does not hold. The agent goes on; tests end.
 var broken = func(uid types.UID, what string) { slog.Error("pod in an impossible state", "uid", uid, "what", what) }
-
-// enter brings the entry into a phase. Caller holds mu.
-func (e *entry) enter(to phase) {
-	if to != e.phase && !slices.Contains(transitions[e.phase], to) {
-		broken(e.uid, fmt.Sprintf("it is %s, and becomes %s", e.phase, to))
-	}
-	e.phase = to
-}
-
-// check compares an entry whose worker is between two syncs with what holds then. Caller holds mu.
-func (e *entry) check() {
-	judged := e.phase == phaseAdmitted || e.phase == phaseRejected
-	for _, c := range [...]struct {
-		what  string
-		wrong bool
-	}{
-		{"its admission has no end", e.phase == phaseConsulting || e.phase == phasePreparing},
-		{"it is rejected, and no order says why", e.phase == phaseRejected && (e.stop == nil || !e.stop.Rejected)},
-		{"no source has it, and yet it was judged", e.pod == nil && judged},
-		{"no source has it, and yet it is held", e.pod == nil && e.hold != nil},
-		{"it has an object, and nothing that it asks for", (e.pod == nil) != (e.desired == nil)},
-		{"its resize is judged, and nothing is allocated", e.allocated == nil && (e.pending != nil || e.resizing != 0)},
-		{"no source has its object", e.pod != nil && e.source == sourceNone},
-		{"it was evicted, and is not to end", e.stop == nil && e.leftovers},
-	} {
-		if c.wrong {
-			broken(e.uid, c.what)
-		}
-	}
-}

@@ -1,21 +1,10 @@
 package pods
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
-
-// hookRun is a postStart hook. It is a user's code, and may take for ever: it has a goroutine of its own, while the
-// pod's worker goes on and core/podlife starts nothing that comes after it.
-type hookRun struct {
-	start  podlife.Action     // that made the container; never changes
-	cancel context.CancelFunc // never changes
-	state  podlife.HookState  // guarded by entry.mu
-	err    error              // of one that failed; nil once it was reported. Guarded by entry.mu
-}
 
 // postStart begins a container's hook, if it has one.
 func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Action, id string) {
@@ -39,17 +28,10 @@ func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Actio
 	})
 }
 
-// hookContext ends with the agent: hooks outlive the actions that begin them.
-func (r *Runner) hookContext() (context.Context, context.CancelFunc) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return context.WithCancel(r.ctx)
-}
-
 // followHooks ends the hooks of containers that do not run any more, and reports those that failed.
 func (w *worker) followHooks() {
 	pod := w.e.object()
-	runs := func(id string) bool { return w.view.containers[id].State == podlife.Running }
+	runs := func(id string) bool { return w.view.Containers[id].State == podlife.Running }
 	for _, f := range w.e.followHooks(runs) {
 		w.failed(pod, f.start, &failure{
 			reason: "PostStartHookError",

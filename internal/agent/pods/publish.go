@@ -32,12 +32,15 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 		Last:              last,
 		Observed:          o,
 		Decided:           d.Status,
-		RecursiveReadOnly: r.handlers.RecursiveReadOnly(w.handler),
+		Runs:              w.view.Runs,
+		RecursiveReadOnly: r.handlers.RecursiveReadOnly(w.view.Handler),
 	})
 	change := e.setStatus(pod, status, o, d.Status)
 	if change.started {
 		r.Metrics.PodStart.Observe(time.Since(podstatus.BoundAt(pod)).Seconds())
-		r.Metrics.PodStartTotal.Observe(time.Since(pod.CreationTimestamp.Time).Seconds())
+		total := time.Since(pod.CreationTimestamp.Time)
+		r.Metrics.PodStartTotal.Observe(total.Seconds())
+		r.Metrics.PodStartSLI.Observe(max(0, total-w.measured.pulling-initTime(&status)).Seconds())
 		r.Metrics.StartedPods.Inc()
 	}
 	if change.resized != 0 {

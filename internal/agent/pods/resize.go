@@ -19,22 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
-
-// ResizeRequest is a pod that asks for other resources than are allocated to it.
-type ResizeRequest struct {
-	Desired *corev1.Pod // as its specification is now
-	Granted *corev1.Pod // with its allocated resources; its status says what its cgroups have
-	Since   unit.Wall   // when it began to wait; zero: it is new
-}
-
-// Verdict is the node's decision on a resize.
-type Verdict struct {
-	Granted         bool
-	Reason, Message string // if not granted: Deferred or Infeasible, and why
-}
 
 // judgeResizes gives the pods that ask for other resources the node's verdict, all of them together, from what is here
 // now. It is called in every sync, before and after: whatever makes room (a pod that ends, one that gives something
@@ -77,6 +63,7 @@ func (r *Runner) judgeResizesOnce() (granted bool) {
 func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 	_, wall := r.now()
 	before, after, ok := e.rule(asked, v, wall)
+	r.version.Add(1)
 	if !ok {
 		return false
 	}
@@ -122,7 +109,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod, a podlife.Action) 
 }
 
 func (w *worker) resizeSteps(ctx context.Context, pod *corev1.Pod, steps []resize.Step) error {
-	var refusals []string
+	var reasons []string
 	for _, step := range steps {
 		if !step.Lowers {
 			continue
@@ -132,12 +119,12 @@ func (w *worker) resizeSteps(ctx context.Context, pod *corev1.Pod, steps []resiz
 			err = fmt.Errorf("unable to read memory usage for pod %q: %w", translate.NameForMessages(pod), err)
 			return &failure{reason: "Error", err: err}
 		}
-		if why := step.Refusal(used); why != "" {
-			refusals = append(refusals, why)
+		if why := step.WhyNot(used); why != "" {
+			reasons = append(reasons, why)
 		}
 	}
-	if len(refusals) > 0 {
-		return &failure{reason: "Error", err: errors.New(resize.Refused(refusals))}
+	if len(reasons) > 0 {
+		return &failure{reason: "Error", err: errors.New(resize.NotMade(reasons))}
 	}
 	for _, step := range steps {
 		if err := w.resizeStep(ctx, pod, step); err != nil {
@@ -163,8 +150,8 @@ func (w *worker) resizeStep(ctx context.Context, pod *corev1.Pod, step resize.St
 	if c == nil {
 		return fmt.Errorf("resize container %q: the pod has no such container", step.Name)
 	}
-	update := w.r.Groups.Update(pod, c, step, w.view.containers[step.ID].Size)
-	updated := w.r.Holdings.Update(string(pod.UID), c.Name, update)
+	update := w.r.Groups.Update(pod, c, step, w.view.Containers[step.ID].Size)
+	updated := w.r.Assignments.Update(string(pod.UID), c.Name, update)
 	err := limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.UpdateContainerResources(
 			ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update},
@@ -172,15 +159,15 @@ func (w *worker) resizeStep(ctx context.Context, pod *corev1.Pod, step resize.St
 		return err
 	})
 	updated()
-	known, ok := w.view.containers[step.ID]
+	known, ok := w.view.Containers[step.ID]
 	switch {
 	case !ok:
 	case err != nil:
 		known.Size = step.Torn(known.Size, w.sizeNow(pod, step.ID))
-		w.view.containers[step.ID] = known
+		w.view.Containers[step.ID] = known
 	default:
 		known.Size = step.After(known.Size)
-		w.view.containers[step.ID] = known
+		w.view.Containers[step.ID] = known
 	}
 	return err
 }
@@ -198,7 +185,7 @@ func (w *worker) sizeNow(pod *corev1.Pod, id string) resize.Size {
 // updateSandbox gives the runtime the resources of the pod as a whole, which those that run a machine for each pod want
 // to know. Others, and containerd 1.6, do not have the call.
 func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
-	id := w.view.readySandbox()
+	id := w.view.ReadySandbox()
 	overhead, resources := w.r.Groups.SandboxResources(pod)
 	err := limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{
@@ -219,8 +206,8 @@ func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
 func (w *worker) adoptSizes() {
 	s := w.e.snapshot()
 	pod, underWay := s.pod, s.resizing.Generation != 0
-	group := w.size == (resize.Size{}) && len(w.view.sandboxes) > 0
-	containers := slices.ContainsFunc(slices.Collect(maps.Values(w.view.containers)), unsized)
+	group := w.size == (resize.Size{}) && len(w.view.Sandboxes) > 0
+	containers := slices.ContainsFunc(slices.Collect(maps.Values(w.view.Containers)), unsized)
 	if pod == nil || !group && !containers {
 		return
 	}
@@ -228,35 +215,24 @@ func (w *worker) adoptSizes() {
 	if group && want != (resize.Size{}) {
 		w.size = w.sizeNow(pod, "").Adopted(want, underWay)
 	}
-	for id, c := range w.view.containers {
+	for id, c := range w.view.Containers {
 		spec := translate.ContainerNamed(pod, c.Name)
 		if !unsized(c) || spec == nil {
 			continue
 		}
 		reported := of(spec)
-		if s := statusNamed(pod, c.Name); s != nil && s.Resources != nil && translate.ContainerID(s.ContainerID) == id {
+		if s := translate.StatusNamed(pod, c.Name); s != nil && s.Resources != nil && translate.ContainerID(s.ContainerID) == id {
 			as := *spec
 			as.Resources = *s.Resources
 			reported = of(&as)
 		}
 		c.Size = w.sizeNow(pod, id).Adopted(reported, underWay)
-		w.view.containers[id] = c
+		w.view.Containers[id] = c
 	}
 }
 
 func unsized(c podlife.Container) bool {
 	return c.State == podlife.Running && c.Size == (resize.Size{})
-}
-
-func statusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range translate.StatusLists(&pod.Status) {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // resizeCounts are measurements of the resizes that are there when asked.
@@ -294,18 +270,4 @@ func (c resizeCounts) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
 	}
 	out <- prometheus.MustNewConstMetric(resizesUnderWay, prometheus.GaugeValue, float64(underWay))
-}
-
-// sameAmounts reports whether two lists agree in what can be resized.
-func sameAmounts(a, b corev1.ResourceRequirements) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		for _, lists := range [][2]corev1.ResourceList{{a.Requests, b.Requests}, {a.Limits, b.Limits}} {
-			x, hasX := lists[0][name]
-			y, hasY := lists[1][name]
-			if hasX != hasY || x.Cmp(y) != 0 {
-				return false
-			}
-		}
-	}
-	return true
 }

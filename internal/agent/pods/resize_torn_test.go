@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -37,7 +38,7 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	w, e := newWorld(1, t.TempDir()), r.pods["a"]
 	w.calm, w.v2 = true, true
-	r.Groups, r.Holdings, r.Metrics, r.WorkTimeout = fakeGroups{&life{w: w}}, fakeHoldings{}, metrics.New("n"), time.Hour
+	r.Groups, r.Assignments, r.Metrics, r.WorkTimeout = fakeGroups{&life{w: w}}, fakeAssignments{}, metrics.New("n"), time.Hour
 	runtime := updating{update: func(ctx context.Context, l *runtimeapi.LinuxContainerResources) error {
 		return update(w, ctx, l)
 	}}
@@ -45,7 +46,7 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 	_, of := r.Groups.Sizes(e.pod)
 	has := of(&e.pod.Spec.Containers[0])
 	w.kernel["1"] = has
-	workerOf(r, e).view.containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
+	workerOf(r, e).view.Containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
 	_, of = r.Groups.Sizes(sizedPod("a", 500, 2))
 	want := of(&sizedPod("a", 500, 2).Spec.Containers[0])
 	return r, e, resize.Plan(resize.Group{}, []resize.Group{{Name: "c", ID: "1", Has: has, Want: want}})
@@ -57,11 +58,11 @@ func TestFailedUpdateIsWrittenAgain(t *testing.T) {
 		w.kernel["1"] = onto(w.kernel["1"], l)
 		return errors.New("the answer is lost")
 	})
-	before := workerOf(r, e).view.containers["1"].Size
+	before := workerOf(r, e).view.Containers["1"].Size
 	if err := workerOf(r, e).resize(t.Context(), sizedPod("a", 500, 2), podlife.Action{Steps: steps}); err == nil {
 		t.Fatal("the update does not fail")
 	}
-	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: workerOf(r, e).view.containers["1"].Size, Want: before}})
+	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: workerOf(r, e).view.Containers["1"].Size, Want: before}})
 	if len(back) != 1 || !back[0].Request {
 		t.Errorf("the way back is %v, want the request of CPU to be written", back)
 	}
@@ -81,7 +82,7 @@ func TestStopInterruptsResize(t *testing.T) {
 	go func() {
 		defer close(over)
 		actions := []podlife.Action{{Kind: podlife.Resize, Steps: steps}}
-		workerOf(r, e).perform(ctx, e.pod, nil, actions, &startSlot{line: newStartsLine(1)})
+		workerOf(r, e).perform(ctx, e.pod, nil, actions, turns.NewStarts(1).Slot())
 	}()
 	<-begun
 	now, _ := r.now()
@@ -98,7 +99,7 @@ func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	pod := sizedPod("a", 9000, 2)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=300m", "")}
 	e := newEntry("a", 0)
-	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
 	e.set(pod, 1)
 	e.stop = &podlife.StopOrder{Remove: true}
 	workerOf(r, e).admit(t.Context())

@@ -2,9 +2,12 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 )
 
@@ -20,6 +24,8 @@ func testRunner() *Runner {
 	r := &Runner{Options: Options{
 		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
+		Users:   userns.Lacking(errors.New("no user namespaces here")),
+		Metrics: measurements(),
 	}, clock: clock.New()}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.static = newStatic(r, nil)
@@ -29,7 +35,7 @@ func testRunner() *Runner {
 
 // workerOf is the worker of a pod, which no goroutine has.
 func workerOf(r *Runner, e *entry) *worker {
-	e.idle.r = r
+	e.idle.attach(r)
 	return e.idle
 }
 
@@ -70,4 +76,26 @@ func said(r *record.FakeRecorder) string {
 	default:
 		return ""
 	}
+}
+
+// requirements reads "cpu=1 memory=64Mi".
+func requirements(requests, limits string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
+}
+
+func amounts(text string) corev1.ResourceList {
+	if text == "" {
+		return nil
+	}
+	list := corev1.ResourceList{}
+	for _, word := range strings.Fields(text) {
+		name, value, _ := strings.Cut(word, "=")
+		list[corev1.ResourceName(name)] = resource.MustParse(value)
+	}
+	return list
+}
+
+func reported(name, allocated, requests, limits string) corev1.ContainerStatus {
+	r := requirements(requests, limits)
+	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
 }

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // What the relist and the event stream share: both say that something of the runtime changed, and the pod's worker
@@ -28,7 +29,7 @@ type podInventory struct {
 
 // takeInventory lists all sandboxes and containers.
 func (r *Runner) takeInventory(ctx context.Context) (inventory, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, podview.AskMax)
 	defer cancel()
 	begun := time.Now()
 	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -48,22 +49,26 @@ func (r *Runner) takeInventory(ctx context.Context) (inventory, error) {
 	}
 	delete(all, "") // sandboxes and containers that no kubelet made are not ours to touch
 	r.Metrics.Relist.Observe(time.Since(begun).Seconds())
+	if !r.listed.IsZero() {
+		r.Metrics.RelistInterval.Observe(begun.Sub(r.listed).Seconds())
+	}
+	r.listed = begun
 	r.Metrics.RelistLast.SetToCurrentTime()
 	return all, nil
 }
 
 func (all inventory) at(labels, annotations map[string]string) *podInventory {
-	uid := uidOf(labels)
+	uid := cri.PodUID(labels)
 	p := all[uid]
 	if p == nil {
 		p = &podInventory{states: map[string]int32{}, identity: identity{
-			namespace: labels[criconfig.LabelPodNamespace],
-			name:      labels[criconfig.LabelPodName],
+			namespace: labels[cri.LabelPodNamespace],
+			name:      labels[cri.LabelPodName],
 			grace:     specGraceDefault,
 		}}
 		all[uid] = p
 	}
-	if seconds, err := strconv.ParseInt(annotations[criconfig.AnnotationPodGrace], 10, 64); err == nil && seconds >= 0 {
+	if seconds, err := strconv.ParseInt(annotations[cri.AnnotationPodGracePeriod], 10, 64); err == nil && seconds >= 0 {
 		p.grace = time.Duration(seconds) * time.Second
 	}
 	return p
@@ -100,6 +105,9 @@ func (r *Runner) merge(all inventory) {
 			e := r.newEntry(uid)
 			e.foundInRuntime(p.identity, p.states)
 			r.pods[uid] = e
+			if r.synced { // else its source may not have shown it yet
+				r.Metrics.OrphanedRuntimePods.Inc()
+			}
 		}
 	}
 	r.mu.Unlock()
@@ -134,6 +142,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 		r.merge(all)
 		r.sweep()
 		r.oom.Count()
+		r.learnHandlers(ctx)
 	}
 }
 
@@ -172,5 +181,18 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 			e.markDirty("")
 			r.resync(e)
 		}
+	}
+}
+
+// learnHandlers asks the runtime what its handlers can do.
+func (r *Runner) learnHandlers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, podview.AskMax)
+	defer cancel()
+	changed, err := r.handlers.Learn(ctx, r.Runtime)
+	if err != nil && ctx.Err() == nil {
+		slog.Warn("the runtime does not say what its handlers can", "err", err)
+	}
+	if changed {
+		r.ResyncHeld() // some may have waited for another release of the runtime
 	}
 }

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
@@ -22,7 +23,7 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &patient{}
 		r := testRunner()
-		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 2)
+		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, turns.NewPlaces(2)
 		stop := func(grace time.Duration, pod *corev1.Pod) {
 			e := newEntry("uid-1", 0)
 			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
@@ -62,7 +63,7 @@ func hangingHook(t *testing.T) (r *Runner, e *entry, commands *endless) {
 	e.pod = testPod()
 	c := &e.pod.Spec.Containers[0]
 	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
-	workerOf(r, e).view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
+	workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
 	workerOf(r, e).postStart(e.pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
 	return r, e, commands
 }
@@ -80,11 +81,11 @@ func TestPostStartHook(t *testing.T) {
 			e.orderStop(noon, time.Minute, podlife.StopOrder{Remove: true})
 		}},
 		{"the container is to stop", func(r *Runner, e *entry) {
-			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, turns.NewPlaces(1)
 			_ = workerOf(r, e).stopContainer(r.ctx, nil, podlife.Action{ID: "c1"})
 		}},
 		{"the container has ended", func(r *Runner, e *entry) {
-			workerOf(r, e).view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
+			workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
 			workerOf(r, e).followHooks()
 		}},
 	} {
@@ -110,7 +111,7 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 	for _, hooked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			r, e, pod := testRunner(), newEntry("uid-1", 0), testPod()
-			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, turns.NewPlaces(1)
 			if hooked {
 				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
 			}
@@ -131,71 +132,6 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 	}
 }
 
-// A tenant sends a hundred pods, or one of a hundred containers; another's pod does not wait for them.
-func TestNamespacesTakeTurnsToStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		line := newStartsLine(2)
-		start := func(namespace string, containers int) {
-			slot := &startSlot{line: line}
-			defer slot.release()
-			for range containers {
-				if err := slot.take(t.Context(), namespace); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(time.Second) // what the runtime takes
-			}
-		}
-		for range 100 {
-			go start("many", 1)
-		}
-		synctest.Wait()
-		begun := time.Now()
-		start("one", 2)
-		if took := time.Since(begun); took > 3*time.Second {
-			t.Errorf("behind a hundred pods a start took %s, want its own 2 s and one of another", took)
-		}
-		time.Sleep(time.Minute)
-		for range 2 {
-			go start("large", 100)
-		}
-		synctest.Wait()
-		begun = time.Now()
-		start("one", 2)
-		if took := time.Since(begun); took > slotTime+3*time.Second {
-			t.Errorf("behind a pod of a hundred containers a start took %s, want its own 2 s and %s", took, slotTime)
-		}
-		time.Sleep(time.Hour)
-		if n := line.taken(); n != 0 {
-			t.Errorf("%d slots are held by nobody", n)
-		}
-	})
-}
-
-// Pods that no longer want to start, as their turns come, lose no slot.
-func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		line := newStartsLine(1)
-		for i := range 100 {
-			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second)
-				defer cancel()
-				slot := &startSlot{line: line}
-				defer slot.release()
-				for ctx.Err() == nil {
-					if err := slot.take(ctx, []string{"a", "b", "c"}[i%3]); (err == nil) != slot.taken {
-						t.Errorf("with the error %v a slot is taken: %t", err, slot.taken)
-					}
-					time.Sleep(slotTime)
-				}
-			}()
-		}
-		time.Sleep(time.Hour)
-		if n := line.taken(); n != 0 {
-			t.Errorf("%d slots are held by nobody", n)
-		}
-	})
-}
-
 // slowVolumes tell when they are made, and never are.
 type slowVolumes struct {
 	Volumes
@@ -210,25 +146,26 @@ func (v slowVolumes) SetUp(ctx context.Context, _ *corev1.Pod) error {
 
 // A pod tries again what failed after it had its start slot: while its volumes are made, others start.
 func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
-	for name, start := range map[string]func(context.Context, *Runner, *entry, *startSlot) error{
-		"sandbox": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
+	for name, start := range map[string]func(context.Context, *Runner, *entry, *turns.Slot) error{
+		"sandbox": func(ctx context.Context, r *Runner, e *entry, slot *turns.Slot) error {
 			return workerOf(r, e).createSandbox(ctx, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
 		},
-		"container": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
+		"container": func(ctx context.Context, r *Runner, e *entry, slot *turns.Slot) error {
 			return workerOf(r, e).startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
 		},
 	} {
-		r, slot := testRunner(), &startSlot{line: newStartsLine(1)}
+		r, starts := testRunner(), turns.NewStarts(1)
+		slot := starts.Slot()
 		volumes := slowVolumes{asked: make(chan struct{})}
 		r.Volumes = volumes
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := slot.take(ctx, "default"); err != nil {
+		if err := slot.Take(ctx, "default"); err != nil {
 			t.Fatal(err)
 		}
 		over := make(chan error)
 		go func() { over <- start(ctx, r, newEntry("uid-1", 0), slot) }()
 		<-volumes.asked
-		if slot.line.taken() > 0 {
+		if starts.Taken() > 0 {
 			t.Errorf("%s: the slot is held while volumes are made", name)
 		}
 		cancel()

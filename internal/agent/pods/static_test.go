@@ -107,7 +107,7 @@ func TestManifestsInOrder(t *testing.T) {
 	}
 	readOnce(r.static)
 	came := ""
-	for _, e := range r.turns.line {
+	for _, e := range r.turns.Waiting() {
 		came += e.object().Name[:1]
 	}
 	if came != names {

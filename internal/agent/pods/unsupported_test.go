@@ -1,12 +1,15 @@
 package pods
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -71,12 +74,87 @@ func TestHeldIsToldOnce(t *testing.T) {
 	}
 }
 
+// runtimeOf is a containerd of a release, whose default handler and other handler have user namespaces or not.
+type runtimeOf struct {
+	release      string
+	users, other bool
+}
+
+func (r runtimeOf) Status(
+	context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption,
+) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{RuntimeHandlers: []*runtimeapi.RuntimeHandler{
+		{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: r.users}},
+		{Name: "other", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: r.other}},
+	}}, nil
+}
+
+func (r runtimeOf) Version(
+	context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption,
+) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: r.release}, nil
+}
+
+// TestHeldForTheNode: pods with users of their own, and with images as volumes, are held where the runtime or the
+// kernel cannot give them that, and start elsewhere.
+func TestHeldForTheNode(t *testing.T) {
+	images := testPod()
+	source := corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}
+	images.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
+	for _, c := range []struct {
+		name   string
+		pod    *corev1.Pod
+		kernel bool
+		in     runtimeOf
+		held   string
+	}{
+		{"users, an old runtime", usernsPod(), true, runtimeOf{"1.6.20", false, false}, "spec.hostUsers"},
+		{"users, an old kernel", usernsPod(), false, runtimeOf{"2.2.0", true, true}, "spec.hostUsers"},
+		{"users", usernsPod(), true, runtimeOf{"2.2.0", false, true}, ""},
+		{"images, an old runtime", images, true, runtimeOf{"2.0.5", true, true}, "spec.volumes[v].image"},
+		{"images", images, false, runtimeOf{"2.1.0", false, false}, ""},
+	} {
+		r, e := testRunner(), newEntry("uid-1", 0)
+		r.Admission, r.Metrics, r.UserNamespaces, e.pod = &room{}, metrics.New("n"), c.kernel, c.pod
+		if _, err := r.handlers.Learn(t.Context(), c.in); err != nil {
+			t.Fatal(err)
+		}
+		started := workerOf(r, e).mayStart()
+		if started != (c.held == "") || !started && !strings.HasPrefix(e.hold.Message, c.held) {
+			t.Errorf("%s: may start: %t, hold %+v", c.name, started, e.hold)
+		}
+	}
+}
+
+// TestHandlerWithoutUsers: a sandbox of a pod with users of its own is not made by a handler that would give it the
+// host's, though the node has another one.
+func TestHandlerWithoutUsers(t *testing.T) {
+	for _, c := range []struct {
+		pod   *corev1.Pod
+		users bool
+		want  string
+	}{
+		{usernsPod(), true, ""},
+		{usernsPod(), false, `RuntimeClass handler "" does not support user namespaces`},
+		{testPod(), false, ""},
+	} {
+		r := testRunner()
+		if _, err := r.handlers.Learn(t.Context(), runtimeOf{"2.2.0", c.users, true}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := workerOf(r, newEntry("uid-1", 0)).handlerFor(t.Context(), c.pod)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("the handler has user namespaces: %t: %v, want %q", c.users, err, c.want)
+		}
+	}
+}
+
 // TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is
 // gone.
 func TestAdoptedIsLeftRunning(t *testing.T) {
 	r, e := testRunner(), newEntry("uid-1", 0)
 	e.pod = usernsPod()
-	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
+	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
 	for range 2 {
 		if !workerOf(r, e).mayStart() || e.hold != nil || e.stop != nil {
 			t.Fatalf("it does not run on: hold %+v, stop %+v", e.hold, e.stop)
@@ -91,7 +169,7 @@ func TestAdoptedIsLeftRunning(t *testing.T) {
 	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "spec.hostUsers") {
 		t.Errorf("a container of it is started: %v", err)
 	}
-	workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
 	if workerOf(r, e).mayStart() || e.hold == nil {
 		t.Error("its sandbox is gone, and it gets another")
 	}
@@ -125,7 +203,7 @@ func TestUnsuitedIsRejected(t *testing.T) {
 				e.phase = phaseAdmitted
 			}
 			if c.sandbox {
-				workerOf(r, e).view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+				workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
 			}
 			if workerOf(r, e).mayStart() {
 				t.Error("it may start")

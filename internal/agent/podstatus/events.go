@@ -53,7 +53,11 @@ func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, translate.NameForMessages(pod))
 			add(c.Name, corev1.EventTypeWarning, "BackOff", text)
 		case "ImagePullBackOff":
-			add(c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
+			image := c.Image
+			if spec := translate.ContainerNamed(pod, c.Name); spec != nil {
+				image = spec.Image // the status may name the one that the last run had
+			}
+			add(c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", image))
 		}
 		if imageTrouble[c.State.Waiting.Reason] {
 			add(c.Name, corev1.EventTypeWarning, "Failed", "Error: "+c.State.Waiting.Reason)

@@ -49,8 +49,15 @@ type Facts struct {
 	Last     corev1.PodStatus    // the status before this one
 	Observed podlife.Observation // what the decision was made from
 	Decided  podlife.Status
+	Runs     map[string]Run // what the runtime says of the runs of containers, by id
 	// RecursiveReadOnly says that the pod's runtime handler can make a mount read-only with everything below it.
 	RecursiveReadOnly bool
+}
+
+// Run is what the runtime says of a run of a container and core/podlife does not need.
+type Run struct {
+	Image string                // as the runtime names it; empty: it does not say
+	User  *corev1.ContainerUser // as whom its first process was started; nil: it does not say
 }
 
 // Status is the pod's status.
@@ -85,6 +92,7 @@ func (n Node) Status(pod *corev1.Pod, f Facts) corev1.PodStatus {
 			list = &out.EphemeralContainerStatuses
 		}
 		status := n.container(pod, c)
+		setRun(&status, f)
 		if c.Kind == podlife.Main {
 			status.AllocatedResourcesStatus = n.Devices(string(pod.UID), c.Name)
 		}
@@ -149,6 +157,21 @@ func (n Node) container(pod *corev1.Pod, s podlife.ContainerStatus) corev1.Conta
 		out.LastTerminationState.Terminated = n.terminated(s.Last)
 	}
 	return out
+}
+
+// setRun fills in the image and the user of a run as the runtime has them, or had them before it lost the container.
+func setRun(s *corev1.ContainerStatus, f Facts) {
+	run := f.Runs[translate.ContainerID(s.ContainerID)]
+	for _, list := range translate.StatusLists(&f.Last) {
+		for i := range list {
+			if last := &list[i]; s.ContainerID != "" && last.Name == s.Name && last.ContainerID == s.ContainerID {
+				run.Image = cmp.Or(run.Image, last.Image)
+				run.User = cmp.Or(run.User, last.User)
+			}
+		}
+	}
+	s.Image = cmp.Or(run.Image, s.Image)
+	s.User = run.User
 }
 
 func (n Node) terminated(t *podlife.Terminated) *corev1.ContainerStateTerminated {

@@ -52,6 +52,41 @@ func TestPastReadsBackStatus(t *testing.T) {
 	}
 }
 
+// TestRun: the image and the user of a container are those that the runtime names, and stay when the runtime has lost
+// it. A container that has no run yet has the image of its specification.
+func TestRun(t *testing.T) {
+	pod := testPod()
+	since := unit.Wall(1)
+	decide := func(id string) podlife.Status {
+		st := podlife.ContainerStatus{Name: "zeta", Kind: podlife.Main, ID: id, Running: &since}
+		if id == "" {
+			st.Running, st.Waiting = nil, &podlife.Waiting{Reason: "ContainerCreating"}
+		}
+		return podlife.Status{Phase: podlife.Active, Containers: []podlife.ContainerStatus{st}}
+	}
+	user := &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1, GID: 2, SupplementalGroups: []int64{3}}}
+	runs := map[string]Run{"c1": {Image: "registry.example/z:1", User: user}, "c2": {}}
+	status := corev1.PodStatus{}
+	for _, c := range []struct {
+		id    string
+		runs  map[string]Run
+		image string
+		user  *corev1.ContainerUser
+	}{
+		{"", runs, "z:1", nil},
+		{"c1", runs, "registry.example/z:1", user},
+		{"c1", nil, "registry.example/z:1", user}, // the runtime has lost it: by containerStatuses of the status before
+		{"c2", runs, "z:1", nil},
+		{"", runs, "z:1", nil},
+	} {
+		status = testNode.Status(pod, Facts{Last: status, Decided: decide(c.id), Runs: c.runs})
+		got := status.ContainerStatuses[0]
+		if got.Image != c.image || !reflect.DeepEqual(got.User, c.user) {
+			t.Errorf("run %q: image %s, user %+v", c.id, got.Image, got.User)
+		}
+	}
+}
+
 func TestStatus(t *testing.T) {
 	pod := testPod()
 	since := unit.WallOf(time.Unix(1000, 5))

@@ -63,6 +63,7 @@ type Prober struct {
 	born  time.Time // containers that started before were started by an earlier agent
 	clock *clock.Clock
 	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec // seconds of a probe
 
 	// The fields below are guarded by mu.
 	mu    sync.Mutex
@@ -103,8 +104,12 @@ func New(ctx context.Context, o Options) *Prober {
 		Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
+	p.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "prober_probe_duration_seconds",
+		Help: "Seconds until a probe has its answer.",
+	}, []string{"probe_type", "container", "pod", "namespace"})
 	if o.Registry != nil {
-		o.Registry.MustRegister(p.total)
+		o.Registry.MustRegister(p.total, p.took)
 	}
 	context.AfterFunc(ctx, func() {
 		p.mu.Lock()
@@ -228,6 +233,9 @@ func (p *Prober) Untrack(uid types.UID) {
 		p.end(r)
 	}
 	delete(p.pods, uid)
+	if of := t.pod; of != nil {
+		p.took.DeletePartialMatch(prometheus.Labels{"pod": of.Name, "namespace": of.Namespace})
+	}
 	p.total.DeletePartialMatch(prometheus.Labels{"pod_uid": string(uid)})
 }
 

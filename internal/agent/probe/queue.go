@@ -105,6 +105,7 @@ const triesMax = 3
 // ask runs one probe and applies its answer.
 func (p *Prober) ask(ctx context.Context, q question) {
 	var a answer
+	begun := time.Now()
 	for range triesMax {
 		if a = p.try(ctx, &q); a.err == nil || ctx.Err() != nil {
 			break
@@ -114,6 +115,7 @@ func (p *Prober) ask(ctx context.Context, q question) {
 		a.outcome = probe.Unknown
 	}
 	if ctx.Err() == nil {
+		p.took.WithLabelValues(q.begin.Kind.String(), q.container.Name, q.pod.Name, q.pod.Namespace).Observe(time.Since(begun).Seconds())
 		p.record(&q, a)
 	}
 	p.mu.Lock()

@@ -2,8 +2,9 @@
 // do.
 //
 // A pod's RuntimeClass names a handler; the object is read from the API for each sandbox, because it may be deleted and
-// made anew with another handler. What handlers can do is read from the runtime once, by Learn: it changes only with
-// the runtime's configuration. Until then, and of runtimes that do not say it, a handler is taken to lack a feature.
+// made anew with another handler. What handlers can do is read from the runtime by Learn, now and then, since the
+// runtime may be replaced by another release. Until then, and of runtimes that do not say it, a handler is taken to
+// lack a feature. That the runtime mounts images no runtime says: it follows from its name and release.
 //
 // It judges no pod: a RuntimeClass that is not there is an error of the pod's sandbox.
 package runtimehandler
@@ -12,6 +13,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,14 +21,24 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // Handlers knows the handlers of one runtime.
 type Handlers struct {
 	client *kube.Client
 
-	mu        sync.Mutex      // guards everything that follows
-	recursive map[string]bool // by handler: it can make mounts read-only with everything below. nil: not learned yet
+	mu    sync.Mutex // guards everything that follows
+	known Knowledge
+}
+
+// Knowledge is what is known of a runtime. The zero value is nothing.
+type Knowledge struct {
+	podfields.Abilities // without regard to the kernel
+	// ImageDirectories: the runtime mounts single directories of images, too.
+	ImageDirectories bool
+
+	recursive, users map[string]bool // by handler: it has the feature
 }
 
 // New prepares them; client reads RuntimeClasses.
@@ -35,33 +47,73 @@ func New(client *kube.Client) *Handlers { return &Handlers{client: client} }
 // Runtime says what its handlers can do.
 type Runtime interface {
 	Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
+	Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
 }
 
-// Learn asks the runtime which of its handlers can make a mount read-only with everything below it. Runtimes that do
-// not say (containerd before 2.0) cannot.
-func (h *Handlers) Learn(ctx context.Context, runtime Runtime) error {
+// Learn asks the runtime what it and its handlers can do, and reports whether that has changed. Runtimes that do not
+// say what their handlers can do (containerd before 2.0) have none that can do anything special.
+func (h *Handlers) Learn(ctx context.Context, runtime Runtime) (changed bool, err error) {
 	status, err := runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return err
+		return false, err
 	}
+	version, err := runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return false, err
+	}
+	known := Of(version.RuntimeName, version.RuntimeVersion, status.RuntimeHandlers)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.recursive = map[string]bool{}
-	for _, handler := range status.RuntimeHandlers {
-		h.recursive[handler.Name] = handler.GetFeatures().GetRecursiveReadOnlyMounts()
+	changed = h.known.Abilities != known.Abilities
+	h.known = known
+	return changed, nil
+}
+
+// Of returns what a runtime of this name and release, with these handlers, can do.
+func Of(name, release string, handlers []*runtimeapi.RuntimeHandler) Knowledge {
+	k := Knowledge{recursive: map[string]bool{}, users: map[string]bool{}}
+	for _, handler := range handlers {
+		f := handler.GetFeatures()
+		k.recursive[handler.Name], k.users[handler.Name] = f.GetRecursiveReadOnlyMounts(), f.GetUserNamespaces()
+		k.UserNamespaces = k.UserNamespaces || f.GetUserNamespaces()
 	}
-	return nil
+	since, ok := imagesSince[name]
+	k.ImageVolumes = ok && !before(release, since.whole)
+	k.ImageDirectories = ok && !before(release, since.directories)
+	return k
+}
+
+// imagesSince is from which release on runtimes mount images, and directories of images. containerd: its source at
+// 2.1.5, which has no ImageSubPath, and 2.2.0. CRI-O: the Kubernetes blog on image volumes in 1.31 and 1.33.
+var imagesSince = map[string]struct{ whole, directories [2]int }{
+	"containerd": {[2]int{2, 1}, [2]int{2, 2}},
+	"cri-o":      {[2]int{1, 31}, [2]int{1, 33}},
+}
+
+// before reports whether a release (2.1.5, v2.2.0-rc.1, 1.6.20~ds1) is one before major.minor, or cannot be read.
+func before(release string, than [2]int) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(release, "v"), "%d.%d", &major, &minor); n != 2 {
+		return true
+	}
+	return major < than[0] || major == than[0] && minor < than[1]
+}
+
+// Known returns what was learned last.
+func (h *Handlers) Known() Knowledge {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known
 }
 
 // RecursiveReadOnly reports whether a handler can make a mount read-only with everything below it.
-func (h *Handlers) RecursiveReadOnly(handler string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.recursive[handler]
-}
+func (h *Handlers) RecursiveReadOnly(handler string) bool { return h.Known().recursive[handler] }
 
-// Of looks up the handler of the pod's RuntimeClass; empty means the runtime's default.
-func (h *Handlers) Of(ctx context.Context, pod *corev1.Pod) (string, error) {
+// UserNamespaces reports whether a handler can give pods users of their own.
+func (h *Handlers) UserNamespaces(handler string) bool { return h.Known().users[handler] }
+
+// For looks up the handler of the pod's RuntimeClass; empty means the runtime's default.
+func (h *Handlers) For(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
 	}

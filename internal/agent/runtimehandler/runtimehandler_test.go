@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // TestRuntimeHandler: a pod's runtimeClassName is looked up, and one that is not there is no reason to take the
@@ -33,7 +34,7 @@ func TestRuntimeHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"": "", "sandboxed": "kata", "none": "error"} {
-		got, err := New(client).Of(t.Context(), &corev1.Pod{Spec: corev1.PodSpec{RuntimeClassName: &name}})
+		got, err := New(client).For(t.Context(), &corev1.Pod{Spec: corev1.PodSpec{RuntimeClassName: &name}})
 		if err != nil {
 			got = "error"
 		}
@@ -43,30 +44,87 @@ func TestRuntimeHandler(t *testing.T) {
 	}
 }
 
-type runtimeThat func() (*runtimeapi.StatusResponse, error)
+// runtimeThat is a runtime of a release, which answers with its handlers or an error.
+type runtimeThat struct {
+	release  string
+	handlers []*runtimeapi.RuntimeHandler
+	err      error
+}
 
 func (r runtimeThat) Status(
 	context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption,
 ) (*runtimeapi.StatusResponse, error) {
-	return r()
+	return &runtimeapi.StatusResponse{RuntimeHandlers: r.handlers}, r.err
+}
+
+func (r runtimeThat) Version(
+	context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption,
+) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: r.release}, r.err
 }
 
 // A handler can do what the runtime said last that it can; a runtime that does not answer changes nothing.
 func TestLearn(t *testing.T) {
 	h := New(nil)
-	if h.RecursiveReadOnly("kata") {
+	if h.RecursiveReadOnly("kata") || h.UserNamespaces("runc") || h.Known().Abilities != (podfields.Abilities{}) {
 		t.Error("a handler can do something before the runtime was asked")
 	}
-	err := h.Learn(t.Context(), runtimeThat(func() (*runtimeapi.StatusResponse, error) {
-		return &runtimeapi.StatusResponse{RuntimeHandlers: []*runtimeapi.RuntimeHandler{
-			{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}, {Name: ""},
-		}}, nil
-	}))
-	if err != nil || !h.RecursiveReadOnly("kata") || h.RecursiveReadOnly("") || h.RecursiveReadOnly("other") {
-		t.Errorf("kata %t, default %t (%v)", h.RecursiveReadOnly("kata"), h.RecursiveReadOnly(""), err)
+	says := runtimeThat{release: "2.2.0", handlers: []*runtimeapi.RuntimeHandler{
+		{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}},
+		{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}, {Name: ""},
+	}}
+	for i := range 2 {
+		if changed, err := h.Learn(t.Context(), says); err != nil || changed != (i == 0) {
+			t.Errorf("learned %d times: changed %t (%v)", i+1, changed, err)
+		}
 	}
-	hung := runtimeThat(func() (*runtimeapi.StatusResponse, error) { return nil, errors.New("hung") })
-	if err := h.Learn(t.Context(), hung); err == nil || !h.RecursiveReadOnly("kata") {
-		t.Errorf("after an error: kata %t, %v", h.RecursiveReadOnly("kata"), err)
+	check := func(when string) {
+		t.Helper()
+		if !h.RecursiveReadOnly("kata") || h.RecursiveReadOnly("") || h.RecursiveReadOnly("other") {
+			t.Errorf("%s: recursively read-only: kata %t", when, h.RecursiveReadOnly("kata"))
+		}
+		if !h.UserNamespaces("runc") || h.UserNamespaces("kata") || h.UserNamespaces("") {
+			t.Errorf("%s: user namespaces: runc %t, kata %t", when, h.UserNamespaces("runc"), h.UserNamespaces("kata"))
+		}
+		all := podfields.Abilities{UserNamespaces: true, ImageVolumes: true}
+		if k := h.Known(); k.Abilities != all || !k.ImageDirectories {
+			t.Errorf("%s: %+v", when, k)
+		}
+	}
+	check("learned")
+	if changed, err := h.Learn(t.Context(), runtimeThat{err: errors.New("hung")}); err == nil || changed {
+		t.Errorf("a runtime that hangs: changed %t (%v)", changed, err)
+	}
+	check("after an error")
+	changed, err := h.Learn(t.Context(), runtimeThat{release: "1.6.20"})
+	if err != nil || !changed || h.UserNamespaces("runc") {
+		t.Errorf("an older release: changed %t (%v)", changed, err)
+	}
+}
+
+// TestImageVolumes: that a runtime mounts images follows from its release, and one that nobody knows does not.
+func TestImageVolumes(t *testing.T) {
+	for _, c := range []struct {
+		name, release      string
+		whole, directories bool
+	}{
+		{"containerd", "1.6.20~ds1", false, false},
+		{"containerd", "1.7.27", false, false},
+		{"containerd", "v2.0.5", false, false},
+		{"containerd", "v2.1.5", true, false},
+		{"containerd", "v2.2.0-rc.1", true, true},
+		{"containerd", "2.10.0", true, true},
+		{"containerd", "3.0.0", true, true},
+		{"containerd", "unknown", false, false},
+		{"containerd", "", false, false},
+		{"cri-o", "1.30.4", false, false},
+		{"cri-o", "1.31.0", true, false},
+		{"cri-o", "1.33.0", true, true},
+		{"fake", "9.9", false, false},
+	} {
+		k := Of(c.name, c.release, nil)
+		if k.ImageVolumes != c.whole || k.ImageDirectories != c.directories || k.UserNamespaces {
+			t.Errorf("%s %s: %+v", c.name, c.release, k)
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/cadvisor"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
@@ -192,7 +193,7 @@ func (n *node) startPod(t *testing.T) {
 	n.pods.pods = []*corev1.Pod{pod}
 	n.sandbox = &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: string(pod.UID)},
-		Labels:       map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: string(pod.UID)},
+		Labels:       map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default", cri.LabelPodUID: string(pod.UID)},
 		LogDirectory: n.dir + "/logs/p", Hostname: "p",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: groupOf(pod)},
 	}
@@ -226,7 +227,7 @@ func (n *node) start(t *testing.T, name string, stdin bool, args ...string) {
 		PodSandboxId: n.pods.sandboxes["default/p"], SandboxConfig: n.sandbox,
 		Config: &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image.Demo}, Args: args,
-			Labels: map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: n.sandbox.Metadata.Uid, labelContainerName: name},
+			Labels: map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default", cri.LabelPodUID: n.sandbox.Metadata.Uid, cri.LabelContainerName: name},
 			Stdin:  stdin, LogPath: log,
 		},
 	})
@@ -267,6 +268,7 @@ func (n *node) serve(t *testing.T) {
 	client := must[*kube.Client](t)(kube.NewClient(kube.Options{Kubeconfig: pki + "/agent.kubeconfig", QPS: -1}))
 	tree := must[*cgroup.Tree](t)(cgroup.Open("/sys/fs/cgroup"))
 	hour := metav1.Duration{Duration: time.Hour}
+	measured := StatsPods(n.pods, groupOf, func(group, id string) string { return group + "/" + id }, n.dir+"/agent")
 	var err error
 	n.Server, err = New(Options{
 		Config: &kubeletconfigv1beta1.KubeletConfiguration{
@@ -282,8 +284,9 @@ func (n *node) serve(t *testing.T) {
 			},
 		},
 		NodeName: nodeName, RootDir: n.dir + "/agent", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
+		Cgroups: cadvisor.New(cadvisor.Options{Tree: tree, Pods: measured, SandboxImage: func() string { return image.Pause }}),
 		Stats: stats.New(stats.Options{
-			NodeName: nodeName, Pods: StatsPods(n.pods, groupOf, func(group, id string) string { return group + "/" + id }, n.dir+"/agent"), Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
+			NodeName: nodeName, Pods: measured, Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
 			Runtime: n.cri, Images: n.cri.Images, RuntimeSocket: strings.TrimPrefix(n.cri.Endpoint, "unix://"), RootDir: n.dir,
 		}),
 	})

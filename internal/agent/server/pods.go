@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -65,14 +66,6 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(found) // an error means that the client is gone
 }
 
-// Labels of containers in the runtime, in the kubelet's spelling.
-const (
-	labelPodName       = "io.kubernetes.pod.name"
-	labelPodNamespace  = "io.kubernetes.pod.namespace"
-	labelPodUID        = "io.kubernetes.pod.uid"
-	labelContainerName = "io.kubernetes.container.name"
-)
-
 // runningPods answers with the pods that have running containers in the runtime, which may differ from those that
 // should run.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
@@ -85,17 +78,17 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	}
 	pods := map[string]*corev1.Pod{}
 	for _, c := range list.Containers {
-		uid := c.Labels[labelPodUID]
+		uid := c.Labels[cri.LabelPodUID]
 		pod := pods[uid]
 		if uid == "" {
 			continue // not a pod's container
 		} else if pod == nil {
 			pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-				Name: c.Labels[labelPodName], Namespace: c.Labels[labelPodNamespace], UID: types.UID(uid),
+				Name: c.Labels[cri.LabelPodName], Namespace: c.Labels[cri.LabelPodNamespace], UID: types.UID(uid),
 			}}
 			pods[uid] = pod
 		}
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c.Labels[labelContainerName], Image: c.GetImage().GetImage()})
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c.Labels[cri.LabelContainerName], Image: c.GetImage().GetImage()})
 	}
 	all := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {

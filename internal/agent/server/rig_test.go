@@ -32,6 +32,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // table has the pods of a node, in memory.
@@ -120,8 +121,8 @@ func (s *streamer) PortForward(_ context.Context, r *runtimeapi.PortForwardReque
 
 func (s *streamer) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
-		{Labels: map[string]string{labelPodUID: "u", labelPodName: "p", labelPodNamespace: "ns", labelContainerName: "b"}, Image: &runtimeapi.ImageSpec{Image: "img"}},
-		{Labels: map[string]string{labelPodUID: "u", labelPodName: "p", labelPodNamespace: "ns", labelContainerName: "a"}},
+		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns", cri.LabelContainerName: "b"}, Image: &runtimeapi.ImageSpec{Image: "img"}},
+		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns", cri.LabelContainerName: "a"}},
 		{},
 	}}, nil
 }
@@ -172,7 +173,19 @@ func (f fixedStats) Summary(_ context.Context, parts stats.Parts) (*statsapi.Sum
 	if parts&stats.Network != 0 {
 		s.Pods[0].Network = &statsapi.NetworkStats{Time: at, Interfaces: []statsapi.InterfaceStats{{Name: "eth0", RxBytes: n(7), TxBytes: n(8)}}}
 	}
+	if parts&stats.Swap != 0 {
+		s.Pods[0].Swap = &statsapi.SwapStats{Time: at, SwapUsageBytes: n(3)}
+		s.Pods[0].Containers[0].Swap = &statsapi.SwapStats{Time: at, SwapUsageBytes: n(3), SwapAvailableBytes: n(4)}
+	}
 	return s, f.err
+}
+
+// fixedCgroups are metrics of cgroups.
+type fixedCgroups struct{}
+
+func (fixedCgroups) Write(_ context.Context, w io.Writer) error {
+	_, err := io.WriteString(w, "container_cpu_usage_seconds_total{container=\"c\"} 1\n")
+	return err
 }
 
 // rig is a server on a real TLS listener with a client CA, and a client whose certificate is signed by that CA.
@@ -203,7 +216,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 			Authentication: kubeletconfigv1beta1.KubeletAuthentication{X509: kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: caFile}},
 			Authorization:  kubeletconfigv1beta1.KubeletAuthorization{Mode: kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow},
 		},
-		NodeName: "n1", Names: []string{"127.0.0.1"}, RootDir: dir, Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Metrics: metrics.New("n1"), LogDir: dir,
+		NodeName: "n1", Names: []string{"127.0.0.1"}, RootDir: dir, Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"), LogDir: dir,
 	}
 	if change != nil {
 		change(&o)

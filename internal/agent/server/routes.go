@@ -146,11 +146,19 @@ func (s *Server) metricRoutes(mux *http.ServeMux) error {
 	if err := s.o.Metrics.Registry.Register(running{s.o.Pods}); err != nil {
 		return err
 	}
+	if err := s.o.Metrics.Registry.Register(s.servingTTL()); err != nil {
+		return err
+	}
+	mux.HandleFunc("GET /metrics/cadvisor", bounded(s.cadvisor))
+	slis := newSLIs()
+	mux.HandleFunc("GET /metrics/slis", bounded(func(w http.ResponseWriter, r *http.Request) {
+		slis.record(s.checks())
+		promhttp.HandlerFor(slis.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	}))
 	for p, g := range map[string]func(*http.Request) prometheus.Gatherer{
 		"/metrics":          func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Registry },
 		"/metrics/probes":   func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Probes },
-		"/metrics/resource": func(r *http.Request) prometheus.Gatherer { return s.usage(r, 0, resourceFamilies) },
-		"/metrics/cadvisor": func(r *http.Request) prometheus.Gatherer { return s.usage(r, stats.Network, cadvisorFamilies) },
+		"/metrics/resource": func(r *http.Request) prometheus.Gatherer { return s.usage(r, stats.Swap, resourceFamilies) },
 	} {
 		mux.HandleFunc("GET "+p, bounded(func(w http.ResponseWriter, r *http.Request) {
 			promhttp.HandlerFor(g(r), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)

@@ -30,6 +30,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -116,6 +117,11 @@ type Stats interface {
 	Summary(ctx context.Context, parts stats.Parts) (*statsapi.Summary, error)
 }
 
+// Cgroups writes the metrics of the node's cgroups; *cadvisor.Collector implements it.
+type Cgroups interface {
+	Write(context.Context, io.Writer) error
+}
+
 // Options are what a Server needs. All fields are required unless they say otherwise.
 type Options struct {
 	Config   *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
@@ -126,6 +132,7 @@ type Options struct {
 	Pods     Pods
 	Runtime  Runtime
 	Stats    Stats
+	Cgroups  Cgroups // optional
 	Metrics  *metrics.Set
 	Healthy  func() error // returns nil while the agent's loop makes progress
 	LogDir   string       // served at /logs/; empty: /var/log

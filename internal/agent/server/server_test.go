@@ -56,11 +56,17 @@ func TestEndpoints(t *testing.T) {
 		{"GET", "/metrics", 200, `kubelet_http_requests_total{long_running="false",method="GET",path="healthz",server_type="readwrite"} `},
 		{"GET", "/metrics", 200, "process_resident_memory_bytes "},
 		{"GET", "/metrics/probes", 200, ""},
+		{"GET", "/metrics", 200, "kubelet_certificate_manager_server_ttl_seconds 3"}, // a year has 3.15e+07
+		{"GET", "/metrics/slis", 200, `kubernetes_healthcheck{name="syncloop",type="healthz"} 1`},
+		{"GET", "/metrics/slis", 200, `kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2`},
 		{"GET", "/metrics/resource", 200, "node_cpu_usage_seconds_total 1.5 1700000000000\n"},
 		{"GET", "/metrics/resource", 200, `container_memory_working_set_bytes{container="c",namespace="ns",pod="p"} 10 1700000000000`},
 		{"GET", "/metrics/resource", 200, `container_start_time_seconds{container="c",namespace="ns",pod="p"} 1.7e+09` + "\n"},
 		{"GET", "/metrics/resource", 200, "resource_scrape_error 0\n"},
-		{"GET", "/metrics/cadvisor", 200, `container_network_receive_bytes_total{interface="eth0",namespace="ns",pod="p"} 7 1700000000000`},
+		{"GET", "/metrics/cadvisor", 200, `container_cpu_usage_seconds_total{container="c"} 1`},
+		{"GET", "/metrics/resource", 200, `container_swap_usage_bytes{container="c",namespace="ns",pod="p"} 3 1700000000000`},
+		{"GET", "/metrics/resource", 200, `container_swap_limit_bytes{container="c",namespace="ns",pod="p"} 7 1700000000000`},
+		{"GET", "/metrics/resource", 200, `pod_swap_usage_bytes{namespace="ns",pod="p"} 3 1700000000000`},
 		{"GET", "/containerLogs/ns/p/c", 200, "one\ntwo\n"},
 		{"GET", "/containerLogs/ns/p/c?tailLines=1&timestamps=true", 200, "2026-11-20T10:00:02.000000001Z two\n"},
 		{"GET", "/containerLogs/ns/p/c?tail=all", 200, "one\n"},
@@ -99,6 +105,30 @@ func TestEndpoints(t *testing.T) {
 	var list corev1.PodList
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Items) != 2 || list.Items[1].Spec.Containers[0].Name != "c" {
 		t.Errorf("/pods is not a list of two pods: %v", err)
+	}
+}
+
+// The metrics of cgroups are compressed for clients that say so only.
+func TestMetricsAreCompressed(t *testing.T) {
+	r := newRig(t, nil)
+	for accepts, want := range map[string]string{"gzip": "gzip", "deflate, gzip;q=1.0": "gzip", "gzip;q=0": "", "": "", "identity": ""} {
+		request, err := http.NewRequestWithContext(t.Context(), "GET", r.base+"/metrics/cadvisor", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept-Encoding", accepts)
+		response, err := r.client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if got := response.Header.Get("Content-Encoding"); err != nil || got != want {
+			t.Errorf("Accept-Encoding %q: answered as %q, %v; want %q", accepts, got, err, want)
+		}
+		if plain := strings.HasPrefix(string(body), "container_cpu"); plain != (want == "") {
+			t.Errorf("Accept-Encoding %q: body %.40q", accepts, body)
+		}
 	}
 }
 

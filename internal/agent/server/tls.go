@@ -8,56 +8,32 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-const (
-	// selfSignedRest is the least remaining lifetime of a self-signed certificate at a start; with less it is replaced.
-	// The kubelet does not do that.
-	selfSignedRest = 30 * 24 * time.Hour
-)
+// selfSignedRest is the least remaining lifetime of a self-signed certificate at a start; with less it is replaced. The
+// kubelet does not do that.
+const selfSignedRest = 30 * 24 * time.Hour
 
-// tlsVersions are the values of tlsMinVersion.
-var tlsVersions = map[string]uint16{
-	"": tls.VersionTLS12, "VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
+// tlsFields are what the KubeletConfiguration calls the settings.
+var tlsFields = serving.Names{
+	MinVersion: "tlsMinVersion", CipherSuites: "tlsCipherSuites", Curves: "tlsCurvePreferences",
 }
 
-// tlsConfig translates the configuration's TLS fields; the error lists every problem. Client certificates are
-// requested, and the guard verifies them: a request without one may have a token.
+// tlsConfig translates the configuration's TLS fields; the error lists every problem.
 func tlsConfig(o Options) (*tls.Config, error) {
 	c := o.Config
-	var problems []error
-	version, ok := tlsVersions[c.TLSMinVersion]
-	if !ok {
-		problems = append(problems, fmt.Errorf("tlsMinVersion: %q: want VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13", c.TLSMinVersion))
-	}
-	suites := map[string]uint16{}
-	for _, s := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
-		suites[s.Name] = s.ID
-	}
-	config := &tls.Config{MinVersion: version, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
-	for _, name := range c.TLSCipherSuites {
-		id, ok := suites[name]
-		if !ok {
-			problems = append(problems, fmt.Errorf("tlsCipherSuites: %q: not a cipher suite that this build knows", name))
-		}
-		config.CipherSuites = append(config.CipherSuites, id)
-	}
-	for _, id := range c.TLSCurvePreferences {
-		curve := tls.CurveID(id)
-		if id <= 0 || id > 1<<16-1 || strings.HasPrefix(curve.String(), "CurveID(") {
-			problems = append(problems, fmt.Errorf("tlsCurvePreferences: %d: not a curve that this build knows", id))
-		}
-		config.CurvePreferences = append(config.CurvePreferences, curve)
-	}
+	config, err := serving.TLS{
+		MinVersion: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites, Curves: c.TLSCurvePreferences,
+	}.Config(tlsFields)
+	problems := []error{err}
 	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
 		problems = append(problems, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: set both or neither", c.TLSCertFile, c.TLSPrivateKeyFile))
 	}
-	if len(problems) > 0 {
-		return nil, fmt.Errorf("prepare the agent's server: %w", errors.Join(problems...))
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("prepare the agent's server: %w", err)
 	}
 	pair := &serving.KeyPair{CertFile: c.TLSCertFile, KeyFile: c.TLSPrivateKeyFile}
 	if pair.CertFile == "" {

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"compress/gzip"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // summary answers with the Summary API: complete, or, with only_cpu_and_memory=true, without the parts that must read
@@ -20,7 +26,7 @@ import (
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	parts := stats.Everything
 	if r.FormValue("only_cpu_and_memory") == "true" {
-		parts = 0
+		parts = stats.Swap | stats.Pressure
 	}
 	summary, err := s.o.Stats.Summary(r.Context(), parts)
 	if err != nil {
@@ -28,6 +34,48 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, summary)
+}
+
+// cadvisor answers with the metrics of the node's cgroups. They are compressed if the client accepts that, as Prometheus
+// does: labels repeat, and a node with many pods has megabytes of them.
+func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
+	if s.o.Cgroups == nil {
+		http.Error(w, "this node has no metrics of cgroups", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	var to io.Writer = w
+	if acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		packed := compressors.Get().(*gzip.Writer)
+		packed.Reset(w)
+		defer func() {
+			_ = packed.Close() // an error means that the client is gone
+			compressors.Put(packed)
+		}()
+		to = packed
+	}
+	if err := s.o.Cgroups.Write(r.Context(), to); err != nil {
+		slog.Info("answer ends early", "path", r.URL.Path, "err", err)
+	}
+}
+
+// compressors are used again, since each has a buffer of a megabyte. The fastest level is chosen: the agent's CPU is
+// scarcer than the network between it and Prometheus.
+var compressors = sync.Pool{New: func() any {
+	w, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // an error is a level that does not exist
+	return w
+}}
+
+// acceptsGzip reports whether the client asks for gzip.
+func acceptsGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if name == "gzip" && strings.TrimSpace(quality) != "q=0" {
+			return true
+		}
+	}
+	return false
 }
 
 // families translate a summary into samples.
@@ -86,13 +134,16 @@ var (
 	containerStartDesc      = prometheus.NewDesc("container_start_time_seconds", "Start of the container in unix seconds", ofContainer, nil)
 	containerCPUDesc        = prometheus.NewDesc("container_cpu_usage_seconds_total", "CPU time of the container in core-seconds", ofContainer, nil)
 	containerMemoryDesc     = prometheus.NewDesc("container_memory_working_set_bytes", "Working set of the container in bytes", ofContainer, nil)
+	containerSwapDesc       = prometheus.NewDesc("container_swap_usage_bytes", "Swap in use by the container in bytes", ofContainer, nil)
+	containerSwapLimitDesc  = prometheus.NewDesc("container_swap_limit_bytes", "Swap that the container may use in bytes", ofContainer, nil)
 	podCPUDesc              = prometheus.NewDesc("pod_cpu_usage_seconds_total", "CPU time of the pod in core-seconds", ofPod, nil)
 	podMemoryDesc           = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod in bytes", ofPod, nil)
+	podSwapDesc             = prometheus.NewDesc("pod_swap_usage_bytes", "Swap in use by the pod in bytes", ofPod, nil)
 )
 
 const seconds = float64(time.Second)
 
-// cpu and memory send a sample if the summary has the number.
+// cpu, memory, swap and swapLimit send a sample if the summary has the number.
 func (put sink) cpu(d *prometheus.Desc, c *statsapi.CPUStats, labels ...string) {
 	if c != nil && c.UsageCoreNanoSeconds != nil {
 		put(d, prometheus.CounterValue, c.Time, float64(*c.UsageCoreNanoSeconds)/seconds, labels...)
@@ -105,13 +156,24 @@ func (put sink) memory(d *prometheus.Desc, m *statsapi.MemoryStats, labels ...st
 	}
 }
 
+func (put sink) swap(d *prometheus.Desc, s *statsapi.SwapStats, labels ...string) {
+	if s != nil && s.SwapUsageBytes != nil {
+		put(d, prometheus.GaugeValue, s.Time, float64(*s.SwapUsageBytes), labels...)
+	}
+}
+
+// swapLimit sends what may be swapped in all; no sample: there is no limit.
+func (put sink) swapLimit(d *prometheus.Desc, s *statsapi.SwapStats, labels ...string) {
+	if s != nil && s.SwapUsageBytes != nil && s.SwapAvailableBytes != nil {
+		put(d, prometheus.GaugeValue, s.Time, float64(*s.SwapUsageBytes+*s.SwapAvailableBytes), labels...)
+	}
+}
+
 // resourceFamilies are the metrics of /metrics/resource, which metrics-server reads.
 func resourceFamilies(s *statsapi.Summary, put sink) {
 	put.cpu(nodeCPUDesc, s.Node.CPU)
 	put.memory(nodeMemoryDesc, s.Node.Memory)
-	if s.Node.Swap != nil && s.Node.Swap.SwapUsageBytes != nil {
-		put(nodeSwapDesc, prometheus.GaugeValue, s.Node.Swap.Time, float64(*s.Node.Swap.SwapUsageBytes))
-	}
+	put.swap(nodeSwapDesc, s.Node.Swap)
 	for _, p := range s.Pods {
 		for _, c := range p.Containers {
 			labels := []string{c.Name, p.PodRef.Name, p.PodRef.Namespace}
@@ -120,49 +182,12 @@ func resourceFamilies(s *statsapi.Summary, put sink) {
 			}
 			put.cpu(containerCPUDesc, c.CPU, labels...)
 			put.memory(containerMemoryDesc, c.Memory, labels...)
+			put.swap(containerSwapDesc, c.Swap, labels...)
+			put.swapLimit(containerSwapLimitDesc, c.Swap, labels...)
 		}
 		put.cpu(podCPUDesc, p.CPU, p.PodRef.Name, p.PodRef.Namespace)
 		put.memory(podMemoryDesc, p.Memory, p.PodRef.Name, p.PodRef.Namespace)
-	}
-}
-
-var (
-	ofInterface = []string{"interface", "pod", "namespace"}
-
-	containerUsageDesc = prometheus.NewDesc("container_memory_usage_bytes", "Memory charged to the container in bytes, page cache included", ofContainer, nil)
-	containerRSSDesc   = prometheus.NewDesc("container_memory_rss", "Anonymous memory of the container in bytes", ofContainer, nil)
-	receiveDesc        = prometheus.NewDesc("container_network_receive_bytes_total", "Bytes received by the pod", ofInterface, nil)
-	transmitDesc       = prometheus.NewDesc("container_network_transmit_bytes_total", "Bytes sent by the pod", ofInterface, nil)
-)
-
-// cadvisorFamilies are the metrics of /metrics/cadvisor that dashboards of pods use: CPU, memory and network under
-// cAdvisor's names, with the labels that identify a container. For pods the container label is empty. The rest of
-// cAdvisor's metrics (per-CPU, disks, file descriptors, cgroup IDs) is not collected.
-func cadvisorFamilies(s *statsapi.Summary, put sink) {
-	one := func(cpu *statsapi.CPUStats, memory *statsapi.MemoryStats, labels ...string) {
-		put.cpu(containerCPUDesc, cpu, labels...)
-		put.memory(containerMemoryDesc, memory, labels...)
-		if memory != nil && memory.UsageBytes != nil {
-			put(containerUsageDesc, prometheus.GaugeValue, memory.Time, float64(*memory.UsageBytes), labels...)
-		}
-		if memory != nil && memory.RSSBytes != nil {
-			put(containerRSSDesc, prometheus.GaugeValue, memory.Time, float64(*memory.RSSBytes), labels...)
-		}
-	}
-	for _, p := range s.Pods {
-		one(p.CPU, p.Memory, "", p.PodRef.Name, p.PodRef.Namespace)
-		for _, c := range p.Containers {
-			one(c.CPU, c.Memory, c.Name, p.PodRef.Name, p.PodRef.Namespace)
-		}
-		if p.Network == nil {
-			continue
-		}
-		for _, i := range p.Network.Interfaces {
-			if i.RxBytes != nil && i.TxBytes != nil {
-				put(receiveDesc, prometheus.CounterValue, p.Network.Time, float64(*i.RxBytes), i.Name, p.PodRef.Name, p.PodRef.Namespace)
-				put(transmitDesc, prometheus.CounterValue, p.Network.Time, float64(*i.TxBytes), i.Name, p.PodRef.Name, p.PodRef.Namespace)
-			}
-		}
+		put.swap(podSwapDesc, p.Swap, p.PodRef.Name, p.PodRef.Namespace)
 	}
 }
 
@@ -192,10 +217,21 @@ func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id s
 				return
 			}
 			last.Containers = append(last.Containers, stats.Container{
-				Name: name, ID: c.ID, Group: inner(last.Group, c.ID), Started: c.StartedAt,
-				MemoryLimit: memoryLimit(pod, name), LogDir: filepath.Dir(c.LogPath),
+				Name:        name,
+				ID:          c.ID,
+				Image:       imageOf(pod, name),
+				Group:       inner(last.Group, c.ID),
+				Started:     c.StartedAt,
+				MemoryLimit: memoryLimit(pod, name),
+				LogDir:      filepath.Dir(c.LogPath),
 			})
 		})
+		for i := range out {
+			ref := &out[i].Ref
+			if id, err := pods.Sandbox(ref.Namespace, ref.Name, types.UID(ref.UID)); err == nil {
+				out[i].SandboxID, out[i].SandboxGroup = id, inner(out[i].Group, id)
+			}
+		}
 		for _, pod := range pods.List() {
 			if !known[pod.UID] && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 				idle := statsPod(pod, "", rootDir)
@@ -215,8 +251,24 @@ func statsPod(pod *corev1.Pod, group, rootDir string) stats.Pod {
 	return stats.Pod{
 		Ref:     statsapi.PodReference{Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID)},
 		Started: started, Group: group, HostNetwork: pod.Spec.HostNetwork,
-		VolumeDir: filepath.Join(rootDir, "pods", string(pod.UID), "volumes"),
+		VolumeDir: filepath.Join(poddir.Of(rootDir, pod.UID), poddir.Volumes),
 	}
+}
+
+// imageOf returns the image of a container: as its status names it, else as its specification does.
+func imageOf(pod *corev1.Pod, name string) string {
+	s := &pod.Status
+	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name && list[i].Image != "" {
+				return list[i].Image
+			}
+		}
+	}
+	if c := translate.ContainerNamed(pod, name); c != nil {
+		return c.Image
+	}
+	return ""
 }
 
 // memoryLimit returns a container's memory limit in bytes, 0 if it has none.

@@ -1,8 +1,6 @@
 package staticpods
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 )
 
@@ -55,21 +53,21 @@ func Decode(node, path string) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return complete(pod, node, path, body)
+	return complete(pod, node, path)
 }
 
-// complete makes a static pod of a manifest: bound here, named after the node, with a uid that follows its content.
-func complete(pod *corev1.Pod, node, path string, body []byte) (*corev1.Pod, error) {
-	sum := sha256.Sum256([]byte(node + "\x00" + path + "\x00" + string(body)))
-	hash := hex.EncodeToString(sum[:16])
-	pod.UID = types.UID(hash)
+// complete makes a static pod of a manifest: bound here, named after the node, with the UID that a kubelet gives it. So
+// a kubelet's static pod goes on when this agent takes its node over, and the other way round.
+func complete(pod *corev1.Pod, node, path string) (*corev1.Pod, error) {
+	manifests.DefaultPod(pod)
+	pod.UID = kubelethash.StaticPod(pod, node, path)
 	pod.Name += "-" + strings.ToLower(node)
 	if pod.Namespace == "" {
 		pod.Namespace = metav1.NamespaceDefault
 	}
 	pod.Spec.NodeName = node
 	annotations := map[string]string{
-		annotationHash:   hash,
+		annotationHash:   string(pod.UID),
 		annotationSource: "file",
 		annotationPath:   path,
 		annotationSeen:   time.Now().Format(time.RFC3339Nano),
@@ -85,7 +83,6 @@ func complete(pod *corev1.Pod, node, path string, body []byte) (*corev1.Pod, err
 	pod.Spec.Tolerations = append(
 		pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	)
-	manifests.DefaultPod(pod)
 	if err := manifests.CheckStaticPod(pod); err != nil {
 		return nil, err
 	}

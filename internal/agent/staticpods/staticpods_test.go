@@ -60,7 +60,8 @@ func TestStaticPodIsCompleted(t *testing.T) {
 	}
 }
 
-// TestStaticPodIdentity: the uid follows path and content, and nothing else.
+// TestStaticPodIdentity: the UID follows path and content. A comment is not content: the kubelet's UID is of what the
+// manifest says.
 func TestStaticPodIdentity(t *testing.T) {
 	dir := t.TempDir()
 	uid := func(name, text string) string {
@@ -78,8 +79,12 @@ func TestStaticPodIdentity(t *testing.T) {
 	if uid("a.yaml", goodManifest) != first {
 		t.Error("the same file has another uid the second time")
 	}
-	if uid("b.yaml", goodManifest) == first || uid("a.yaml", goodManifest+"# edited\n") == first {
-		t.Error("another file or content has the same uid")
+	if uid("a.yaml", goodManifest+"# edited\n") != first {
+		t.Error("the UID follows a comment")
+	}
+	other := strings.Replace(goodManifest, "app:1", "app:2", 1)
+	if uid("b.yaml", goodManifest) == first || uid("a.yaml", other) == first {
+		t.Error("another file or content has the same UID")
 	}
 }
 

@@ -15,19 +15,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
-const (
-	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
-	runtimeTime = 10 * time.Second
-	// emptyDirs and configMaps are the directories of a pod's volumes of these kinds, below its volumes directory.
-	// Their content is on the node's disk and counts as the pod's.
-	emptyDirs  = "kubernetes.io~empty-dir"
-	configMaps = "kubernetes.io~configmap"
-	// subPaths is the directory, next to the volumes directory, of mounts of what is counted as volumes.
-	subPaths = "volume-subpaths"
-)
+// runtimeTime bounds each call to the runtime: a summary without images is better than none.
+const runtimeTime = 10 * time.Second
+
+// onNodeDisk are the kinds of volumes whose content is on the node's disk and counts as the pod's.
+var onNodeDisk = []string{poddir.EmptyDir, poddir.ConfigMap}
 
 // layers are the containers' writable layers and their file system.
 type layers struct {
@@ -164,11 +160,11 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 			continue
 		}
 		out.VolumeStats = append(out.VolumeStats, statsapi.VolumeStats{FsStats: *volume, Name: filepath.Base(dir)})
-		if kind := filepath.Base(filepath.Dir(dir)); !inMemory && (kind == emptyDirs || kind == configMaps) {
+		if kind := filepath.Base(filepath.Dir(dir)); !inMemory && slices.Contains(onNodeDisk, kind) {
 			add(volume)
 		}
 	}
-	add(p.rest(filepath.Dir(pod.VolumeDir), filepath.Base(pod.VolumeDir), subPaths))
+	add(p.rest(filepath.Dir(pod.VolumeDir), filepath.Base(pod.VolumeDir), poddir.SubPaths))
 	if pod.LogDir != "" {
 		var counted []string
 		for _, c := range pod.Containers {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -65,10 +66,14 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 
 // pressure reads the machine's stall times; nil if the kernel has none (CONFIG_PSI, since 4.20).
 func (p *pass) pressure(resource string) *statsapi.PSIStats {
-	read, err := psi.Read(filepath.Join(p.o.Proc, "pressure", resource))
+	return psiStats(psi.Read(filepath.Join(p.o.Proc, "pressure", resource)))
+}
+
+// psiStats converts stall times; nil if there are none. A group that has just ended has none, and nothing is logged.
+func psiStats(read psi.Pressure, err error) *statsapi.PSIStats {
 	if err != nil {
-		if !errors.Is(err, psi.ErrNone) {
-			slog.Warn("stall times left out", "resource", resource, "err", err)
+		if !errors.Is(err, psi.ErrNone) && !errors.Is(err, unix.ENODEV) {
+			slog.Warn("stall times left out", "err", err)
 		}
 		return nil
 	}

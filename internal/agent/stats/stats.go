@@ -28,20 +28,23 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
 // Parts are the parts of a summary in addition to CPU and memory.
 type Parts uint8
 
-// Parts of a summary. Network costs a file per pod; Disk costs two calls to the runtime and a walk over volumes. With
-// Recount volumes are walked now, even if they were walked lately. Idle adds pods without a container in the runtime;
-// like the kubelet's, summaries for clients leave them out.
+// Parts of a summary. Network costs a file per pod; Disk costs two calls to the runtime and a walk over volumes; Swap
+// costs two files per pod and container, Pressure three. With Recount volumes are walked now, even if they were walked
+// lately. Idle adds pods without a container in the runtime; like the kubelet's, summaries for clients leave them out.
 const (
 	Network Parts = 1 << iota
 	Disk
 	Recount
 	Idle
-	Everything = Network | Disk
+	Swap
+	Pressure
+	Everything = Network | Disk | Swap | Pressure
 )
 
 // Cgroups reads cgroups; *cgroup.Tree implements it.
@@ -49,6 +52,8 @@ type Cgroups interface {
 	Usage(group string) (cgroup.Usage, error)
 	PIDs(group string) ([]int, error)
 	MemoryLimit(group string) (unit.Limit[unit.Bytes], error)
+	Swap(group string) (cgroup.Swap, error)
+	Pressure(group, resource string) (psi.Pressure, error)
 }
 
 // Runtime knows the sizes of writable layers; *cri.Client implements it.
@@ -63,9 +68,12 @@ type Images interface {
 
 // Pod is a pod whose usage can be read: one with running containers, or with containers that will run again.
 type Pod struct {
-	Ref         statsapi.PodReference
-	Started     time.Time
-	Group       string // cgroup
+	Ref     statsapi.PodReference
+	Started time.Time
+	Group   string // cgroup
+	// the CRI ID and the cgroup of the sandbox that runs; empty: none does, or its cgroup is not known
+	SandboxID, SandboxGroup string
+
 	HostNetwork bool   // its traffic counts as the node's
 	VolumeDir   string // <root-dir>/pods/<uid>/volumes; may not exist
 	LogDir      string // the directory of all its containers' logs, one directory each; empty: not known
@@ -77,6 +85,7 @@ type Pod struct {
 type Container struct {
 	Name        string
 	ID          string // CRI ID
+	Image       string // as its status names it, else as its specification does
 	Group       string // cgroup
 	Started     time.Time
 	MemoryLimit uint64 // bytes; 0: none
@@ -166,6 +175,8 @@ func (p *pass) pod(pod Pod) statsapi.PodStats {
 	out := statsapi.PodStats{PodRef: pod.Ref, StartTime: metav1.NewTime(pod.Started), Containers: []statsapi.ContainerStats{}}
 	if u, at, ok := p.group(pod.Group); ok {
 		out.CPU, out.Memory = p.cpu(pod.Group, u, at), memory(u, at, 0)
+		out.Swap = p.swap(pod.Group, at)
+		out.IO = p.stalls(pod.Group, at, out.CPU, out.Memory)
 		if n, ok := u.PIDs.Get(); ok {
 			out.ProcessStats = &statsapi.ProcessStats{ProcessCount: ptr(uint64(n))}
 		}
@@ -174,6 +185,8 @@ func (p *pass) pod(pod Pod) statsapi.PodStats {
 		one := statsapi.ContainerStats{Name: c.Name, StartTime: metav1.NewTime(c.Started)}
 		if u, at, ok := p.group(c.Group); ok {
 			one.CPU, one.Memory = p.cpu(c.Group, u, at), memory(u, at, c.MemoryLimit)
+			one.Swap = p.swap(c.Group, at)
+			one.IO = p.stalls(c.Group, at, one.CPU, one.Memory)
 		}
 		if p.parts&Disk != 0 {
 			one.Rootfs, one.Logs = p.rootFS(c), p.logs(c)
@@ -243,6 +256,48 @@ func memory(u cgroup.Usage, at time.Time, limit uint64) *statsapi.MemoryStats {
 	major, ok := u.MajorPageFaults.Get()
 	set(&out.MajorPageFaults, major, ok)
 	return out
+}
+
+// swap reads what a cgroup has swapped, and how much more it may swap; nil: the kernel does not account for it.
+// SwapAvailableBytes is only set if there is a limit.
+func (p *pass) swap(group string, at time.Time) *statsapi.SwapStats {
+	if p.parts&Swap == 0 {
+		return nil
+	}
+	s, err := p.o.Cgroups.Swap(group)
+	if err != nil {
+		slog.Debug("read swap", "cgroup", group, "err", err)
+		return nil
+	}
+	used, ok := s.Used.Get()
+	if !ok {
+		return nil
+	}
+	out := &statsapi.SwapStats{Time: metav1.NewTime(at), SwapUsageBytes: ptr(uint64(used))}
+	if limit, ok := s.Limit.Get(); ok {
+		out.SwapAvailableBytes = ptr(uint64(max(0, limit-used)))
+	}
+	return out
+}
+
+// stalls adds a cgroup's stall times to cpu and memory, and returns those for disks; nil if the kernel has none.
+func (p *pass) stalls(group string, at time.Time, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats) *statsapi.IOStats {
+	if p.parts&Pressure == 0 {
+		return nil
+	}
+	read := func(resource string) *statsapi.PSIStats {
+		return psiStats(p.o.Cgroups.Pressure(group, resource))
+	}
+	if cpu != nil {
+		cpu.PSI = read("cpu")
+	}
+	if memory != nil {
+		memory.PSI = read("memory")
+	}
+	if waited := read("io"); waited != nil {
+		return &statsapi.IOStats{Time: metav1.NewTime(at), PSI: waited}
+	}
+	return nil
 }
 
 func ptr[T any](v T) *T { return &v }

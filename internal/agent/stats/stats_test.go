@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -40,6 +41,20 @@ func (g groups) PIDs(name string) ([]int, error) {
 
 func (g groups) MemoryLimit(string) (unit.Limit[unit.Bytes], error) {
 	return unit.LimitTo(unit.Bytes(450)), nil
+}
+
+func (g groups) Swap(name string) (cgroup.Swap, error) {
+	if name == "/kubepods/podu/c1" {
+		return cgroup.Swap{Used: unit.Of[unit.Bytes](30), Limit: unit.LimitTo(unit.Bytes(40))}, nil
+	}
+	return cgroup.Swap{Used: unit.Of[unit.Bytes](35), Limit: unit.Unlimited[unit.Bytes]()}, nil
+}
+
+func (g groups) Pressure(name, resource string) (psi.Pressure, error) {
+	if resource == "io" && name == "/kubepods/podu/c1" {
+		return psi.Pressure{}, psi.ErrNone
+	}
+	return psi.Pressure{Some: psi.Stall{Avg10: 1.5, Total: 3 * time.Second}}, nil
 }
 
 func used(cpu time.Duration, memory, working unit.Bytes) cgroup.Usage {
@@ -239,6 +254,35 @@ func TestSummaryOfVolumes(t *testing.T) {
 	s, _ = r.Summary(t.Context(), Disk)
 	if *s.Pods[0].VolumeStats[1].UsedBytes < 1<<20 {
 		t.Error("a small volume was not walked again after a while")
+	}
+}
+
+// Swap and stall times of pods and containers are read where they are asked for.
+func TestSwapAndStalls(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	g := groups{"/": used(1, 1, 1), "/kubepods/podu": used(2, 2, 2), "/kubepods/podu/c1": used(1, 1, 1)}
+	pod := Pod{Group: "/kubepods/podu", Containers: []Container{{ID: "c1", Group: "/kubepods/podu/c1"}}}
+	r := testReader(t, g, &now, pod)
+	s, err := r.Summary(t.Context(), Swap|Pressure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, c := s.Pods[0], s.Pods[0].Containers[0]
+	if value(p.Swap.SwapUsageBytes) != "35" || p.Swap.SwapAvailableBytes != nil {
+		t.Errorf("swap of the pod: %s, %s left", value(p.Swap.SwapUsageBytes), value(p.Swap.SwapAvailableBytes))
+	}
+	if value(c.Swap.SwapUsageBytes) != "30" || value(c.Swap.SwapAvailableBytes) != "10" {
+		t.Errorf("swap of the container: %s, %s left", value(c.Swap.SwapUsageBytes), value(c.Swap.SwapAvailableBytes))
+	}
+	want := statsapi.PSIData{Total: 3_000_000_000, Avg10: 1.5}
+	if p.CPU.PSI.Some != want || p.Memory.PSI.Some != want || p.IO.PSI.Some != want || c.Memory.PSI.Some != want {
+		t.Errorf("stalls: %+v, %+v, %+v", p.CPU.PSI, p.Memory.PSI, p.IO)
+	}
+	if c.IO != nil {
+		t.Errorf("stalls that the kernel does not measure: %+v", c.IO.PSI)
+	}
+	if s, err = r.Summary(t.Context(), 0); err != nil || s.Pods[0].Swap != nil || s.Pods[0].CPU.PSI != nil || s.Pods[0].IO != nil {
+		t.Errorf("not asked for: %+v, %v", s.Pods[0], err)
 	}
 }
 

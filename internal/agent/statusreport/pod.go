@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +17,9 @@ type Pod struct {
 	// latest status. The object is nil where there is none, not yet or not any more; the phase of the status is empty
 	// where there is none yet. Neither is modified once it was returned.
 	latest func() (object *corev1.Pod, status corev1.PodStatus)
+
+	// changed is when the status became another than the API has; zero: it is the same. Guarded by the Reporter's mu.
+	changed time.Time
 
 	mu sync.Mutex // guards everything that follows; latest is not called with it
 	// seen is the resourceVersion of the object as the watch showed it last; empty: it is not compared.

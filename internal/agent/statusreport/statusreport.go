@@ -63,6 +63,10 @@ const (
 
 // Reporter writes the statuses of one node's pods.
 type Reporter struct {
+	// Written is called when the API server has accepted a status, with the time since it changed. Optional; set before
+	// Run.
+	Written func(after time.Duration)
+
 	client *kube.Client
 	node   string
 	wake   chan struct{} // wakes a writer
@@ -100,6 +104,9 @@ func (r *Reporter) Enqueue(p *Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was, queued := r.queued[p]
+	if p.changed.IsZero() {
+		p.changed = time.Now()
+	}
 	switch {
 	case urgent && !was:
 		r.queued[p] = true
@@ -236,7 +243,9 @@ func (r *Reporter) one(ctx context.Context, p *Pod) {
 	if object == nil || status.Phase == "" {
 		return
 	}
+	changed := r.takeChange(p)
 	err := r.say(ctx, p, object, status)
+	r.countWrite(p, changed, err)
 	var answer apierrors.APIStatus
 	r.answered(err == nil || errors.As(err, &answer))
 	log := logOf(p, object)
@@ -258,6 +267,32 @@ func (r *Reporter) one(ctx context.Context, p *Pod) {
 		log.Debug("the API server does not answer, status kept", "err", err)
 		r.Enqueue(p)
 	}
+}
+
+// takeChange returns since when the API lacks the status that is being written; zero: it lacks nothing. A change from
+// now on is another one.
+func (r *Reporter) takeChange(p *Pod) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := p.changed
+	p.changed = time.Time{}
+	return changed
+}
+
+// countWrite measures a write that was accepted. After any other the API still lacks the status.
+func (r *Reporter) countWrite(p *Pod, changed time.Time, err error) {
+	if changed.IsZero() {
+		return
+	}
+	if err == nil {
+		if r.Written != nil {
+			r.Written(time.Since(changed))
+		}
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.changed = changed
 }
 
 // refused reports whether the server will never take what it was sent. What is too large for etcd is an internal error

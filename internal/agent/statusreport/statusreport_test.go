@@ -3,6 +3,7 @@ package statusreport
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -74,6 +75,29 @@ func TestProgressIsOvertaken(t *testing.T) {
 		r.Enqueue(p)
 		if r.take() != p {
 			t.Error("trouble had to wait")
+		}
+	})
+}
+
+// A status counts from its change until the API server has it, failed writes included.
+func TestWritesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took []time.Duration
+		r := New(nil, "node-1")
+		r.Written = func(after time.Duration) { took = append(took, after) }
+		o := &owner{status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		p := o.handle()
+		write := func(err error) { r.countWrite(p, r.takeChange(p), err) }
+		r.Enqueue(p)
+		time.Sleep(time.Second) // virtual
+		r.Enqueue(p)            // a newer status: the API lacks the older one too
+		time.Sleep(2 * time.Second)
+		write(errors.New("no answer"))
+		time.Sleep(2 * time.Second)
+		write(nil)
+		write(nil) // nothing changed since
+		if len(took) != 1 || took[0] != 5*time.Second {
+			t.Errorf("measured %v, want 5s once", took)
 		}
 	})
 }

@@ -38,10 +38,10 @@ func (p payload) use() (use volumelimit.Use) {
 
 // mediumOf returns the medium on which v's content is stored.
 func mediumOf(v *corev1.Volume) volumelimit.Medium {
-	if v.ConfigMap != nil {
-		return volumelimit.Disk
+	if kind, _ := kindOf(v); kind.memory {
+		return volumelimit.Memory
 	}
-	return volumelimit.Memory
+	return volumelimit.Disk
 }
 
 // fits returns an error if content is too large for v, given what the pod's other volumes contain.

@@ -43,7 +43,8 @@ func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.Persistent
 // claimed is the location of the volume behind a claim.
 type claimed struct {
 	path     string
-	readOnly bool // by the pod's volume, for all its containers
+	plugin   string // for metrics: host-path, local-volume
+	readOnly bool   // by the pod's volume, for all its containers
 }
 
 // usesClaim returns the name of v's claim, if v is one.
@@ -67,8 +68,10 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 	found := claimed{readOnly: v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly}
 	switch {
 	case pv.Spec.HostPath != nil:
+		found.plugin = "host-path"
 		found.path, err = pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
 	case pv.Spec.Local != nil:
+		found.plugin = "local-volume"
 		found.path, err = pv.Spec.Local.Path, checkLocal(pv.Spec.Local.Path)
 		if err == nil && !found.readOnly {
 			err = shareWithGroup(pv.Spec.Local.Path, s.pod)

@@ -3,12 +3,16 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +35,26 @@ func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.
 
 func claimVolume(name, claim string) corev1.Volume {
 	return volumeOf(name, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
+}
+
+// series are what a registry has, by name and labels' values.
+func series(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			key := f.GetName()
+			for _, l := range m.Label {
+				key += " " + l.GetValue()
+			}
+			out[key] = m.GetGauge().GetValue()
+		}
+	}
+	return out
 }
 
 // TestClaims mounts volumes of kind hostPath and local behind claims, gives local ones to the pod's group, and leaves
@@ -63,7 +87,21 @@ func TestClaims(t *testing.T) {
 	group := int64(4711)
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/h"}, {Name: "l", MountPath: "/l"}}
+	took := map[string]int{}
+	r.Took = func(plugin, operation string, _ time.Duration, err error) {
+		took[fmt.Sprint(plugin, " ", operation, " ", err)]++
+	}
 	r.mustSetUp(pod)
+	r.mustSetUp(pod) // nothing is set up again
+	if want := map[string]int{"kubernetes.io/host-path volume_mount <nil>": 1, "kubernetes.io/local-volume volume_mount <nil>": 1}; !maps.Equal(took, want) {
+		t.Errorf("measured %v, want %v", took, want)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r.Manager)
+	if series := series(t, registry); series["volume_manager_total_volumes kubernetes.io/local-volume actual_state_of_world"] != 1 ||
+		series["kubelet_volume_stats_capacity_bytes default local"] < 1 || series["kubelet_volume_stats_inodes default host"] < 1 {
+		t.Errorf("series: %v", series)
+	}
 	mounts, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,10 @@ func everyKind(uid string) *corev1.Pod {
 		volumeOf("mem", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}),
 		volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local}}),
 		volumeOf("secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
-		plainVolume())
+		plainVolume(),
+		volumeOf("labels", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels"}},
+		}}}))
 	group := int64(4242)
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	c := &pod.Spec.Containers[0]
@@ -51,10 +54,13 @@ func (r *rig) checkEveryKind(pod *corev1.Pod, round int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for i, f := range map[int]string{2: "", 3: "b", 4: "ca.crt"} {
+	for i, f := range map[int]string{2: "", 3: "b", 4: "ca.crt", 5: "labels"} {
 		want := fmt.Sprint(round)
-		if i == 4 {
+		switch f {
+		case "ca.crt":
 			want = "CA"
+		case "labels":
+			want = `app="till"`
 		}
 		text, err := os.ReadFile(filepath.Join(mounts[i].HostPath, f))
 		if err != nil || string(text) != want {

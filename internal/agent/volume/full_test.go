@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -149,7 +150,7 @@ func TestComesUpOnAFullDisk(t *testing.T) {
 func TestEmptyDirIsTriedAgain(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
-	plugin := filepath.Join(r.root, "pods/u1/volumes", emptyDirPlugin)
+	plugin := filepath.Join(r.root, "pods/u1/volumes", poddir.EmptyDir)
 	must(t, os.MkdirAll(plugin, 0o755))
 	inTheWay := filepath.Join(plugin, "e")
 	must(t, os.WriteFile(inTheWay, nil, 0o600))

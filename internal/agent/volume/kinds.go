@@ -15,33 +15,65 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
+// kind is what the agent does with the volumes of one kind. Claims are in claims.go.
+type kind struct {
+	// dir has the volumes of this kind of a pod (package poddir). Empty: they are elsewhere on the node.
+	dir string
+	// memory: the volumes are on the shared tmpfs, and a link is where the kubelet would have them.
+	memory bool
+	// render returns the content, of which the agent is the only writer: it is refreshed, and containers may only read
+	// it. nil: containers may write.
+	render func(*Manager, context.Context, *rendering, *podState, *corev1.Volume) error
+	// prepare makes a volume that containers may write ready, once; nil where render is not.
+	prepare func(*Manager, *corev1.Pod, *corev1.Volume) error
+}
+
+// kindNamed returns the kind with the API's name of a field of a VolumeSource, and whether the agent mounts it.
+func kindNamed(name string) (k kind, mounted bool) {
+	switch name {
+	case "hostPath":
+		return kind{prepare: func(_ *Manager, _ *corev1.Pod, v *corev1.Volume) error { return checkHostPath(v.HostPath) }}, true
+	case "image": // the runtime mounts it; see ContainerFacts.Images
+		return kind{prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
+	case "emptyDir":
+		return kind{dir: poddir.EmptyDir, prepare: (*Manager).setUpEmptyDir}, true
+	case "configMap":
+		return kind{dir: poddir.ConfigMap, render: (*Manager).renderConfigMap}, true
+	case "secret":
+		return kind{dir: poddir.Secret, memory: true, render: (*Manager).renderSecret}, true
+	case "projected":
+		return kind{dir: poddir.Projected, memory: true, render: (*Manager).renderProjected}, true
+	case "downwardAPI":
+		return kind{dir: poddir.DownwardAPI, memory: true, render: (*Manager).renderDownward}, true
+	}
+	return kind{}, false
+}
+
+// kindOf returns the kind of v, and whether the agent mounts it.
+func kindOf(v *corev1.Volume) (k kind, mounted bool) { return kindNamed(nameOfKind(v)) }
+
 // setUpVolume sets up one volume, or updates its content.
 func (k *Manager) setUpVolume(ctx context.Context, s *podState, v *corev1.Volume) error {
-	if name, ok := usesClaim(s.pod, v); ok {
-		if s.ready[v.Name] {
-			return nil
-		}
-		return k.setUpClaim(ctx, s, v, name)
-	}
+	name, isClaim := usesClaim(s.pod, v)
+	kind, mounted := kindOf(v)
 	switch {
-	case v.HostPath != nil:
-		if s.ready[v.Name] {
-			return nil
-		}
-		return checkHostPath(v.HostPath)
-	case readOnly(v):
+	case isClaim && s.ready[v.Name]:
+		return nil
+	case isClaim:
+		return k.setUpClaim(ctx, s, v, name)
+	case !mounted:
+		return &UnsupportedError{nameOfKind(v), "emptyDir, hostPath, image, configMap, secret, projected, downwardAPI and claims of hostPath and local volumes are"}
+	case kind.render != nil:
 		return k.setUpContent(ctx, s, v)
-	case v.EmptyDir != nil || kindOf(v) == "emptyDir":
-		if s.ready[v.Name] {
-			return nil
-		}
-		return k.setUpEmptyDir(s.pod, v)
+	case s.ready[v.Name]:
+		return nil
 	}
-	return &UnsupportedError{kindOf(v), "emptyDir, hostPath, configMap, secret, projected, downwardAPI and claims of hostPath and local volumes are"}
+	return kind.prepare(k, s.pod, v)
 }
 
 // unfinished is the prefix of a directory that is being set up. No volume's name begins with a dot.
@@ -54,7 +86,7 @@ func (k *Manager) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	if source == nil {
 		source = &corev1.EmptyDirVolumeSource{}
 	}
-	plugin := filepath.Join(k.podDir(pod.UID), volumesDir, emptyDirPlugin)
+	plugin := filepath.Join(k.podDir(pod.UID), poddir.Volumes, poddir.EmptyDir)
 	final := filepath.Join(plugin, v.Name)
 	switch medium := source.Medium; {
 	case medium == corev1.StorageMediumDefault:
@@ -63,8 +95,8 @@ func (k *Manager) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 		}
 	case medium == corev1.StorageMediumMemory:
 		return k.setUpTmpfs(pod, source, plugin, final)
-	case strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePages)):
-		return &UnsupportedError{"emptyDir", fmt.Sprintf("medium %q: huge page volumes are not mounted; use medium Memory or none", medium)}
+	case isHugePages(medium):
+		return k.setUpHugePages(pod, source, plugin, final)
 	default:
 		return &UnsupportedError{"emptyDir", fmt.Sprintf("unknown storage medium %q", medium)}
 	}

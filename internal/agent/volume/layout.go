@@ -8,15 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// Plugin directories, with the kubelet's names in paths.
-const (
-	emptyDirPlugin  = "kubernetes.io~empty-dir"
-	configMapPlugin = "kubernetes.io~configmap"
-	secretPlugin    = "kubernetes.io~secret"
-	projectedPlugin = "kubernetes.io~projected"
-	downwardPlugin  = "kubernetes.io~downward-api"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 )
 
 // elementMax is the longest path element in bytes: NAME_MAX of Linux (limits.h).
@@ -27,34 +20,33 @@ func (k *Manager) memoryDir(uid types.UID) string { return filepath.Join(k.memor
 
 // visiblePath returns the path where the kubelet would have the volume.
 func (k *Manager) visiblePath(uid types.UID, plugin, name string) string {
-	return filepath.Join(k.pods, string(uid), volumesDir, plugin, name)
+	return filepath.Join(k.pods, string(uid), poddir.Volumes, plugin, name)
 }
 
-// pathOf returns the real path of v.
-func (k *Manager) pathOf(uid types.UID, v *corev1.Volume) string {
+// pathOf returns the real path of a volume of the pod; empty: it is a claim (see podState.claims), or of a kind that is
+// not mounted. A kubelet's tmpfs stays where it is.
+func (k *Manager) pathOf(s *podState, uid types.UID, v *corev1.Volume) string {
+	kind, _ := kindOf(v)
 	switch {
 	case v.HostPath != nil:
 		return v.HostPath.Path
-	case v.ConfigMap != nil:
-		return k.visiblePath(uid, configMapPlugin, v.Name)
-	case v.Secret != nil:
-		return filepath.Join(k.memory, string(uid), secretPlugin, v.Name)
-	case v.Projected != nil:
-		return filepath.Join(k.memory, string(uid), projectedPlugin, v.Name)
-	case v.DownwardAPI != nil:
-		return filepath.Join(k.memory, string(uid), downwardPlugin, v.Name)
+	case kind.dir == "":
+		return ""
+	case kind.memory && !s.adopted[v.Name]:
+		return filepath.Join(k.memoryDir(uid), kind.dir, v.Name)
 	}
-	return k.visiblePath(uid, emptyDirPlugin, v.Name)
+	return k.visiblePath(uid, kind.dir, v.Name)
 }
 
 // readOnly reports whether containers may never write to v: the agent alone writes such content.
 func readOnly(v *corev1.Volume) bool {
-	return v.ConfigMap != nil || v.Secret != nil || v.Projected != nil || v.DownwardAPI != nil
+	kind, _ := kindOf(v)
+	return kind.render != nil
 }
 
-// kindOf returns the API's name of v's kind, for messages: csi, persistentVolumeClaim, ... A volume without a source is
-// an emptyDir, the API's default.
-func kindOf(v *corev1.Volume) string {
+// nameOfKind returns the API's name of v's kind: csi, persistentVolumeClaim, ... A volume without a source is an
+// emptyDir, the API's default.
+func nameOfKind(v *corev1.Volume) string {
 	if name := kindOfSource(v.VolumeSource); name != "" {
 		return name
 	}

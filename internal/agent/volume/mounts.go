@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
@@ -36,6 +37,11 @@ type ContainerFacts struct {
 
 	// RecursiveReadOnly means that the pod's runtime handler supports recursive read-only mounts.
 	RecursiveReadOnly bool
+
+	// Images are those of the image volumes that the container mounts, by volume: the runtime has them.
+	Images map[string]*runtimeapi.ImageSpec
+	// ImageDirectories means that the runtime mounts single directories of images.
+	ImageDirectories bool
 }
 
 // Mounts returns the mounts of container c: those of its specification, in order, then the hosts file and the
@@ -85,27 +91,20 @@ func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int
 	if v == nil || !s.ready[vm.Name] {
 		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
 	}
-	source := k.pathOf(pod.UID, v)
+	if v.Image != nil {
+		return imageMount(vm, c.Name, facts)
+	}
+	source := k.pathOf(s, pod.UID, v)
 	behind, isClaim := s.claims[v.Name]
 	if isClaim {
 		source = behind.path
 	}
-	subPath := vm.SubPath
-	if vm.SubPathExpr != "" {
-		path, missing, err := env.ExpandPath(vm.SubPathExpr, lookupIn(facts.Env))
-		switch {
-		case len(missing) > 0:
-			return nil, fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
-		case err != nil:
-			return nil, fmt.Errorf("subPathExpr of volumeMount %q of container %q: %w", vm.Name, c.Name, err)
-		}
-		subPath = path
+	subPath, err := subPathOf(vm, c.Name, facts)
+	if err != nil {
+		return nil, err
 	}
 	if subPath != "" {
-		if err := checkSubPath(subPath); err != nil {
-			return nil, err
-		}
-		target := filepath.Join(k.podDir(pod.UID), subPathsDir, vm.Name, c.Name, strconv.Itoa(i))
+		target := filepath.Join(k.podDir(pod.UID), poddir.SubPaths, vm.Name, c.Name, strconv.Itoa(i))
 		if err := bindSubPath(source, subPath, target); err != nil {
 			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", vm.Name, c.Name, err)
 		}
@@ -126,6 +125,58 @@ func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int
 		RecursiveReadOnly: recursive,
 		Propagation:       propagation,
 		SelinuxRelabel:    k.selinux && v.HostPath == nil && !isClaim,
+	}, nil
+}
+
+// subPathOf returns the path within the volume that a mount is about; empty: the volume.
+func subPathOf(vm *corev1.VolumeMount, container string, facts ContainerFacts) (string, error) {
+	subPath := vm.SubPath
+	if vm.SubPathExpr != "" {
+		path, missing, err := env.ExpandPath(vm.SubPathExpr, lookupIn(facts.Env))
+		switch {
+		case len(missing) > 0:
+			return "", fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
+		case err != nil:
+			return "", fmt.Errorf("subPathExpr of volumeMount %q of container %q: %w", vm.Name, container, err)
+		}
+		subPath = path
+	}
+	if subPath == "" {
+		return "", nil
+	}
+	return subPath, checkSubPath(subPath)
+}
+
+// imageMount returns the mount of an image volume, which the runtime makes. It is read-only, and the runtime looks up
+// the subPath in it.
+func imageMount(vm *corev1.VolumeMount, container string, facts ContainerFacts) (*runtimeapi.Mount, error) {
+	image := facts.Images[vm.Name]
+	if image == nil {
+		return nil, fmt.Errorf("image of volume %q is not there to mount into container %q", vm.Name, container)
+	}
+	subPath, err := subPathOf(vm, container, facts)
+	if err != nil {
+		return nil, err
+	}
+	if subPath != "" && !facts.ImageDirectories {
+		return nil, fmt.Errorf("subPath %q of volumeMount %q of container %q: this container runtime mounts whole images "+
+			"only; containerd 2.2 and CRI-O 1.33 mount directories of them", subPath, vm.Name, container)
+	}
+	recursive, err := RecursiveReadOnly(vm, facts.RecursiveReadOnly)
+	if err != nil {
+		return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
+	}
+	propagation, err := propagationOf(vm)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.Mount{
+		ContainerPath:     absolute(vm.MountPath),
+		Image:             image,
+		ImageSubPath:      subPath,
+		Readonly:          true,
+		RecursiveReadOnly: recursive,
+		Propagation:       propagation,
 	}, nil
 }
 

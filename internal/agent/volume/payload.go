@@ -109,7 +109,7 @@ func (k *Manager) setUpContent(ctx context.Context, s *podState, v *corev1.Volum
 	if err := k.fits(s, v, content); err != nil {
 		return err
 	}
-	dir := k.pathOf(s.pod.UID, v)
+	dir := k.pathOf(s, s.pod.UID, v)
 	fresh := false
 	if !s.ready[v.Name] {
 		if fresh, err = k.makeContentDir(s.pod, v, dir, own); err != nil {
@@ -150,9 +150,10 @@ func (k *Manager) removeReplaced(s *podState, dir string) {
 
 // makeContentDir creates the volume's directory, the mount points of other volumes in it, and its visible name.
 func (k *Manager) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, own owner) (fresh bool, err error) {
-	mode := uint32(memoryDirMode)
-	if v.ConfigMap != nil {
-		mode = contentDirMode
+	kind, _ := kindOf(v)
+	mode := uint32(contentDirMode)
+	if kind.memory {
+		mode = memoryDirMode
 	}
 	if fresh, err = mkdirAll(filepath.Dir(filepath.Dir(dir)), dir); err != nil {
 		return false, err
@@ -163,10 +164,10 @@ func (k *Manager) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, 
 	if err := makeNestedMountpoints(pod, v.Name, dir); err != nil {
 		return false, err
 	}
-	if v.ConfigMap != nil {
+	if !kind.memory {
 		return fresh, nil
 	}
-	visible := k.visiblePath(pod.UID, filepath.Base(filepath.Dir(dir)), v.Name)
+	visible := k.visiblePath(pod.UID, kind.dir, v.Name)
 	err = os.Symlink(dir, visible)
 	if os.IsNotExist(err) {
 		if err = os.Mkdir(filepath.Dir(visible), dirMode); err == nil {

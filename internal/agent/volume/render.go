@@ -40,25 +40,35 @@ func (r *rendering) once(from, text string) []byte {
 // than one pod may have.
 func (k *Manager) render(ctx context.Context, s *podState, v *corev1.Volume) (payload, error) {
 	out := &rendering{payload: payload{}, medium: mediumOf(v), texts: map[string][]byte{}}
-	switch {
-	case v.ConfigMap != nil:
-		c := v.ConfigMap
-		return out.payload, k.addConfigMap(ctx, out, s.pod.Namespace, c.Name, c.Items, c.DefaultMode, isTrue(c.Optional))
-	case v.Secret != nil:
-		c := v.Secret
-		return out.payload, k.addSecret(ctx, out, s.pod.Namespace, c.SecretName, c.Items, c.DefaultMode, isTrue(c.Optional))
-	case v.DownwardAPI != nil:
-		return out.payload, k.addDownward(out, s.pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
-	}
+	kind, _ := kindOf(v)
+	err := kind.render(k, ctx, out, s, v)
+	return out.payload, err
+}
+
+func (k *Manager) renderConfigMap(ctx context.Context, out *rendering, s *podState, v *corev1.Volume) error {
+	c := v.ConfigMap
+	return k.addConfigMap(ctx, out, s.pod.Namespace, c.Name, c.Items, c.DefaultMode, isTrue(c.Optional))
+}
+
+func (k *Manager) renderSecret(ctx context.Context, out *rendering, s *podState, v *corev1.Volume) error {
+	c := v.Secret
+	return k.addSecret(ctx, out, s.pod.Namespace, c.SecretName, c.Items, c.DefaultMode, isTrue(c.Optional))
+}
+
+func (k *Manager) renderDownward(_ context.Context, out *rendering, s *podState, v *corev1.Volume) error {
+	return k.addDownward(out, s.pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
+}
+
+func (k *Manager) renderProjected(ctx context.Context, out *rendering, s *podState, v *corev1.Volume) error {
 	var problems []error
 	for i := range v.Projected.Sources {
 		err := k.addSource(ctx, out, s, v, &v.Projected.Sources[i])
 		if isTooLarge(err) {
-			return nil, err
+			return err
 		}
 		problems = append(problems, err)
 	}
-	return out.payload, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
 func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.VolumeProjection) error {
@@ -73,22 +83,43 @@ func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v 
 	case source.ServiceAccountToken != nil:
 		return k.addToken(ctx, out, s, v, source.ServiceAccountToken)
 	case source.ClusterTrustBundle != nil:
-		return &UnsupportedError{"projected", "source clusterTrustBundle is not read"}
+		return k.addAnchors(ctx, out, s.pod, mode, source.ClusterTrustBundle)
 	case source.PodCertificate != nil:
 		return &UnsupportedError{"projected", "source podCertificate is not requested"}
 	}
-	return nil
+	return &UnsupportedError{"projected", "source " + kindOfSource(*source) + " is not known"}
+}
+
+// privateFile is a file for the one user of a pod's containers, if there is one; an fsGroup adds its own access.
+func privateFile(pod *corev1.Pod, mode *int32) file {
+	own := ownerOf(pod)
+	f := file{mode: modeOf(mode), user: own.user}
+	if own.user != nil || own.group != nil {
+		f.mode = 0o600
+	}
+	return f
+}
+
+// addAnchors adds the certificates of ClusterTrustBundles. Their file has the kubelet's mode, which is that of a token.
+func (k *Manager) addAnchors(ctx context.Context, out *rendering, pod *corev1.Pod, mode *int32, source *corev1.ClusterTrustBundleProjection) error {
+	if k.Bundles == nil {
+		return &UnsupportedError{"projected", "source clusterTrustBundle needs the feature gate ClusterTrustBundleProjection: " +
+			"switch it on in featureGates of the node's configuration"}
+	}
+	data, err := k.Bundles.Anchors(ctx, pod.UID, source)
+	if err != nil {
+		return err
+	}
+	f := privateFile(pod, mode)
+	f.data = data
+	return out.add(source.Path, f)
 }
 
 func (k *Manager) addToken(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.ServiceAccountTokenProjection) error {
-	own := ownerOf(s.pod)
-	f := file{mode: modeOf(v.Projected.DefaultMode), user: own.user}
-	if own.user != nil || own.group != nil {
-		f.mode = 0o600 // for its one user; an fsGroup adds its own access
-	}
+	f := privateFile(s.pod, v.Projected.DefaultMode)
 	written := ""
 	if filepath.IsLocal(source.Path) { // the payload is checked later
-		written = filepath.Join(k.pathOf(s.pod.UID, v), dataLink, source.Path)
+		written = filepath.Join(k.pathOf(s, s.pod.UID, v), dataLink, source.Path)
 	}
 	value, err := k.token(ctx, s, source, written)
 	if err != nil {

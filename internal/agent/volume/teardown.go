@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
@@ -27,7 +29,7 @@ func (k *Manager) Release(ctx context.Context, uid types.UID) error {
 	return k.tearDown(ctx, uid, false)
 }
 
-func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) error {
+func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err error) {
 	if err := checkElement("pod uid", string(uid)); err != nil {
 		return err
 	}
@@ -44,14 +46,25 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) error
 	delete(k.byPod, uid)
 	k.mu.Unlock()
 	k.Objects.Untrack(uid)
+	if k.Bundles != nil {
+		k.Bundles.Untrack(uid)
+	}
 
+	begun := time.Now()
+	defer func() {
+		for name := range s.ready {
+			if v := volumeNamed(s.pod, name); v != nil {
+				k.measure(pluginOf(s, v), "volume_unmount", begun, err)
+			}
+		}
+	}()
 	pod := k.podDir(uid)
 	if err := mount.UnmountBelow(pod); err != nil {
 		return fmt.Errorf("tear down pod %s: %w", uid, err)
 	}
 	dirs := []string{pod}
 	if !whole {
-		dirs = []string{filepath.Join(pod, volumesDir), filepath.Join(pod, subPathsDir)}
+		dirs = []string{filepath.Join(pod, poddir.Volumes), filepath.Join(pod, poddir.SubPaths)}
 	}
 	// Secrets first: trouble with a disk must not let them outlive their pod.
 	for _, dir := range append([]string{k.memoryDir(uid)}, dirs...) {

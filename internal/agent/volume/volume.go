@@ -18,7 +18,11 @@
 // volume. That costs a mount and an unmount per pod. It also makes the mount table longer, which the runtime copies and
 // walks for every container that it starts. The directory on which the kubelet would mount,
 // <root-dir>/pods/<uid>/volumes/kubernetes.io~secret/<name>, is a symbolic link here, for people and tools that look
-// there. The runtime is always given the real path, so that nothing depends on following links.
+// there. The runtime is always given the real path, so that nothing depends on following links. When the agent ends, it
+// replaces these links by bind mounts, with which a kubelet goes on (HandOver).
+//
+// Running containers keep the mounts that they were started with. So where a kubelet has mounted a tmpfs for a volume,
+// the content of that volume stays there as long as its pod does.
 //
 // # Invariants
 //
@@ -35,7 +39,8 @@
 //
 // # Limits of the package
 //
-// Volumes that need a driver (CSI, NFS, ...) are refused with an error that names them, also behind a claim. Volumes of
+// Images are mounted by the container runtime, and pulled by others: a volume of kind image has no path here. Volumes
+// that need a driver (CSI, NFS, ...) are refused with an error that names them, also behind a claim. Volumes of
 // kind local must be directories: no device is formatted or mounted. Quotas and usage belong to eviction. The package
 // never calls the container runtime.
 package volume
@@ -56,6 +61,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -71,6 +77,13 @@ type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
+// TrustBundles has the certificates of ClusterTrustBundles; *trustbundle.Cache implements it.
+type TrustBundles interface {
+	// Anchors returns the certificates that a source of a volume of a pod selects, as PEM.
+	Anchors(ctx context.Context, uid types.UID, source *corev1.ClusterTrustBundleProjection) ([]byte, error)
+	Untrack(uid types.UID)
+}
+
 // TokenRequester requests a service account token.
 type TokenRequester func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 
@@ -82,16 +95,19 @@ func KubeTokens(c *kube.Client) TokenRequester {
 	}
 }
 
-// Options tell where volumes are stored and where their content comes from. All fields are required.
+// Options tell where volumes are stored and where their content comes from. All fields but Bundles are required.
 type Options struct {
 	RootDir       string // the agent's root directory, an absolute path; created if missing
 	ClusterDomain string // for hosts files
 	Objects       Objects
 	Tokens        TokenRequester
 	Claims        ClaimSource
+	Bundles       TrustBundles               // nil: volumes with a source clusterTrustBundle are not supported
 	MaxPods       int                        // of the node: how many shares the memory for secrets has
 	NodeLabels    func() map[string]string   // of this node, at present
 	Allocatable   func() corev1.ResourceList // of this node, at present
+	// Took measures an operation on a volume: volume_mount, volume_unmount. Optional.
+	Took func(plugin, operation string, took time.Duration, err error)
 }
 
 // Manager manages the volumes of the pods on this node. It is safe for concurrent use.
@@ -118,26 +134,24 @@ type Manager struct {
 type podState struct {
 	latest atomic.Pointer[corev1.Pod] // as last received from the API; mu is not needed
 
-	mu     sync.Mutex
-	gone   bool        // torn down: look up the pod's state again
-	pod    *corev1.Pod // as last set up or refreshed
-	ready  map[string]bool
-	claims map[string]claimed         // of volumes that are ready
-	wrote  map[string]payloadSum      // the present content of content volumes
-	uses   map[string]volumelimit.Use // and what that content takes
-	tokens map[tokenKey]*token
-	timer  *time.Timer // next renewal or retry
-	tries  int         // failed refreshes in a row
+	mu    sync.Mutex
+	gone  bool        // torn down: look up the pod's state again
+	pod   *corev1.Pod // as last set up or refreshed
+	ready map[string]bool
+	// volumes on which a kubelet mounted a tmpfs: their containers read that one, so their content is written there
+	adopted map[string]bool
+	claims  map[string]claimed         // of volumes that are ready
+	wrote   map[string]payloadSum      // the present content of content volumes
+	uses    map[string]volumelimit.Use // and what that content takes
+	tokens  map[tokenKey]*token
+	timer   *time.Timer // next renewal or retry
+	tries   int         // failed refreshes in a row
 
 	missing missing // of the objects of ready volumes
 }
 
-// The parts of a pod's directory. The modes are the kubelet's: readable by root's group, closed to others.
-const (
-	dirMode     = 0o750
-	volumesDir  = "volumes"
-	subPathsDir = "volume-subpaths"
-)
+// dirMode is the kubelet's mode of a pod's directories: readable by root's group, closed to others.
+const dirMode = 0o750
 
 // New prepares the directories and the shared tmpfs. Background refreshes end with ctx. Mounts stay, because running
 // containers use them (see UnmountAll).
@@ -156,7 +170,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	o.RootDir = root
 	k := &Manager{
 		Options: o, ctx: ctx,
-		pods: filepath.Join(root, "pods"), memory: filepath.Join(root, "memory"),
+		pods: filepath.Join(root, poddir.Pods), memory: filepath.Join(root, "memory"),
 		byPod: map[types.UID]*podState{}, clock: clockFrom(time.Now()),
 	}
 	if err := k.prepareDirs(); shortage.Is(err) {
@@ -203,8 +217,14 @@ func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	}
 	first := s.pod == nil
 	if first {
-		if err := k.prepare(pod.UID); err != nil {
+		fresh, err := k.prepare(pod.UID)
+		if err != nil {
 			return err
+		}
+		if !fresh {
+			if s.adopted, err = k.mountedByKubelet(pod); err != nil {
+				return err
+			}
 		}
 	}
 	s.pod = pod
@@ -212,11 +232,15 @@ func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	var failures, stale Failures
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
+		begun := time.Now()
 		err := k.setUpVolume(ctx, s, v)
+		if !s.ready[v.Name] {
+			k.measure(pluginOf(s, v), "volume_mount", begun, err)
+		}
 		switch {
 		case err == nil:
 			s.ready[v.Name] = true
-		case s.ready[v.Name] || readOnly(v) && hasContent(k.pathOf(pod.UID, v)):
+		case s.ready[v.Name] || readOnly(v) && hasContent(k.pathOf(s, pod.UID, v)):
 			s.ready[v.Name] = true
 			stale = append(stale, Failure{v.Name, err})
 		default:
@@ -248,19 +272,46 @@ func (k *Manager) Update(pod *corev1.Pod) {
 	}
 }
 
-// prepare creates the pod's directories and removes what a crash left incomplete.
-func (k *Manager) prepare(uid types.UID) error {
-	volumes := filepath.Join(k.podDir(uid), volumesDir)
+// prepare creates the pod's directories and removes what a crash left incomplete. It returns whether the pod is new here.
+func (k *Manager) prepare(uid types.UID) (fresh bool, err error) {
+	volumes := filepath.Join(k.podDir(uid), poddir.Volumes)
 	if err := os.Mkdir(k.podDir(uid), dirMode); err == nil {
-		return os.Mkdir(volumes, dirMode)
+		return true, os.Mkdir(volumes, dirMode)
 	}
 	if err := os.MkdirAll(volumes, dirMode); err != nil {
-		return fmt.Errorf("create pod directory: %w", err)
+		return false, fmt.Errorf("create pod directory: %w", err)
 	}
-	return clearUnfinished(filepath.Join(volumes, emptyDirPlugin))
+	return false, clearUnfinished(filepath.Join(volumes, poddir.EmptyDir))
 }
 
-// VolumePath returns the host path of a volume of pod that SetUp has set up.
+// mountedByKubelet returns the pod's volumes on which a kubelet mounted a tmpfs of their own before this agent took the
+// node over. What an agent before this one mounted for a kubelet is unmounted.
+func (k *Manager) mountedByKubelet(pod *corev1.Pod) (map[string]bool, error) {
+	adopted := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		kind, _ := kindOf(v)
+		if !kind.memory {
+			continue
+		}
+		visible := k.visiblePath(pod.UID, kind.dir, v.Name)
+		// What this agent makes there is a link. An error says that nothing is there.
+		mounted, err := crossesDevice(filepath.Dir(visible), visible)
+		if err != nil || !mounted {
+			continue
+		}
+		ours, err := k.takeBack(pod.UID, kind.dir, v.Name)
+		if err != nil {
+			return nil, fmt.Errorf("take volume %q back: %w", v.Name, err)
+		}
+		if !ours {
+			adopted[v.Name] = true
+		}
+	}
+	return adopted, nil
+}
+
+// VolumePath returns the host path of a volume of pod that SetUp has set up, and is not an image.
 func (k *Manager) VolumePath(pod *corev1.Pod, name string) (string, error) {
 	k.mu.Lock()
 	s := k.byPod[pod.UID]
@@ -269,11 +320,11 @@ func (k *Manager) VolumePath(pod *corev1.Pod, name string) (string, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i := range pod.Spec.Volumes {
-			if v := &pod.Spec.Volumes[i]; v.Name == name && s.ready[name] {
+			if v := &pod.Spec.Volumes[i]; v.Name == name && s.ready[name] && v.Image == nil {
 				if c, ok := s.claims[name]; ok {
 					return c.path, nil
 				}
-				return k.pathOf(pod.UID, v), nil
+				return k.pathOf(s, pod.UID, v), nil
 			}
 		}
 	}

@@ -120,8 +120,8 @@ func TestContent(t *testing.T) {
 			want: "t 600 1001:0 *\n"},
 		{name: "token with fsGroup", group: &group, source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
 			want: "t 640 0:4242 *\n"},
-		{name: "every projected problem at once", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}}}},
-			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source clusterTrustBundle is not read"},
+		{name: "every projected problem at once", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {PodCertificate: &corev1.PodCertificateProjection{}}}}},
+			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source podCertificate is not requested"},
 		{name: "path out", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "x/../../y"}}}},
 			wantErr: "invalid path: must not contain '..'"},
 		{name: "our own names", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "..data"}}}},
@@ -238,7 +238,7 @@ func TestUnsupported(t *testing.T) {
 		volumeOf("ok", corev1.VolumeSource{}),
 		volumeOf("nfs", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
 		volumeOf("csi", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}),
-		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}))
+		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}}))
 	err := r.SetUp(context.Background(), pod)
 	var failures Failures
 	if !errors.As(err, &failures) || len(failures) != 3 {
@@ -247,7 +247,7 @@ func TestUnsupported(t *testing.T) {
 	for i, want := range []string{
 		`MountVolume.SetUp failed for volume "nfs" : volume type nfs is not supported`,
 		`MountVolume.SetUp failed for volume "csi" : volume type csi is not supported`,
-		`MountVolume.SetUp failed for volume "huge" : volume type emptyDir is not supported by this agent: medium "HugePages-2Mi"`,
+		`MountVolume.SetUp failed for volume "huge" : volume type emptyDir is not supported by this agent: unknown storage medium "Tape"`,
 	} {
 		var unsupported *UnsupportedError
 		if !strings.HasPrefix(failures[i].Error(), want) || !errors.As(failures[i], &unsupported) {

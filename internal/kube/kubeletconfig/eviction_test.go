@@ -60,9 +60,9 @@ func TestLocalStorageUncounted(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%q: %v, %v", yaml, warnings, err)
 		}
-		line, err := Allocatable(c)
-		if err != nil || line.StorageUncounted == counted {
-			t.Errorf("%q: the load line has it uncounted: %v, %v", yaml, line.StorageUncounted, err)
+		settings, err := Allocatable(c)
+		if err != nil || settings.StorageUncounted == counted {
+			t.Errorf("%q: ephemeral storage uncounted: %v, %v", yaml, settings.StorageUncounted, err)
 		}
 		limits, err := Eviction(c)
 		if err != nil || limits.LocalStorage != counted {

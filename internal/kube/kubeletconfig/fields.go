@@ -99,8 +99,7 @@ var fields = slices.Concat(
 	not("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
 	instead("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it", "makeIPTablesUtilChains", "false"),
 	not("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
-	does("seccompDefault", "allowedUnsafeSysctls"),
-	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
+	does("seccompDefault", "allowedUnsafeSysctls", "userNamespaces.idsPerPod"),
 
 	// Resources.
 	does("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",

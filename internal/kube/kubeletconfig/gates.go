@@ -14,6 +14,8 @@ const (
 	gateQOSReserved = "QOSReserved"             // qosReserved
 	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
 
+	gateTrustBundles = "ClusterTrustBundleProjection" // projected volumes with a source clusterTrustBundle
+
 	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
 
@@ -26,6 +28,7 @@ type gate struct {
 var gates = map[string]gate{
 	gateMemoryQoS:                {},
 	gateQOSReserved:              {},
+	gateTrustBundles:             {},
 	gateCFSPeriod:                {on: true},
 	gateNoQuota:                  {on: true},
 	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
@@ -56,6 +59,11 @@ func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 
 // KeepsQuota reports whether containers with exclusive CPUs keep their CFS quota.
 func KeepsQuota(c *kubeletconfigv1beta1.KubeletConfiguration) bool { return !enabled(c, gateNoQuota) }
+
+// ReadsTrustBundles reports whether projected volumes may have certificates of ClusterTrustBundles.
+func ReadsTrustBundles(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return enabled(c, gateTrustBundles)
+}
 
 // gateWarnings returns a warning for each gate that has no effect here, and for each field that has no effect because
 // its gate is off, as in the kubelet.

@@ -182,7 +182,6 @@ func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 		"logging: set: not honoured: logs go to standard error",
 		"memoryThrottlingFactor: 0.5: does nothing without featureGates.MemoryQoS: true",
 		"qosReserved: map[memory:50%]: does nothing without featureGates.QOSReserved: true",
-		"userNamespaces.idsPerPod: 131072: not honoured: user namespaces are not supported yet",
 	}
 	if err != nil || !slices.Equal(warnings, want) {
 		t.Errorf("%v\n%s", err, strings.Join(warnings, "\n"))

@@ -23,12 +23,12 @@ import (
 const nodesAllowedMin = 8
 
 // NUMA translates the parts of a loaded configuration that concern the assignment of CPUs, memory and devices to
-// containers. line is what the node has allocatable.
-func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources) (numa.Config, error) {
+// containers. resources is what the node has allocatable.
+func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources) (numa.Config, error) {
 	var p problems
 	out := numa.Config{
-		CPU:    cpuManager(c, line, &p),
-		Memory: memoryManager(c, line, &p),
+		CPU:    cpuManager(c, resources, &p),
+		Memory: memoryManager(c, resources, &p),
 		Topology: numa.TopologyConfig{
 			Policy:   policies[c.TopologyManagerPolicy],
 			PodScope: c.TopologyManagerScope == kubeletconfigv1beta1.PodTopologyManagerScope,
@@ -56,7 +56,7 @@ var policies = map[string]numa.Policy{
 	kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy: numa.PolicySingleNUMANode,
 }
 
-func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources, p *problems) numa.CPUConfig {
+func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources, p *problems) numa.CPUConfig {
 	out := numa.CPUConfig{Static: c.CPUManagerPolicy == "static"}
 	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]*bool{
 		"full-pcpus-only":                  &out.FullPCPUsOnly,
@@ -74,12 +74,12 @@ func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.R
 		p.add("reservedSystemCPUs", nil, err.Error())
 	}
 	out.Reserved = cpus
-	out.ReservedCount = int((line.CPU.System + line.CPU.Kube + unit.CPU - 1) / unit.CPU)
+	out.ReservedCount = int((resources.CPU.System + resources.CPU.Kube + unit.CPU - 1) / unit.CPU)
 	return out
 }
 
 // memoryManager translates reservedMemory. Its sum must be the memory that the node does not make allocatable.
-func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Resources, p *problems) numa.MemoryConfig {
+func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources, p *problems) numa.MemoryConfig {
 	out := numa.MemoryConfig{Static: c.MemoryManagerPolicy == kubeletconfigv1beta1.StaticMemoryManagerPolicy}
 	if !out.Static {
 		return out
@@ -101,13 +101,13 @@ func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatabl
 			sums[size] += unit.Bytes(quantity.Value())
 		}
 	}
-	kept := line.Memory.System + line.Memory.Kube + line.Memory.Eviction
+	kept := resources.Memory.System + resources.Memory.Kube + resources.Memory.Eviction
 	if kept == 0 {
 		p.add("memoryManagerPolicy", c.MemoryManagerPolicy, "needs reserved memory: set systemReserved, kubeReserved or evictionHard, and reservedMemory")
 	}
 	if sums[0] != kept {
 		p.add("reservedMemory", sums[0], fmt.Sprintf("want memory of %v on all nodes together: systemReserved %v + kubeReserved %v + evictionHard %v",
-			kept, line.Memory.System, line.Memory.Kube, line.Memory.Eviction))
+			kept, resources.Memory.System, resources.Memory.Kube, resources.Memory.Eviction))
 	}
 	for _, size := range slices.Sorted(maps.Keys(sums)) {
 		if size != 0 {

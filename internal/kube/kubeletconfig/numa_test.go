@@ -30,11 +30,11 @@ func numaOf(t *testing.T, text string) (numa.Config, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line, err := allocatable.Compute(m, settings)
+	resources, err := allocatable.Compute(m, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := NUMA(c, line)
+	config, err := NUMA(c, resources)
 	if err != nil {
 		return config, err
 	}

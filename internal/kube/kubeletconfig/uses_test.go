@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -16,13 +17,18 @@ import (
 
 // readers are the files of this package that translate fields for others; the other files decode, set defaults and
 // check.
-var readers = map[string]bool{"enforce.go": true, "eviction.go": true, "gates.go": true, "loadline.go": true, "numa.go": true}
+var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "eviction.go": true, "gates.go": true, "numa.go": true}
 
 // here are the fields that this package itself carries out, by the function that does so.
 var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine", "failCgroupV1": "CheckMachine"}
 
 // TestHonouredFieldsAreUsed: the product reads every field that is marked as honoured, and a test mentions it.
 func TestHonouredFieldsAreUsed(t *testing.T) {
+	for name := range readers {
+		if _, err := os.Stat(name); err != nil {
+			t.Errorf("readers: %v", err)
+		}
+	}
 	used, tested, inHere := map[string]bool{}, map[string]bool{}, map[string]map[string]bool{}
 	for _, dir := range []string{"cmd", "internal", "test"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", "..", dir), func(path string, d fs.DirEntry, err error) error {

@@ -30,84 +30,6 @@ func DecodePod(manifest []byte) (*corev1.Pod, error) {
 
 var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict)
 
-// DefaultPod sets the defaults that the API server would have set, for the fields that the agent reads.
-func DefaultPod(pod *corev1.Pod) {
-	s := &pod.Spec
-	setDefault(&s.RestartPolicy, corev1.RestartPolicyAlways)
-	setDefault(&s.DNSPolicy, corev1.DNSClusterFirst)
-	setDefault(&s.SchedulerName, corev1.DefaultSchedulerName)
-	setPointer(&s.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
-	setPointer(&s.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
-	if s.SecurityContext == nil {
-		s.SecurityContext = &corev1.PodSecurityContext{}
-	}
-	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
-		for i := range list {
-			defaultContainer(&list[i], s.HostNetwork)
-		}
-	}
-	for i := range s.Volumes {
-		defaultVolume(&s.Volumes[i])
-	}
-}
-
-func defaultContainer(c *corev1.Container, hostNetwork bool) {
-	setDefault(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
-	setDefault(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
-	policy := corev1.PullIfNotPresent
-	if i := strings.LastIndexAny(c.Image, ":/@"); strings.HasSuffix(c.Image, ":latest") || i < 0 || c.Image[i] == '/' {
-		policy = corev1.PullAlways // no tag, or the tag latest, which moves
-	}
-	setDefault(&c.ImagePullPolicy, policy)
-	for i := range c.Ports {
-		setDefault(&c.Ports[i].Protocol, corev1.ProtocolTCP)
-		if hostNetwork {
-			setDefault(&c.Ports[i].HostPort, c.Ports[i].ContainerPort)
-		}
-	}
-	for name, limit := range c.Resources.Limits {
-		if _, requested := c.Resources.Requests[name]; !requested {
-			if c.Resources.Requests == nil {
-				c.Resources.Requests = corev1.ResourceList{}
-			}
-			c.Resources.Requests[name] = limit.DeepCopy()
-		}
-	}
-	for i := range c.Env {
-		if from := c.Env[i].ValueFrom; from != nil && from.FieldRef != nil {
-			setDefault(&from.FieldRef.APIVersion, "v1")
-		}
-	}
-	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-		if p == nil {
-			continue
-		}
-		setDefault(&p.TimeoutSeconds, 1)
-		setDefault(&p.PeriodSeconds, 10)
-		setDefault(&p.SuccessThreshold, 1)
-		setDefault(&p.FailureThreshold, 3)
-		if p.HTTPGet != nil {
-			setDefault(&p.HTTPGet.Path, "/")
-			setDefault(&p.HTTPGet.Scheme, corev1.URISchemeHTTP)
-		}
-	}
-}
-
-func defaultVolume(v *corev1.Volume) {
-	if v.VolumeSource == (corev1.VolumeSource{}) {
-		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
-	}
-	if v.HostPath != nil {
-		setPointer(&v.HostPath.Type, corev1.HostPathUnset)
-	}
-	if v.DownwardAPI != nil {
-		setPointer(&v.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
-	}
-	if v.Projected != nil {
-		setPointer(&v.Projected.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
-	}
-}
-
 // CheckStaticPod returns every problem that forbids running a static pod.
 func CheckStaticPod(pod *corev1.Pod) error {
 	var problems []error
@@ -139,8 +61,64 @@ func CheckStaticPod(pod *corev1.Pod) error {
 			}
 		}
 	}
+	problems = append(problems, usersProblems(pod)...)
+	problems = append(problems, imageVolumeProblems(pod)...)
 	problems = append(problems, apiReferences(pod)...)
 	return errors.Join(problems...)
+}
+
+// usersProblems returns what a static pod may not ask for with users of its own, and without.
+func usersProblems(pod *corev1.Pod) (problems []error) {
+	bad := func(path, rule string) { problems = append(problems, fmt.Errorf("%s: %s", path, rule)) }
+	s := &pod.Spec
+	own := s.HostUsers != nil && !*s.HostUsers
+	for _, shared := range []struct {
+		field string
+		set   bool
+	}{{"hostNetwork", s.HostNetwork}, {"hostPID", s.HostPID}, {"hostIPC", s.HostIPC}} {
+		if own && shared.set {
+			bad("spec."+shared.field, "must not be true with hostUsers: false")
+		}
+	}
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			c, path := &list[i], "spec.containers["+list[i].Name+"]"
+			if own && len(c.VolumeDevices) > 0 {
+				bad(path+".volumeDevices", "must be empty with hostUsers: false")
+			}
+			if c.SecurityContext == nil || c.SecurityContext.ProcMount == nil {
+				continue
+			}
+			switch mount := *c.SecurityContext.ProcMount; {
+			case mount != corev1.DefaultProcMount && mount != corev1.UnmaskedProcMount:
+				bad(path+".securityContext.procMount", fmt.Sprintf("%q: want Default or Unmasked", mount))
+			case mount == corev1.UnmaskedProcMount && !own:
+				bad(path+".securityContext.procMount", "Unmasked needs hostUsers: false")
+			}
+		}
+	}
+	return problems
+}
+
+// imageVolumeProblems returns what is wrong with the image volumes of a static pod.
+func imageVolumeProblems(pod *corev1.Pod) (problems []error) {
+	for _, v := range pod.Spec.Volumes {
+		if v.Image == nil {
+			continue
+		}
+		bad := func(field, value, want string) {
+			problems = append(problems, fmt.Errorf("spec.volumes[%s].image.%s: %q: want %s", v.Name, field, value, want))
+		}
+		if strings.TrimSpace(v.Image.Reference) == "" {
+			bad("reference", v.Image.Reference, "an image")
+		}
+		switch v.Image.PullPolicy {
+		case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+		default:
+			bad("pullPolicy", string(v.Image.PullPolicy), "Always, IfNotPresent or Never")
+		}
+	}
+	return problems
 }
 
 // apiReferences returns the references of a static pod to API objects. It must run without the API server, so it may
@@ -172,17 +150,4 @@ func apiReferences(pod *corev1.Pod) (problems []error) {
 		}
 	}
 	return problems
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-func setPointer[T any](field **T, value T) {
-	if *field == nil {
-		*field = &value
-	}
 }

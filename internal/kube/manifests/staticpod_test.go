@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,57 @@ func TestDefaultPod(t *testing.T) {
 }
 
 // FuzzDecodePod: every manifest is decoded or refused, and a decoded one can be defaulted and checked.
+// TestCheckUsers: what the API server refuses together with users of the pod's own, or without them.
+func TestCheckUsers(t *testing.T) {
+	const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b}\nspec:\n"
+	const c = "  containers: [{name: c, image: i}]\n"
+	const unmasked = "image: i, securityContext: {procMount: Unmasked}}]\n"
+	const volume = c + "  volumes: [{name: v, image: "
+	for spec, want := range map[string]string{
+		c + "  hostUsers: false\n":                                                              "",
+		c + "  hostNetwork: true\n  hostPID: true\n  hostIPC: true\n":                           "",
+		c + "  hostUsers: true\n  hostNetwork: true\n":                                          "",
+		c + "  hostUsers: false\n  hostNetwork: true\n":                                         "spec.hostNetwork: must not",
+		c + "  hostUsers: false\n  hostPID: true\n":                                             "spec.hostPID: must not",
+		c + "  hostUsers: false\n  hostIPC: true\n":                                             "spec.hostIPC: must not",
+		"  hostUsers: false\n  containers: [{name: c, image: i, volumeDevices: [{name: v}]}]\n": "[c].volumeDevices",
+		"  hostUsers: false\n  containers: [{name: c, " + unmasked:                              "",
+		"  containers: [{name: c, " + unmasked:                                                  "Unmasked needs hostUsers: false",
+		c + "  initContainers: [{name: i, " + unmasked:                                          "spec.containers[i].securityContext.procMount",
+		"  containers: [{name: c, image: i, securityContext: {procMount: Naked}}]\n":            `"Naked": want Default or Unmasked`,
+		"  containers: [{name: c, image: i, securityContext: {procMount: Default}}]\n":          "",
+		volume + "{reference: example.com/a}}]\n":                                               "",
+		volume + "{}}]\n": "spec.volumes[v].image.reference",
+		volume + "{reference: example.com/a, pullPolicy: Sometimes}}]\n": `"Sometimes": want Always`,
+	} {
+		pod, err := DecodePod([]byte(head + spec))
+		if err != nil {
+			t.Fatalf("%s: %v", spec, err)
+		}
+		DefaultPod(pod)
+		err = CheckStaticPod(pod)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s%v, want %q", spec, err, want)
+		}
+	}
+}
+
+// TestImageVolumePolicy: the image of a volume is pulled as one of a container with the same name.
+func TestImageVolumePolicy(t *testing.T) {
+	const always, once = corev1.PullAlways, corev1.PullIfNotPresent
+	for image, want := range map[string]corev1.PullPolicy{"a": always, "a:latest": always, "a:1": once, "h:5000/a": always} {
+		source := &corev1.ImageVolumeSource{Reference: image}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Image: image}},
+			Volumes:    []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: source}}},
+		}}
+		DefaultPod(pod)
+		if c := pod.Spec.Containers[0].ImagePullPolicy; c != want || source.PullPolicy != want {
+			t.Errorf("%s: container %s, volume %s, want %s", image, c, source.PullPolicy, want)
+		}
+	}
+}
+
 func FuzzDecodePod(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",

@@ -71,6 +71,7 @@ func containerStatus() []Group {
 		{c, "resources.limits", Read, ObserverAllocated, ""},
 		{c, "allocatedResources resources.requests", Read, ObserverScheduler, "of a pod that is being resized; also what was allocated"},
 		{c, "resources.claims*", NoEffect, "", claims},
-		{c, "ready started image volumeMounts* user* allocatedResourcesStatus* stopSignal", NoEffect, "", ownStatus},
+		{c, "image user*", Read, "internal/agent/podstatus.TestRun", "of a run that the runtime has lost"},
+		{c, "ready started volumeMounts* allocatedResourcesStatus* stopSignal", NoEffect, "", ownStatus},
 	}
 }

@@ -8,6 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// Abilities are what some nodes with this agent can do and others cannot, since it depends on their container runtime
+// and kernel. The zero value is a node that can do none of it.
+type Abilities struct {
+	UserNamespaces bool // pods can have users of their own
+	ImageVolumes   bool // images can be mounted
+}
+
 // hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
 // according to its path; it reports whether the field is set there.
 type hold struct {
@@ -17,6 +24,7 @@ type hold struct {
 	pod       func(*corev1.PodSpec) bool
 	volume    func(*corev1.Volume) bool
 	container func(*corev1.Container) bool
+	able      func(Abilities) bool // nodes that can carry it out; nil: none
 }
 
 // Help texts that several holds share.
@@ -31,8 +39,10 @@ var holds = slices.Concat(podHolds, containerHolds, volumeHolds, oldVolumeHolds(
 var podHolds = []hold{
 	{
 		path: "spec.hostUsers", code: "user-namespaces",
-		why:  "false requests a user namespace, which this node's agent cannot set up",
-		help: "remove the field if the pod may share the host's user namespace, or " + helpElsewhere,
+		why: "false requests a user namespace, which this node's container runtime or kernel cannot set up",
+		help: "remove the field if the pod may share the host's user namespace, or run the pod on a node that can: " +
+			"containerd 2 with runc 1.2 or later, on Linux 6.3 or later",
+		able: func(a Abilities) bool { return a.UserNamespaces },
 		pod:  func(s *corev1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers },
 	},
 	{
@@ -57,12 +67,6 @@ var containerHolds = []hold{
 		why:       "this node's agent does not prepare claimed devices (DRA)",
 		help:      "request devices of a device plugin in resources.limits, or " + helpElsewhere,
 		container: func(c *corev1.Container) bool { return len(c.Resources.Claims) > 0 },
-	},
-	{
-		path: "spec.containers[].restartPolicyRules", code: "container-restart-rules",
-		why:       "this node's agent restarts containers by their restartPolicy only",
-		help:      "remove the rules, or " + helpElsewhere,
-		container: func(c *corev1.Container) bool { return len(c.RestartPolicyRules) > 0 },
 	},
 	{
 		path: "spec.containers[].volumeDevices", code: "block-devices",
@@ -104,20 +108,32 @@ var volumeHolds = []hold{
 	volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil }),
 	volumeHold("iscsi", "this node's agent does not attach iSCSI disks", func(v *corev1.Volume) bool { return v.ISCSI != nil }),
 	volumeHold("fc", "this node's agent does not attach Fibre Channel disks", func(v *corev1.Volume) bool { return v.FC != nil }),
-	volumeHold("image", "this node's agent does not mount images", func(v *corev1.Volume) bool { return v.Image != nil }),
 	{
-		path: "spec.volumes[].emptyDir.medium", code: "volumes.emptyDir.hugepages",
-		why:    "this node's agent mounts no huge pages",
-		help:   "use medium Memory or none, or " + helpElsewhere,
-		volume: hugeOrUnknown,
+		path: "spec.volumes[].image", code: "volumes.image",
+		why:    "this node's container runtime does not mount images, or does not say that it does",
+		help:   "run the pod on a node with containerd 2.1 or CRI-O 1.31, or later",
+		volume: func(v *corev1.Volume) bool { return v.Image != nil },
+		able:   func(a Abilities) bool { return a.ImageVolumes },
 	},
-	sourceHold("clusterTrustBundle", "this node's agent does not read ClusterTrustBundles", func(p *corev1.VolumeProjection) bool { return p.ClusterTrustBundle != nil }),
-	sourceHold("podCertificate", "this node's agent does not request certificates for pods", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
+	{
+		path: "spec.volumes[].emptyDir.medium", code: "volumes.emptyDir.medium",
+		why:    "this node's agent does not know the medium",
+		help:   "use Memory, HugePages, HugePages-<size> or none, or " + helpElsewhere,
+		volume: unknownMedium,
+	},
+	sourceHold("podCertificate", "this node's agent does not request certificates for pods (feature gate PodCertificateRequest)", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
 }
 
-// hugeOrUnknown reports whether an emptyDir's medium is one that the agent does not mount.
-func hugeOrUnknown(v *corev1.Volume) bool {
-	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory
+// unknownMedium reports whether an emptyDir's medium is none that Kubernetes 1.36 has.
+func unknownMedium(v *corev1.Volume) bool {
+	if v.EmptyDir == nil {
+		return false
+	}
+	switch v.EmptyDir.Medium {
+	case corev1.StorageMediumDefault, corev1.StorageMediumMemory, corev1.StorageMediumHugePages:
+		return false
+	}
+	return !strings.HasPrefix(string(v.EmptyDir.Medium), string(corev1.StorageMediumHugePagesPrefix))
 }
 
 // sourceHold returns the hold for projected volumes with a source of a kind.

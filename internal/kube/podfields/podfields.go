@@ -11,8 +11,9 @@
 // without effect. docs/compatibility.md is generated from the rows of the specification.
 //
 // holds.go has the fields, and the values of fields, because of which a pod is held: none of its containers starts, and
-// a condition and an Event say which field is the reason and what would help. The agent calls Refused before it starts
-// anything and publishes Codes with its Node; the scheduler compares these with CodesOf a pod.
+// a condition and an Event say which field is the reason and what would help. Some of them only some nodes cannot carry
+// out (Abilities). The agent calls Refused before it starts anything and publishes Codes with its Node; the scheduler
+// compares these with CodesOf a pod.
 //
 // # What it does not do
 //
@@ -41,19 +42,22 @@ type Refusal struct {
 // String returns the text for users.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %s: %s", r.Field, r.Why, r.Help) }
 
-// Refused returns the fields of a pod that this agent cannot carry out, in the order of holds; none: the pod can run
-// here.
-func Refused(pod *corev1.Pod) []Refusal {
+// Refused returns the fields of a pod that this agent cannot carry out on a node, in the order of holds; none: the pod
+// can run here.
+func Refused(pod *corev1.Pod, node Abilities) []Refusal {
 	var out []Refusal
 	for hold, where := range found(pod) {
+		if hold.carriedOut(node) {
+			continue
+		}
 		out = append(out, Refusal{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why, Help: hold.help})
 	}
 	return out
 }
 
 // Blocks returns the first refusal that prevents one container of a pod from starting; nil: there is none.
-func Blocks(pod *corev1.Pod, container string) *Refusal {
-	for _, r := range Refused(pod) {
+func Blocks(pod *corev1.Pod, container string, node Abilities) *Refusal {
+	for _, r := range Refused(pod, node) {
 		if r.Container == "" || r.Container == container {
 			return &r
 		}
@@ -74,20 +78,23 @@ func Text(refused []Refusal) string {
 	return strings.Join(texts, "; ")
 }
 
-// Codes returns the codes of all holds, sorted: what a node with this agent lacks.
-func Codes() []string { return slices.Clone(codes) }
+// carriedOut reports whether a node can do what the hold is about.
+func (h *hold) carriedOut(node Abilities) bool { return h.able != nil && h.able(node) }
 
-var codes = func() []string {
+// Codes returns the codes of all holds of a node, sorted: what it lacks.
+func Codes(node Abilities) []string {
 	var out []string
 	for i := range holds {
-		out = append(out, holds[i].code)
+		if !holds[i].carriedOut(node) {
+			out = append(out, holds[i].code)
+		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}()
+}
 
-// CodesOf returns the codes of the holds that apply to a pod, sorted. An agent that publishes one of them holds the
-// pod. It is nil for most pods: no hold applies.
+// CodesOf returns the codes of the holds that apply to a pod on some node, sorted. An agent that publishes one of them
+// holds the pod. It is nil for most pods: no hold applies.
 func CodesOf(pod *corev1.Pod) []string {
 	var out []string
 	for hold := range found(pod) {

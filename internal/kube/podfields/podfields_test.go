@@ -28,7 +28,8 @@ func TestRefused(t *testing.T) {
 		"users of its own":   {corev1.PodSpec{HostUsers: &no}, "spec.hostUsers"},
 		"no medium":          {medium(""), ""},
 		"memory":             {medium(corev1.StorageMediumMemory), ""},
-		"huge pages":         {medium("HugePages-2Mi"), "spec.volumes[v].emptyDir.medium"},
+		"huge pages":         {medium("HugePages"), ""},
+		"of a size":          {medium("HugePages-2Mi"), ""},
 		"unknown medium":     {medium("Tape"), "spec.volumes[v].emptyDir.medium"},
 		"a profile":          {container(seccomp(corev1.SeccompProfileTypeLocalhost, &in)), ""},
 		"one outside":        {container(seccomp(corev1.SeccompProfileTypeLocalhost, &out)), "spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
@@ -40,9 +41,10 @@ func TestRefused(t *testing.T) {
 	} {
 		pod := &corev1.Pod{Spec: c.spec}
 		var fields []string
-		for _, r := range Refused(pod) {
+		for _, r := range Refused(pod, Abilities{}) {
 			fields = append(fields, r.Field)
-			if r.Why == "" || r.Help == "" || !slices.Contains(Codes(), r.Code) || !slices.Contains(CodesOf(pod), r.Code) {
+			published := slices.Contains(Codes(Abilities{}), r.Code)
+			if r.Why == "" || r.Help == "" || !published || !slices.Contains(CodesOf(pod), r.Code) {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}
@@ -52,15 +54,49 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestAbilities: what a node can do is no reason to hold a pod there, and the node does not say that it lacks it. What
+// a pod needs does not depend on the node.
+func TestAbilities(t *testing.T) {
+	no := false
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{
+		{Name: "i", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}},
+		{Name: "n", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
+	}}}
+	const users, images, nfs = "user-namespaces", "volumes.image", "volumes.nfs"
+	if got := CodesOf(pod); !slices.Equal(got, []string{users, images, nfs}) {
+		t.Errorf("the pod needs %v", got)
+	}
+	for can, want := range map[Abilities][]string{
+		{}:                     {users, images, nfs},
+		{UserNamespaces: true}: {images, nfs},
+		{ImageVolumes: true}:   {users, nfs},
+		{true, true}:           {nfs},
+	} {
+		var got []string
+		for _, r := range Refused(pod, can) {
+			got = append(got, r.Code)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v: held for %v, want %v", can, got, want)
+		}
+		for _, code := range []string{users, images, nfs} {
+			if slices.Contains(Codes(can), code) != slices.Contains(want, code) {
+				t.Errorf("%+v: the node lacks %v", can, Codes(can))
+			}
+		}
+	}
+}
+
 // TestBlocks: an unsupported field of one container prevents that container from starting, one of the pod prevents all.
 func TestBlocks(t *testing.T) {
 	no := false
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}
-	if a, b := Blocks(pod, "a"), Blocks(pod, "b"); a != nil || b == nil {
+	if a, b := Blocks(pod, "a", Abilities{}), Blocks(pod, "b", Abilities{}); a != nil || b == nil {
 		t.Errorf("a: %v, b: %v", a, b)
 	}
 	pod.Spec.HostUsers = &no
-	if a := Blocks(pod, "a"); a == nil || a.Field != "spec.hostUsers" {
+	if a := Blocks(pod, "a", Abilities{}); a == nil || a.Field != "spec.hostUsers" {
 		t.Errorf("a: %v", a)
 	}
 }
@@ -71,7 +107,7 @@ func TestText(t *testing.T) {
 	for range 1000 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: strings.Repeat("v", 63), VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
 	}
-	if text := Text(Refused(pod)); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
+	if text := Text(Refused(pod, Abilities{})); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
 		t.Errorf("%d bytes: %.300s", len(text), text)
 	}
 	if got := Text(nil); got != "" {

@@ -79,7 +79,7 @@ func (o Options) Check() error {
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address: %q: not an IP address", o.BindAddress))
 	}
-	if _, err := o.TLS.config(); err != nil {
+	if _, err := o.TLS.Config(flags); err != nil {
 		errs = append(errs, err)
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
@@ -143,7 +143,7 @@ func newServer(handler http.Handler, config *tls.Config) *http.Server {
 }
 
 func (o Options) tls() (*tls.Config, error) {
-	config, err := o.TLS.config()
+	config, err := o.TLS.Config(flags)
 	if err != nil {
 		return nil, err
 	}

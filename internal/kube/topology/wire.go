@@ -59,11 +59,11 @@ type wireDevices struct {
 }
 
 type wirePod struct {
-	UID        string        `json:"uid"`
-	Containers []wireHolding `json:"containers"`
+	UID        string         `json:"uid"`
+	Containers []wireAssigned `json:"containers"`
 }
 
-type wireHolding struct {
+type wireAssigned struct {
 	Name      string              `json:"name"`
 	Init      bool                `json:"init,omitempty"`
 	Nodes     []machine.NUMAID    `json:"nodes,omitempty"`
@@ -196,7 +196,7 @@ func (w wirePlugin) plugin(p *problems) numa.Plugin {
 func podToWire(a numa.Assignment) (wirePod, bool) {
 	out, owns := wirePod{UID: a.Pod}, false
 	for _, h := range a.Containers {
-		w := wireHolding{Name: h.Container, Init: h.Init, Nodes: h.Nodes, Preferred: h.Preferred, CPUs: h.CPUs.String()}
+		w := wireAssigned{Name: h.Container, Init: h.Init, Nodes: h.Nodes, Preferred: h.Preferred, CPUs: h.CPUs.String()}
 		for _, b := range h.Memory {
 			w.Memory = append(w.Memory, wireBlock{b.Nodes, int64(b.PageSize), int64(b.Bytes)})
 		}
@@ -247,7 +247,7 @@ func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 			p.add(at, fmt.Sprintf("all pods together have more than %d CPUs or %d resources assigned", ownedCPUsMax, resourcesMax))
 			return out
 		}
-		h := numa.Holding{Container: c.Name, Init: c.Init, Nodes: c.Nodes, Preferred: c.Preferred, CPUs: cpus}
+		h := numa.Assigned{Container: c.Name, Init: c.Init, Nodes: c.Nodes, Preferred: c.Preferred, CPUs: cpus}
 		for _, b := range c.Memory {
 			if b.Bytes < 0 || b.PageSize < 0 || t.bytes > math.MaxInt64-b.Bytes {
 				p.add(at+": memory", fmt.Sprintf("%d bytes in pages of %d: want a number of bytes, all together below 2^63", b.Bytes, b.PageSize))

@@ -75,12 +75,12 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	}
 }
 
-// AdmissionNode translates what a node offers to pods: amounts by its load line, and by the API's Node (nil: not known
+// AdmissionNode translates what a node offers to pods: allocatable resources, and by the API's Node (nil: not known
 // yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out:
 // something else counts them.
-func AdmissionNode(line allocatable.Resources, node *corev1.Node, elsewhere []string) scheduler.Node {
+func AdmissionNode(resources allocatable.Resources, node *corev1.Node, elsewhere []string) scheduler.Node {
 	var out scheduler.Node
-	own, podsMax := SchedulerAllocatable(line)
+	own, podsMax := SchedulerAllocatable(resources)
 	if node != nil {
 		seen := SchedulerNode(node)
 		out.Name = seen.Name

@@ -88,13 +88,13 @@ func TestStarted(t *testing.T) {
 // TestAdmissionNode holds what a node offers to its own pods to what it publishes: the same amounts as the scheduler
 // reads from its Node, whatever else that says, except the resources that are counted elsewhere.
 func TestAdmissionNode(t *testing.T) {
-	var line allocatable.Resources
-	line.CPU.Allocatable = 3920
-	line.Memory.Allocatable = 7 * unit.GiB
-	line.EphemeralStorage.Allocatable = 90 * unit.GiB
-	line.Pods.Allocatable = 110
-	line.HugePages = []allocatable.HugePages{{Size: 2 * unit.MiB}}
-	line.HugePages[0].Allocatable = unit.GiB
+	var resources allocatable.Resources
+	resources.CPU.Allocatable = 3920
+	resources.Memory.Allocatable = 7 * unit.GiB
+	resources.EphemeralStorage.Allocatable = 90 * unit.GiB
+	resources.Pods.Allocatable = 110
+	resources.HugePages = []allocatable.HugePages{{Size: 2 * unit.MiB}}
+	resources.HugePages[0].Allocatable = unit.GiB
 	for _, c := range []struct {
 		name      string
 		uncounted bool
@@ -112,13 +112,13 @@ func TestAdmissionNode(t *testing.T) {
 			}},
 		}},
 	} {
-		line := line
-		line.StorageUncounted = c.uncounted
+		resources := resources
+		resources.StorageUncounted = c.uncounted
 		published := &corev1.Node{}
 		if c.node != nil {
 			published = c.node.DeepCopy()
 		}
-		_, own := NodeResources(line)
+		_, own := NodeResources(resources)
 		for name, q := range published.Status.Allocatable {
 			if _, known := own[name]; !known {
 				own[name] = q
@@ -126,7 +126,7 @@ func TestAdmissionNode(t *testing.T) {
 		}
 		delete(own, "example.com/gpu")
 		published.Status.Allocatable = own
-		got, want := AdmissionNode(line, c.node, []string{"example.com/gpu"}), SchedulerNode(published)
+		got, want := AdmissionNode(resources, c.node, []string{"example.com/gpu"}), SchedulerNode(published)
 		for _, n := range []*scheduler.Node{&got, &want} {
 			slices.SortFunc(n.Allocatable, func(a, b scheduler.Amount) int { return cmp.Compare(a.Resource, b.Resource) })
 		}

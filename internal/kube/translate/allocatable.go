@@ -8,20 +8,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// NodeResources returns the capacity and the allocatable resources that a node with this Line publishes.
-func NodeResources(l allocatable.Resources) (capacity, allocatable corev1.ResourceList) {
+// NodeResources returns the capacity and the allocatable resources that a node publishes.
+func NodeResources(r allocatable.Resources) (capacity, allocatable corev1.ResourceList) {
 	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
 		capacity[name], allocatable[name] = has, offers
 	}
-	set(corev1.ResourceCPU, CPUQuantity(l.CPU.Capacity), CPUQuantity(l.CPU.Allocatable))
-	set(corev1.ResourceMemory, BytesQuantity(l.Memory.Capacity), BytesQuantity(l.Memory.Allocatable))
-	if !l.StorageUncounted {
-		disk := l.EphemeralStorage
+	set(corev1.ResourceCPU, CPUQuantity(r.CPU.Capacity), CPUQuantity(r.CPU.Allocatable))
+	set(corev1.ResourceMemory, BytesQuantity(r.Memory.Capacity), BytesQuantity(r.Memory.Allocatable))
+	if !r.StorageUncounted {
+		disk := r.EphemeralStorage
 		set(corev1.ResourceEphemeralStorage, BytesQuantity(disk.Capacity), BytesQuantity(disk.Allocatable))
 	}
-	set(corev1.ResourcePods, CountQuantity(l.Pods.Capacity), CountQuantity(l.Pods.Allocatable))
-	for _, h := range l.HugePages {
+	set(corev1.ResourcePods, CountQuantity(r.Pods.Capacity), CountQuantity(r.Pods.Allocatable))
+	for _, h := range r.HugePages {
 		set(HugePageResource(h.Size), BytesQuantity(h.Capacity), BytesQuantity(h.Allocatable))
 	}
 	return capacity, allocatable

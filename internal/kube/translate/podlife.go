@@ -2,9 +2,7 @@ package translate
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
 )
 
 // PodlifeSpec translates the desired state of a pod. The agent adds the desired values of its cgroups.
@@ -29,8 +28,9 @@ func PodlifeSpec(pod *corev1.Pod) podlife.Spec {
 			kind = podlife.Sidecar
 		}
 		s.Containers = append(s.Containers, podlife.ContainerSpec{
-			Name: c.Name, Kind: kind, Policy: policy, Hash: ContainerHash(c), Image: c.Image, Fixed: FixedResources(pod, c),
+			Name: c.Name, Kind: kind, Policy: policy, Rules: exitRules(c), Hash: kubelethash.Container(c), Image: c.Image, Fixed: FixedResources(pod, c),
 			PostStart: c.Lifecycle != nil && c.Lifecycle.PostStart != nil,
+			PreStop:   c.Lifecycle != nil && c.Lifecycle.PreStop != nil,
 		})
 	}
 	for i := range pod.Spec.InitContainers {
@@ -113,6 +113,28 @@ func policyOf(p corev1.RestartPolicy) podlife.RestartPolicy {
 		return podlife.OnFailure
 	}
 	return podlife.Always
+}
+
+// exitRules returns the restart rules of a container. A rule without exit codes, or with an unknown operator, matches
+// nothing, as upstream.
+func exitRules(c *corev1.Container) []podlife.ExitRule {
+	var out []podlife.ExitRule
+	for _, rule := range c.RestartPolicyRules {
+		if rule.ExitCodes == nil {
+			continue
+		}
+		all := rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		r := podlife.ExitRule{Codes: rule.ExitCodes.Values, All: all}
+		switch rule.ExitCodes.Operator {
+		case corev1.ContainerRestartRuleOnExitCodesOpIn:
+		case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
+			r.Except = true
+		default:
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 // StatusLists returns the statuses of all containers.
@@ -201,15 +223,6 @@ func PodlifeTerminal(pod *corev1.Pod) podlife.Phase {
 	return ""
 }
 
-// ContainerHash covers what can change in a container of a running pod and requires a new container: its image.
-// (Resources change in place.) FNV suffices, since the hash distinguishes versions of one container and need not resist
-// an adversary.
-func ContainerHash(c *corev1.Container) string {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
-	return strconv.FormatUint(h.Sum64(), 16)
-}
-
 // FixedResources covers the resources of a container whose resize policy is to restart: a change of them requires a new
 // container, as a change of the image does. Empty: there are none.
 func FixedResources(pod *corev1.Pod, c *corev1.Container) string {
@@ -234,4 +247,16 @@ func ContainerID(url string) string {
 		return id
 	}
 	return url
+}
+
+// StatusNamed returns the status of the container of that name; nil: the pod has none.
+func StatusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range StatusLists(&pod.Status) {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
 }

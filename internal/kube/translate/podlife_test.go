@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
 )
 
 // podlifePod has a container of every kind except ephemeral ones.
@@ -47,7 +48,9 @@ func requirements(requests, limits string) corev1.ResourceRequirements {
 func TestPodlifeSpec(t *testing.T) {
 	pod := podlifePod()
 	got := PodlifeSpec(pod)
-	hash := func(name, image string) string { return ContainerHash(&corev1.Container{Name: name, Image: image}) }
+	hash := func(name, image string) string {
+		return kubelethash.Container(&corev1.Container{Name: name, Image: image})
+	}
 	want := podlife.Spec{
 		Name: "web_ns(uid-1)", Grace: 7 * time.Second, ActiveDeadline: time.Minute, Gates: []string{"example.com/lb"},
 		Containers: []podlife.ContainerSpec{
@@ -60,14 +63,23 @@ func TestPodlifeSpec(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	changed := pod.Spec.Containers[0]
-	changed.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
-	if ContainerHash(&changed) != ContainerHash(&pod.Spec.Containers[0]) {
-		t.Error("the hash follows what can not change in a running container")
+}
+
+// TestExitRules: a rule of an unknown operator, or without codes, matches nothing.
+func TestExitRules(t *testing.T) {
+	codes := func(operator string, values ...int32) *corev1.ContainerRestartRuleOnExitCodes {
+		return &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOperator(operator), Values: values}
 	}
-	changed.Image = "z:2"
-	if ContainerHash(&changed) == ContainerHash(&pod.Spec.Containers[0]) {
-		t.Error("the hash does not follow the image")
+	pod := podlifePod()
+	pod.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
+		{Action: "Restart"}, {Action: "Restart", ExitCodes: codes("Over", 1)},
+		{Action: "Restart", ExitCodes: codes("In", 1, 2)}, {Action: "RestartAllContainers", ExitCodes: codes("NotIn", 0)},
+	}
+	want := []podlife.ExitRule{{Codes: []int32{1, 2}}, {Codes: []int32{0}, Except: true, All: true}}
+	for _, s := range PodlifeSpec(pod).Containers {
+		if s.Name == "zeta" != reflect.DeepEqual(s.Rules, want) {
+			t.Errorf("%s: %+v", s.Name, s.Rules)
+		}
 	}
 }
 

@@ -128,22 +128,21 @@ func SchedulerNode(node *corev1.Node) scheduler.Node {
 	return out
 }
 
-// SchedulerAllocatable translates what a node with this load line offers to pods, sorted by resource, and how many pods
-// it takes.
-func SchedulerAllocatable(l allocatable.Resources) (list []scheduler.Amount, podsMax int64) {
+// SchedulerAllocatable translates what a node has allocatable, sorted by resource, and how many pods it takes.
+func SchedulerAllocatable(r allocatable.Resources) (list []scheduler.Amount, podsMax int64) {
 	add := func(name corev1.ResourceName, value int64) {
 		list = append(list, scheduler.Amount{Resource: string(name), Value: bounded(value)})
 	}
-	add(corev1.ResourceCPU, int64(l.CPU.Allocatable))
-	add(corev1.ResourceMemory, int64(l.Memory.Allocatable))
-	if !l.StorageUncounted {
-		add(corev1.ResourceEphemeralStorage, int64(l.EphemeralStorage.Allocatable))
+	add(corev1.ResourceCPU, int64(r.CPU.Allocatable))
+	add(corev1.ResourceMemory, int64(r.Memory.Allocatable))
+	if !r.StorageUncounted {
+		add(corev1.ResourceEphemeralStorage, int64(r.EphemeralStorage.Allocatable))
 	}
-	for _, h := range l.HugePages {
+	for _, h := range r.HugePages {
 		add(HugePageResource(h.Size), int64(h.Allocatable))
 	}
 	slices.SortFunc(list, byResource)
-	return list, bounded(l.Pods.Allocatable)
+	return list, bounded(r.Pods.Allocatable)
 }
 
 // AnnotationLacks of a Node lists what its agent cannot do, by the codes of podfields, separated by commas. The agent

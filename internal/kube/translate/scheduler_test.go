@@ -329,7 +329,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 			}
 		}
 		for _, code := range needs {
-			if !slices.Contains(podfields.Codes(), code) {
+			if !slices.Contains(podfields.Codes(podfields.Abilities{}), code) {
 				t.Errorf("%s needs %s, which no agent publishes", kind, code)
 			}
 		}

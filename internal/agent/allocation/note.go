@@ -1,4 +1,4 @@
-package pods
+package allocation
 
 import (
 	"encoding/json"
@@ -15,10 +15,10 @@ type note struct {
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
 }
 
-// noteOf is the text of what is allocated to a pod, as it is here with its resources; empty: nothing that can change.
-func noteOf(pod *corev1.Pod) string {
+// NoteOf is the text of what is allocated to a pod, as it is here with its resources; empty: nothing that can change.
+func NoteOf(pod *corev1.Pod) string {
 	n := note{Containers: map[string]corev1.ResourceRequirements{}}
-	for name, r := range allocationOf(pod).containers {
+	for name, r := range Of(pod).containers {
 		if amounts := changeable(r); len(amounts.Requests)+len(amounts.Limits) > 0 {
 			n.Containers[name] = amounts
 		}
@@ -43,12 +43,12 @@ func changeable(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 }
 
 // noted is the allocation that a note has of a pod; nil: the note is not one.
-func noted(text string, pod *corev1.Pod) *allocation {
+func noted(text string, pod *corev1.Pod) *Allocation {
 	var n note
 	if text == "" || json.Unmarshal([]byte(text), &n) != nil {
 		return nil
 	}
-	a := allocationOf(pod)
+	a := Of(pod)
 	for name, asked := range a.containers {
 		a.containers[name] = overridden(asked, n.Containers[name].Requests, n.Containers[name].Limits)
 	}
@@ -59,17 +59,17 @@ func noted(text string, pod *corev1.Pod) *allocation {
 	return a
 }
 
-// recovered is what an agent before this one allocated to the pod: as its status says, or as the note with its sandbox
+// Recovered is what an agent before this one allocated to the pod: as its status says, or as the note with its sandbox
 // says where the status says nothing yet.
-func recovered(pod *corev1.Pod, note string) *allocation {
-	reported := false
+func Recovered(pod *corev1.Pod, note string) *Allocation {
+	shown := false
 	for _, list := range translate.StatusLists(&pod.Status) {
 		for i := range list {
-			reported = reported || list[i].Resources != nil
+			shown = shown || list[i].Resources != nil
 		}
 	}
-	if a := noted(note, pod); a != nil && !reported {
+	if a := noted(note, pod); a != nil && !shown {
 		return a
 	}
-	return allocationIn(pod)
+	return reported(pod)
 }

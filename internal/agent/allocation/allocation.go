@@ -1,28 +1,34 @@
-package pods
+// Package allocation is the CPU and memory that the node has allocated to a pod: the resources of its specification as
+// they were when it was admitted or last resized.
+//
+// There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
+// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is the checkpoint
+// (NoteOf). If an agent dies between allocating and reporting, its successor judges the resize again, by what is here
+// then, and reconciles a cgroup that was written already. What the status cannot say is a limit that was allocated and
+// not yet written when the agent died while the next resize was pending: until that is allocated, the container keeps
+// the limit that it has.
+//
+// The package decides nothing: whether a resize fits is core/admission's decision.
+package allocation
 
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// allocation is the CPU and memory that the node has allocated to a pod: the resources of its specification as they
-// were when it was admitted or last resized. Everything in the agent sees the pod with them in the place of what its
-// specification has by now; only judgeResizes looks at both. An allocation is replaced, never written to.
-//
-// There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
-// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is the checkpoint.
-// If an agent dies between allocating and reporting, its successor judges the resize again, by what is here then, and
-// reconciles a cgroup that was written already. What the status cannot say is a limit that was allocated and not yet
-// written when the agent died while the next resize was pending: until that is allocated, the container keeps the limit
-// that it has.
-type allocation struct {
+// Allocation is what is allocated to one pod. Everything in the agent sees the pod with it in the place of what its
+// specification has by now (In); only those that judge resizes look at both. It is replaced, never written to. A nil
+// Allocation is that of a pod that was not admitted yet, or is not resized.
+type Allocation struct {
 	level      *corev1.ResourceRequirements           // of the pod as a whole; nil: its specification has none
 	containers map[string]corev1.ResourceRequirements // by name, init containers too
 }
 
-// allocationOf allocates to a pod all that it asks for.
-func allocationOf(pod *corev1.Pod) *allocation {
-	a := &allocation{level: pod.Spec.Resources, containers: map[string]corev1.ResourceRequirements{}}
+// Of allocates to a pod all that it asks for.
+func Of(pod *corev1.Pod) *Allocation {
+	a := &Allocation{level: pod.Spec.Resources, containers: map[string]corev1.ResourceRequirements{}}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			a.containers[list[i].Name] = list[i].Resources
@@ -31,17 +37,17 @@ func allocationOf(pod *corev1.Pod) *allocation {
 	return a
 }
 
-// meets reports whether a is what the pod asks for. A nil allocation does: nothing is compared with it.
-func (a *allocation) meets(pod *corev1.Pod) bool {
+// Meets reports whether a is what the pod asks for. A nil allocation does: nothing is compared with it.
+func (a *Allocation) Meets(pod *corev1.Pod) bool {
 	if a == nil {
 		return true
 	}
-	if (a.level == nil) != (pod.Spec.Resources == nil) || a.level != nil && !sameAmounts(*a.level, *pod.Spec.Resources) {
+	if (a.level == nil) != (pod.Spec.Resources == nil) || a.level != nil && !Same(*a.level, *pod.Spec.Resources) {
 		return false
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if !sameAmounts(a.containers[list[i].Name], list[i].Resources) {
+			if !Same(a.containers[list[i].Name], list[i].Resources) {
 				return false
 			}
 		}
@@ -49,9 +55,9 @@ func (a *allocation) meets(pod *corev1.Pod) bool {
 	return true
 }
 
-// in returns the pod with a in the place of what it asks for; the pod itself where that is the same.
-func (a *allocation) in(pod *corev1.Pod) *corev1.Pod {
-	if a.meets(pod) {
+// In returns the pod with a in the place of what it asks for; the pod itself where that is the same.
+func (a *Allocation) In(pod *corev1.Pod) *corev1.Pod {
+	if a.Meets(pod) {
 		return pod
 	}
 	out := *pod
@@ -69,38 +75,38 @@ func (a *allocation) in(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// allocationIn recovers from its status what was allocated to a pod. Where the status says nothing, that is what it
+// reported recovers from its status what was allocated to a pod. Where the status says nothing, that is what it
 // asks for. A pod whose requests are those that were allocated has its limits, too: they need no room.
-func allocationIn(pod *corev1.Pod) *allocation {
-	asked := allocationOf(pod)
-	reported := &allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
+func reported(pod *corev1.Pod) *Allocation {
+	asked := Of(pod)
+	out := &Allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
 	pending := false
 	for name, r := range asked.containers {
-		reported.containers[name] = r
-		s := statusNamed(pod, name)
+		out.containers[name] = r
+		s := translate.StatusNamed(pod, name)
 		if s == nil || s.Resources == nil {
 			continue // none were reported: it did not run yet
 		}
 		allocated := overridden(r, s.AllocatedResources, s.Resources.Limits)
 		pending = pending || !agreeInRequests(allocated, r)
-		reported.containers[name] = allocated
+		out.containers[name] = allocated
 	}
 	if level := pod.Spec.Resources; level != nil && pod.Status.Resources != nil {
 		overhead := pod.Spec.Overhead
 		requests, limits := less(pod.Status.AllocatedResources, overhead), less(pod.Status.Resources.Limits, overhead)
 		allocated := overridden(*level, requests, limits)
 		pending = pending || !agreeInRequests(allocated, *level)
-		reported.level = &allocated
+		out.level = &allocated
 	}
 	if !pending {
 		return asked
 	}
-	return reported
+	return out
 }
 
 // agreeInRequests reports whether two containers agree in the requests that can be resized.
 func agreeInRequests(a, b corev1.ResourceRequirements) bool {
-	return sameAmounts(corev1.ResourceRequirements{Requests: a.Requests}, corev1.ResourceRequirements{Requests: b.Requests})
+	return Same(corev1.ResourceRequirements{Requests: a.Requests}, corev1.ResourceRequirements{Requests: b.Requests})
 }
 
 // overridden returns r with CPU and memory as they are in the lists. A limit is never below its request.
@@ -142,4 +148,18 @@ func less(list, overhead corev1.ResourceList) corev1.ResourceList {
 		}
 	}
 	return out
+}
+
+// Same reports whether the resources of two containers agree in what can be resized.
+func Same(a, b corev1.ResourceRequirements) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		for _, lists := range [][2]corev1.ResourceList{{a.Requests, b.Requests}, {a.Limits, b.Limits}} {
+			x, hasX := lists[0][name]
+			y, hasY := lists[1][name]
+			if hasX != hasY || x.Cmp(y) != 0 {
+				return false
+			}
+		}
+	}
+	return true
 }

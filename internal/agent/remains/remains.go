@@ -1,11 +1,13 @@
-package pods
+// Package remains reads what the runtime has of pods that agents before this one started: which notes they left with
+// sandboxes and containers, and which containers run. A new agent recovers assignments of CPUs, memory and devices from
+// it, before it knows any pod. It changes nothing.
+package remains
 
 import (
 	"context"
 	"fmt"
-	"slices"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -14,19 +16,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// Remains is what the runtime has of a pod from agents before this one.
-type Remains struct {
+// askMax bounds the calls. A runtime that takes longer is hung.
+const askMax = 15 * time.Second
+
+// Pod is what the runtime has of a pod from agents before this one.
+type Pod struct {
 	UID     types.UID
-	Note    string // Holdings.Note as of the newest sandbox or container
+	Note    string // of the assignments (agent/numa), as of the newest sandbox or container
 	Ready   bool   // the newest sandbox is up
 	Created int64
 	Running map[string]string // id by name
 	Devices map[string]string // devicemanager.Annotation of the newest container, by name
 }
 
-// ReadRemains lists what the runtime has of each pod.
-func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// Read lists what the runtime has of each pod.
+func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, askMax)
 	defer cancel()
 	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -37,15 +42,15 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	made := map[string]int64{} // when the newest container was, by pod and name
-	byUID := map[types.UID]*Remains{}
-	var out []*Remains
-	of := func(labels map[string]string) *Remains {
-		uid := uidOf(labels)
+	byUID := map[types.UID]*Pod{}
+	var out []*Pod
+	of := func(labels map[string]string) *Pod {
+		uid := cri.PodUID(labels)
 		if uid == "" {
-			return &Remains{Running: map[string]string{}} // not of a pod
+			return &Pod{Running: map[string]string{}} // not of a pod
 		}
 		if byUID[uid] == nil {
-			byUID[uid] = &Remains{UID: uid, Running: map[string]string{}, Devices: map[string]string{}}
+			byUID[uid] = &Pod{UID: uid, Running: map[string]string{}, Devices: map[string]string{}}
 			out = append(out, byUID[uid])
 		}
 		return byUID[uid]
@@ -53,7 +58,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 	for _, s := range sandboxes.Items {
 		r := of(s.Labels)
 		if s.CreatedAt >= r.Created {
-			r.Note = s.Annotations[criconfig.AnnotationHoldings]
+			r.Note = s.Annotations[criconfig.AnnotationAssignment]
 			r.Created = s.CreatedAt
 			r.Ready = s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 		}
@@ -63,11 +68,11 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		// An agent that died while it made the pod may have been followed by one that gave it something else: what the
 		// newest container was made with is what it has.
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
-			r.Note = c.Annotations[criconfig.AnnotationHoldings]
+			r.Note = c.Annotations[criconfig.AnnotationAssignment]
 			noted[r.UID] = c.CreatedAt
 		}
-		name := c.Labels[criconfig.LabelContainerName]
-		if key := string(uidOf(c.Labels)) + "/" + name; uidOf(c.Labels) != "" && c.CreatedAt >= made[key] {
+		name := c.Labels[cri.LabelContainerName]
+		if key := string(cri.PodUID(c.Labels)) + "/" + name; cri.PodUID(c.Labels) != "" && c.CreatedAt >= made[key] {
 			made[key] = c.CreatedAt
 			of(c.Labels).Devices[name] = c.Annotations[devicemanager.Annotation]
 		}
@@ -75,13 +80,9 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 			of(c.Labels).Running[name] = c.Id
 		}
 	}
-	found := make([]Remains, len(out))
+	found := make([]Pod, len(out))
 	for i, r := range out {
 		found[i] = *r
 	}
 	return found, nil
-}
-
-func isInit(pod *corev1.Pod, name string) bool {
-	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
 }

@@ -1,4 +1,4 @@
-package pods
+package allocation
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ import (
 // TestFieldsOfGrants: and what a new agent takes for granted.
 func TestFieldsOfGrants(t *testing.T) {
 	err := sample.Unproved(podfields.ObserverAllocated, func(pod *corev1.Pod) (any, error) {
-		a := allocationIn(pod)
+		a := reported(pod)
 		return []any{a.level, a.containers}, nil
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package pods
+package turns
 
 import (
 	"math/rand/v2"
@@ -13,13 +13,13 @@ import (
 // never comes costs the others its patience once.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var line turns
+		var line Order[*int]
 		var mu sync.Mutex
 		var order []int
-		entries := make([]*entry, 50)
+		entries := make([]*int, 50)
 		for i := range entries {
-			entries[i] = &entry{}
-			line.join(entries[i])
+			entries[i] = new(int)
+			line.Join(entries[i])
 		}
 		rng := rand.New(rand.NewPCG(1, 1))
 		for i, e := range entries {
@@ -29,8 +29,8 @@ func TestTurns(t *testing.T) {
 			late := time.Duration(rng.IntN(400)) * time.Millisecond
 			go func() {
 				time.Sleep(late)
-				line.await(e)
-				defer line.leave(e)
+				line.Await(e)
+				defer line.Leave(e)
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, i)
@@ -41,10 +41,10 @@ func TestTurns(t *testing.T) {
 		if len(order) != len(entries)-1 || !slices.IsSorted(order[:20]) {
 			t.Errorf("admitted: %v", order)
 		}
-		next := &entry{}
-		line.join(next)
+		next := new(int)
+		line.Join(next)
 		began := time.Now()
-		line.await(next)
+		line.Await(next)
 		if time.Since(began) != 0 {
 			t.Errorf("the next waited for %v, though nobody is before it", time.Since(began))
 		}

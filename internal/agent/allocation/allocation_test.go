@@ -1,4 +1,4 @@
-package pods
+package allocation
 
 import (
 	"strings"
@@ -22,7 +22,7 @@ func requirements(requests, limits string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
 }
 
-func reported(name, allocated, requests, limits string) corev1.ContainerStatus {
+func statusOf(name, allocated, requests, limits string) corev1.ContainerStatus {
 	r := requirements(requests, limits)
 	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
 }
@@ -38,22 +38,22 @@ func TestAllocationIsRecovered(t *testing.T) {
 	}{
 		{"a new pod", requirements("cpu=1", "cpu=2"), nil, requirements("cpu=1", "cpu=2"), true},
 		{"an agent that reported no resources", requirements("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}}, requirements("cpu=1", ""), true},
-		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), true},
-		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
-		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), false},
-		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{reported("c", "cpu=5", "cpu=5", "")}, requirements("cpu=5", ""), false},
-		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{reported("c", "", "", "")}, requirements("", ""), false},
-		{"granted and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{reported("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
+		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), true},
+		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
+		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), false},
+		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5", "")}, requirements("cpu=5", ""), false},
+		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")}, requirements("", ""), false},
+		{"granted and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}}, Status: corev1.PodStatus{ContainerStatuses: c.status}}
-		got := allocationIn(pod)
-		if !sameAmounts(got.containers["c"], c.want) {
+		got := reported(pod)
+		if !Same(got.containers["c"], c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got.containers["c"], c.want)
 		}
-		if got.meets(pod) != c.complete {
+		if got.Meets(pod) != c.complete {
 			t.Errorf("%s: meets is %v", c.name, !c.complete)
 		}
-		if in := got.in(pod); !sameAmounts(in.Spec.Containers[0].Resources, c.want) || !sameAmounts(pod.Spec.Containers[0].Resources, c.asked) {
+		if in := got.In(pod); !Same(in.Spec.Containers[0].Resources, c.want) || !Same(pod.Spec.Containers[0].Resources, c.asked) {
 			t.Errorf("%s: the pod with it has %+v, the pod %+v", c.name, in.Spec.Containers[0].Resources, pod.Spec.Containers[0].Resources)
 		}
 	}
@@ -63,10 +63,10 @@ func TestAllocationOfPodLevel(t *testing.T) {
 	asked, has := requirements("cpu=4", "cpu=4 memory=2Gi"), requirements("cpu=1100m", "cpu=2100m memory=1Gi")
 	pod := &corev1.Pod{
 		Spec:   corev1.PodSpec{Resources: &asked, Overhead: amounts("cpu=100m"), Containers: []corev1.Container{{Name: "c"}}},
-		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"), ContainerStatuses: []corev1.ContainerStatus{reported("c", "", "", "")}},
+		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"), ContainerStatuses: []corev1.ContainerStatus{statusOf("c", "", "", "")}},
 	}
-	a := allocationIn(pod)
-	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !sameAmounts(*a.level, want) || a.meets(pod) {
+	a := reported(pod)
+	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !Same(*a.level, want) || a.Meets(pod) {
 		t.Errorf("%+v, want %+v", a.level, want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
@@ -52,7 +53,7 @@ func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
 			e.orderStop(podlife.StopOrder{}.Deadline, time.Second, podlife.StopOrder{Remove: true})
 			begun := time.Now()
 			stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
-			if workerOf(r, e).performGroup(t.Context(), nil, c.known, stop, &startSlot{}) {
+			if workerOf(r, e).performGroup(t.Context(), nil, c.known, stop, &turns.Slot{}) {
 				t.Errorf("%s: the action is told to have succeeded", c.name)
 			}
 			if took := time.Since(begun); took != 0 || len(runtime.graces) > 0 {
@@ -72,7 +73,7 @@ func TestStopOrderDuringAction(t *testing.T) {
 		time.AfterFunc(time.Minute, func() {
 			e.orderStop(noon, time.Second, podlife.StopOrder{Remove: true})
 		})
-		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &startSlot{})
+		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &turns.Slot{})
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("the action ended after %s, want 1m0s", took)
 		}
@@ -87,14 +88,15 @@ func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRunner()
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
-		slot := &startSlot{line: newStartsLine(1)}
-		if err := slot.take(t.Context(), "default"); err != nil {
+		starts := turns.NewStarts(1)
+		slot := starts.Slot()
+		if err := slot.Take(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
 		stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
 		go workerOf(r, newEntry("uid-1", 0)).performGroup(t.Context(), nil, nil, stop, slot)
 		synctest.Wait()
-		if slot.line.taken() > 0 {
+		if starts.Taken() > 0 {
 			t.Error("the slot is held through the grace")
 		}
 		time.Sleep(2 * time.Hour)

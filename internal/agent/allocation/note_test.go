@@ -1,0 +1,36 @@
+package allocation
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
+)
+
+// podOf is a pod of one container that requests so much CPU.
+func podOf(cpu string) *corev1.Pod {
+	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{
+		{Name: "c", Resources: requirements("cpu="+cpu, "")},
+	}}}
+}
+
+func FuzzNoted(f *testing.F) {
+	for _, seed := range []string{
+		NoteOf(podOf("300m")), `{"level":{},"containers":{"c":{"limits":{"memory":"1E"}}}}`, "{", "null",
+	} {
+		cost.Attack(f, seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
+		pod := podOf("100m")
+		a := noted(text, pod)
+		if a == nil {
+			return
+		}
+		got := a.In(pod)
+		if again := noted(NoteOf(got), pod); again != nil && !again.Meets(got) {
+			t.Errorf("%q: granted %+v, and noted %+v", text, got.Spec.Containers[0].Resources, again)
+		}
+	})
+}

@@ -1,0 +1,347 @@
+// Package handover takes a node over from a kubelet, and keeps it so that a kubelet can take it back, with all pods
+// running.
+//
+// # Model
+//
+// The kubelet's checkpoint files (kube/kubeletstate) say what it gave to running containers. Read reads them once, when
+// the agent starts. What it finds is used for pods about which this agent has left no note of its own (agent/numa,
+// agent/devicemanager): those that a kubelet started.
+//
+// From then on a Keeper writes the same files, so that they are always as a kubelet would have left them. It writes
+// whenever assignments, devices or allocations have changed, and once more when the agent ends.
+//
+// # Invariants
+//
+//   - A file that cannot be read is never overwritten: the agent does not start.
+//   - A file is replaced as a whole, and only if its content changes.
+//   - Allocations are not written before all pods of the node are known: without its entry, a kubelet would judge a
+//     running pod anew.
+//
+// # Limits of the package
+//
+// An agent that is killed leaves allocations that are up to pollEvery old. A kubelet that follows carries out again a
+// resize of that time, which restarts a container only if its resizePolicy says so. It decides nothing.
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/failurelog"
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletstate"
+)
+
+// fileMax bounds a file that is read, in bytes. Chosen: a hundred times what 500 pods with devices need.
+const fileMax = 64 << 20
+
+// pollEvery is how often the Keeper asks whether allocations have changed. Chosen: a kubelet writes at once; a second
+// costs nothing while nothing changes, and few writes while many pods start.
+const pollEvery = time.Second
+
+// Dirs are where a kubelet has its files.
+type Dirs struct {
+	Root    string // the root directory
+	Plugins string // the directory of the device plugins' sockets
+}
+
+func (d Dirs) path(name string) string {
+	if name == kubeletstate.DevicesFile {
+		return filepath.Join(d.Plugins, name)
+	}
+	return filepath.Join(d.Root, name)
+}
+
+// Found is what a kubelet left.
+type Found struct {
+	cpus    kubeletstate.CPUs
+	memory  kubeletstate.Memory
+	devices kubeletstate.Devices
+}
+
+// Read reads what a kubelet, or a Keeper, left. A file that is missing says nothing. A file that is wrong is an error
+// that says what to do.
+func Read(d Dirs) (Found, error) {
+	var f Found
+	err := errors.Join(
+		read(d, kubeletstate.CPUsFile, kubeletstate.ParseCPUs, &f.cpus),
+		read(d, kubeletstate.MemoryFile, kubeletstate.ParseMemory, &f.memory),
+		read(d, kubeletstate.DevicesFile, kubeletstate.ParseDevices, &f.devices),
+	)
+	return f, err
+}
+
+func read[T any](d Dirs, name string, parse func([]byte) (T, error), into *T) error {
+	path := d.path(name)
+	text, err := untrusted.Read(path, fileMax)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		*into, err = parse(text)
+	}
+	if err != nil {
+		return fmt.Errorf("read the kubelet's checkpoint %s: %w: it says what running containers have for themselves. "+
+			"Put a whole copy of it back, or drain this node and delete the file", path, err)
+	}
+	return nil
+}
+
+// Assignment returns what is assigned to a pod. running has the names of its running containers. A container that does
+// not run may have passed its CPUs on to the others, as init containers do.
+func (f Found) Assignment(pod string, running map[string]string) numa.Assignment {
+	out := numa.Assignment{Pod: pod}
+	at := map[string]int{}
+	of := func(container string) *numa.Assigned {
+		i, has := at[container]
+		if !has {
+			i = len(out.Containers)
+			at[container] = i
+			_, runs := running[container]
+			out.Containers = append(out.Containers, numa.Assigned{Container: container, Init: !runs})
+		}
+		return &out.Containers[i]
+	}
+	for _, container := range sorted(f.cpus.Exclusive[pod]) {
+		if cpus := f.cpus.Exclusive[pod][container]; !cpus.IsEmpty() {
+			of(container).CPUs = cpus
+		}
+	}
+	for _, container := range sorted(f.memory.Assigned[pod]) {
+		for _, b := range f.memory.Assigned[pod][container] {
+			h := of(container)
+			if b.Bytes > 0 { // else an init container has passed it on
+				h.Memory = append(h.Memory, b)
+			}
+			h.Nodes = union(h.Nodes, b.Nodes)
+		}
+	}
+	for _, g := range f.devices.Given {
+		if g.Pod == pod {
+			h := of(g.Container)
+			h.Devices = append(h.Devices, numa.Devices{Resource: g.Resource, IDs: idsOf(g)})
+		}
+	}
+	return out
+}
+
+// Given returns the devices of a container.
+func (f Found) Given(pod, container string) (given []kubeletstate.Given) {
+	for _, g := range f.devices.Given {
+		if g.Pod == pod && g.Container == container {
+			given = append(given, g)
+		}
+	}
+	return given
+}
+
+// Source is where a Keeper gets what it writes.
+type Source struct {
+	Machine machine.Machine
+	Config  numa.Config
+	State   func() *numa.State // a copy of what is assigned
+	Devices func() kubeletstate.Devices
+	// Pods returns the pods of this node with the resources that are allocated to them; known is false until all of
+	// them are there. Version changes whenever Pods may return something else.
+	Pods    func() (pods []*corev1.Pod, known bool)
+	Version func() uint64
+	Changed <-chan struct{} // has a value when assignments or devices have changed
+}
+
+// Keeper keeps the files.
+type Keeper struct {
+	Dirs
+	Source
+	failures failurelog.Log
+	written  map[string]string // content by file, as it is on disk
+	version  uint64            // of the pods that were written last
+	known    bool              // they were written whole
+}
+
+// Run writes the files until ctx ends, and then once more.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.written = map[string]string{}
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for {
+		whole := k.assigned()
+		whole = k.allocated() && whole
+		if !k.rest(ctx, poll.C, whole) {
+			k.assigned()
+			k.allocated()
+			return nil
+		}
+	}
+}
+
+// rest waits until something may have changed, or until what is not whole can be tried again. It returns false when ctx
+// has ended.
+func (k *Keeper) rest(ctx context.Context, poll <-chan time.Time, whole bool) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-k.Changed:
+			return true
+		case <-poll:
+			if !whole || k.version != k.Version() {
+				return true
+			}
+		}
+	}
+}
+
+// assigned writes the checkpoints of CPUs, memory and devices. It returns whether they are as they should be.
+func (k *Keeper) assigned() bool {
+	state := k.State()
+	cpus := k.write(kubeletstate.CPUsFile, k.cpus(state).Marshal())
+	memory := k.write(kubeletstate.MemoryFile, k.memory(state).Marshal())
+	devices := k.write(kubeletstate.DevicesFile, k.Devices().Marshal())
+	return cpus && memory && devices
+}
+
+func (k *Keeper) cpus(state *numa.State) kubeletstate.CPUs {
+	if !k.Config.CPU.Static {
+		return kubeletstate.CPUs{Policy: kubeletstate.CPUsNone}
+	}
+	out := kubeletstate.CPUs{
+		Policy:    kubeletstate.CPUsStatic,
+		Shared:    state.SharedCPUs(),
+		Exclusive: map[string]map[string]idset.Set{},
+	}
+	for _, a := range state.Assignments() {
+		for _, h := range a.Containers {
+			if h.CPUs.IsEmpty() {
+				continue
+			}
+			if out.Exclusive[a.Pod] == nil {
+				out.Exclusive[a.Pod] = map[string]idset.Set{}
+			}
+			out.Exclusive[a.Pod][h.Container] = h.CPUs
+		}
+	}
+	return out
+}
+
+func (k *Keeper) memory(state *numa.State) kubeletstate.Memory {
+	if !k.Config.Memory.Static {
+		return kubeletstate.Memory{Policy: kubeletstate.MemoryNone}
+	}
+	out := kubeletstate.Memory{
+		Policy:   kubeletstate.MemoryStatic,
+		Nodes:    map[machine.NUMAID]kubeletstate.MemoryNode{},
+		Assigned: map[string]map[string][]numa.Block{},
+	}
+	for _, n := range k.Machine.NUMANodes {
+		total := map[unit.Bytes]unit.Bytes{0: n.Memory}
+		for size := range k.Machine.HugePages { // also those of which this node has none
+			total[size] = unit.Bytes(n.HugePages[size]) * size
+		}
+		out.Nodes[n.ID] = kubeletstate.MemoryNode{Total: total, Reserved: k.Config.Memory.Reserved[n.ID]}
+	}
+	for _, a := range state.Assignments() {
+		for _, h := range a.Containers {
+			if len(h.Memory) == 0 {
+				continue
+			}
+			if out.Assigned[a.Pod] == nil {
+				out.Assigned[a.Pod] = map[string][]numa.Block{}
+			}
+			out.Assigned[a.Pod][h.Container] = h.Memory
+		}
+	}
+	return out
+}
+
+// allocated writes the checkpoints of allocated resources, if pods may have changed. It returns whether they are as they
+// should be.
+func (k *Keeper) allocated() bool {
+	version := k.Version() // a change while they are read is seen the next time
+	if k.known && version == k.version {
+		return true
+	}
+	pods, known := k.Pods()
+	if !known {
+		return false
+	}
+	text := allocations(pods).Marshal()
+	allocated := k.write(kubeletstate.AllocatedFile, text)
+	actuated := k.write(kubeletstate.ActuatedFile, text)
+	k.known = allocated && actuated
+	k.version = version
+	return k.known
+}
+
+// allocations returns the resources of pods that have not ended.
+func allocations(pods []*corev1.Pod) kubeletstate.Allocations {
+	out := kubeletstate.Allocations{}
+	for _, pod := range pods {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		a := kubeletstate.Allocation{
+			ContainerResources: map[string]corev1.ResourceRequirements{},
+			PodLevelResources:  pod.Spec.Resources,
+		}
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				a.ContainerResources[list[i].Name] = list[i].Resources
+			}
+		}
+		out[string(pod.UID)] = a
+	}
+	return out
+}
+
+// write replaces a file, if its content is another. It returns whether the file is as it should be; a failure is
+// logged.
+func (k *Keeper) write(name string, text []byte) bool {
+	if k.written[name] == string(text) {
+		return true
+	}
+	path := k.path(name)
+	action := "keep the kubelet's checkpoint " + name
+	if err := replace(path, text); err != nil {
+		delete(k.written, name)
+		k.failures.Failed(action, err)
+		return false
+	}
+	k.failures.Succeeded(action)
+	k.written[name] = string(text)
+	return true
+}
+
+const unfinished = ".new"
+
+// replace replaces a file as a whole, also if the machine loses its power.
+func replace(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package pods
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// What is measured of pods and their workers, under the kubelet's names.
+
+// measured is what a worker remembers for metrics.
+type measured struct {
+	known   time.Time     // when the pod was heard of
+	synced  bool          // a sync of it has ended
+	version string        // of its object, at the last sync
+	pulling time.Duration // what pulls of its images took in all
+}
+
+// pulling measures one pull.
+type pulling struct {
+	of    *measured
+	begun time.Time // zero: nothing is pulled
+}
+
+func (m *measured) pull() *pulling { return &pulling{of: m} }
+
+func (p *pulling) began() { p.begun = time.Now() }
+
+func (p *pulling) ended() {
+	if !p.begun.IsZero() {
+		p.of.pulling += time.Since(p.begun)
+	}
+}
+
+// countSync counts a sync: the first of a pod (create), one after its object changed (update), one of a pod that is to
+// end or has ended (terminated), or another (sync).
+func (w *worker) countSync(began time.Time) {
+	m := &w.measured
+	pod, ends := w.e.ending()
+	if !m.synced {
+		w.r.Metrics.PodWorkerStart.Observe(max(0, began.Sub(m.known)).Seconds())
+	}
+	version := ""
+	if pod != nil {
+		version = pod.ResourceVersion
+	}
+	kind := "sync"
+	switch {
+	case pod == nil || ends:
+		kind = "terminated"
+	case !m.synced:
+		kind = "create"
+	case version != m.version:
+		kind = "update"
+	}
+	m.synced = true
+	m.version = version
+	w.r.Metrics.PodWorker.WithLabelValues(kind).Observe(time.Since(began).Seconds())
+}
+
+// countFailure counts a start that failed. reason is that of the container that waits.
+func (w *worker) countFailure(pod *corev1.Pod, a podlife.Action, reason string) {
+	switch {
+	case a.Kind == podlife.CreateSandbox:
+		w.r.Metrics.StartedPodsErrors.Inc()
+	case a.Kind == podlife.StartContainer && pod != nil:
+		w.r.Metrics.StartErrors.WithLabelValues(containerType(pod, a.Container), reason).Inc()
+	}
+}
+
+// containerType returns the label container_type of a container. Sidecars are init containers, as in the kubelet.
+func containerType(pod *corev1.Pod, name string) string {
+	isEphemeral := func(c corev1.EphemeralContainer) bool { return c.Name == name }
+	switch {
+	case isInit(pod, name):
+		return "init_container"
+	case slices.ContainsFunc(pod.Spec.EphemeralContainers, isEphemeral):
+		return "ephemeral_container"
+	}
+	return "container"
+}
+
+// initTime is how long init containers ran that have ended well, one after the other. Sidecars run on.
+func initTime(s *corev1.PodStatus) (sum time.Duration) {
+	for i := range s.InitContainerStatuses {
+		if end := s.InitContainerStatuses[i].State.Terminated; end != nil {
+			sum += max(0, end.FinishedAt.Sub(end.StartedAt.Time))
+		}
+	}
+	return sum
+}
+
+// podCounts counts the pods of the node when asked.
+type podCounts struct{ r *Runner }
+
+var (
+	activePods = prometheus.NewDesc(
+		"kubelet_active_pods", "Pods that count when another is admitted; static is true for those that are not from the API server",
+		[]string{"static"}, nil,
+	)
+	mirrorPods = prometheus.NewDesc("kubelet_mirror_pods", "Mirror pods, one for each static pod", nil, nil)
+
+	workingPods = prometheus.NewDesc(
+		"kubelet_working_pods",
+		"Pods with a worker: lifecycle is sync, terminating or terminated; config is desired, orphan (no source has it any more) or runtime_only",
+		[]string{"lifecycle", "config", "static"}, nil,
+	)
+	ephemeralContainers = prometheus.NewDesc("kubelet_managed_ephemeral_containers", "Ephemeral containers of the node's pods", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (podCounts) Describe(out chan<- *prometheus.Desc) {
+	out <- activePods
+	out <- mirrorPods
+	out <- workingPods
+	out <- ephemeralContainers
+}
+
+// Collect implements prometheus.Collector.
+func (c podCounts) Collect(out chan<- prometheus.Metric) {
+	type work struct{ lifecycle, config, static string }
+	working := map[work]int{}
+	active := map[string]int{"": 0, "true": 0}
+	mirrors, ephemeral := 0, 0
+	for _, e := range c.r.entries() {
+		p := e.place()
+		static := ""
+		if p.static {
+			static = "true"
+			mirrors++
+		}
+		if p.active {
+			active[static]++
+		}
+		working[work{p.lifecycle, p.config, static}]++
+		ephemeral += p.ephemeral
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for static, n := range active {
+		gauge(activePods, n, static)
+	}
+	gauge(mirrorPods, mirrors)
+	for w, n := range working {
+		gauge(workingPods, n, w.lifecycle, w.config, w.static)
+	}
+	gauge(ephemeralContainers, ephemeral)
+}

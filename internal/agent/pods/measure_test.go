@@ -1,0 +1,173 @@
+package pods
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// measuredValues are the series of one family that are not zero, by their labels' values: the value, of a histogram how
+// often it was observed.
+func measuredValues(t *testing.T, registry *prometheus.Registry, family string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != family {
+			continue
+		}
+		for _, m := range f.Metric {
+			key := ""
+			for _, l := range m.Label {
+				key += l.GetValue() + " "
+			}
+			v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			if v != 0 {
+				values[key] = v
+			}
+		}
+	}
+	return values
+}
+
+func measuredRunner() *Runner {
+	r := testRunner()
+	r.Metrics = metrics.New("n")
+	r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Manager{}
+	return r
+}
+
+// A worker's syncs are told apart as the kubelet's are, and only the first is the start of the worker.
+func TestSyncsAreCounted(t *testing.T) {
+	r := measuredRunner()
+	e := r.take(testPod(), false)
+	w := e.wake()
+	count := func() { w.countSync(time.Now()) }
+	count()
+	count()
+	later := testPod()
+	later.ResourceVersion = "11"
+	r.take(later, false)
+	count()
+	count()
+	now, _ := r.now()
+	e.vanish(now)
+	count()
+	want := map[string]float64{"create ": 1, "sync ": 2, "update ": 1, "terminated ": 1}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_pod_worker_duration_seconds"); !maps.Equal(got, want) {
+		t.Errorf("syncs %v, want %v", got, want)
+	}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_pod_worker_start_duration_seconds"); got[""] != 1 {
+		t.Errorf("starts of workers: %v, want one", got)
+	}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_containers_per_pod_count"); got[""] != 1 {
+		t.Errorf("pods that came: %v, want one", got)
+	}
+}
+
+// Failed starts are counted by the kind of container and by the reason that users see; other failures are not.
+func TestFailedStartsAreCounted(t *testing.T) {
+	r := measuredRunner()
+	pod := testPod()
+	pod.Spec.InitContainers = []corev1.Container{{Name: "first"}}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
+	w := r.take(pod, false).wake()
+	main := pod.Spec.Containers[0].Name
+	for _, a := range []podlife.Action{
+		{Kind: podlife.CreateSandbox}, {Kind: podlife.StopContainer, Container: main}, {Kind: podlife.StartContainer, Container: main},
+		{Kind: podlife.StartContainer, Container: "first"}, {Kind: podlife.StartContainer, Container: "debug"},
+	} {
+		w.countFailure(pod, a, "ErrImagePull")
+	}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_started_pods_errors_total"); got[""] != 1 {
+		t.Errorf("failed sandboxes: %v, want one", got)
+	}
+	want := map[string]float64{"ErrImagePull container ": 1, "ErrImagePull init_container ": 1, "ErrImagePull ephemeral_container ": 1}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_started_containers_errors_total"); !maps.Equal(got, want) {
+		t.Errorf("failed containers: %v, want %v", got, want)
+	}
+}
+
+// What the start of a pod is not blamed for: pulls, and init containers that have ended.
+func TestWhatAStartIsNotBlamedFor(t *testing.T) {
+	at := func(second int64) metav1.Time { return metav1.Unix(second, 0) }
+	ended := func(from, to int64) corev1.ContainerStatus {
+		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: at(from), FinishedAt: at(to)}}}
+	}
+	sidecar := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(1)}}}
+	s := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended(10, 13), sidecar, ended(20, 21), ended(30, 29)}}
+	if got := initTime(&s); got != 4*time.Second {
+		t.Errorf("init containers ran %v, want 4s", got)
+	}
+	var m measured
+	present := m.pull()
+	present.ended()
+	if m.pulling != 0 {
+		t.Errorf("an image that was there took %v to pull", m.pulling)
+	}
+	missing := m.pull()
+	missing.began()
+	missing.begun = missing.begun.Add(-time.Minute)
+	missing.ended()
+	if m.pulling < time.Minute {
+		t.Errorf("a pull of a minute took %v", m.pulling)
+	}
+}
+
+// Pods are counted by where they are in their lives, and by who wants them.
+func TestPodsAreCounted(t *testing.T) {
+	r := measuredRunner()
+	r.Metrics.Registry.MustRegister(podCounts{r})
+	named := func(n int) *corev1.Pod {
+		pod := testPod()
+		pod.UID, pod.Name = types.UID(fmt.Sprint("u", n)), fmt.Sprint("p", n)
+		return pod
+	}
+	debugged := named(1)
+	debugged.Spec.EphemeralContainers = make([]corev1.EphemeralContainer, 2)
+	r.take(debugged, false)
+	r.take(named(2), true)
+	now, _ := r.now()
+	r.take(named(3), false).vanish(now)
+	over := r.take(named(4), false)
+	over.status.Phase = corev1.PodSucceeded
+	unknown := r.newEntry("u5")
+	unknown.foundInRuntime(identity{}, nil)
+	r.pods["u5"] = unknown
+	for family, want := range map[string]map[string]float64{
+		"kubelet_active_pods":                  {" ": 2, "true ": 1},
+		"kubelet_mirror_pods":                  {"": 1},
+		"kubelet_managed_ephemeral_containers": {"": 2},
+		"kubelet_working_pods": {
+			"desired sync  ": 1, "desired sync true ": 1, "orphan terminating  ": 1, "desired terminated  ": 1, "runtime_only terminating  ": 1,
+		},
+	} {
+		if got := measuredValues(t, r.Metrics.Registry, family); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", family, got, want)
+		}
+	}
+}
+
+// A pod that the runtime has and no source knows is an orphan once the sources have shown all pods.
+func TestOrphansAreCounted(t *testing.T) {
+	r := measuredRunner()
+	r.merge(inventory{"u1": {states: map[string]int32{}}})
+	r.synced = true
+	r.merge(inventory{"u1": {states: map[string]int32{}}, "u2": {states: map[string]int32{}}})
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_orphaned_runtime_pods_total"); got[""] != 1 {
+		t.Errorf("orphans: %v, want one", got)
+	}
+}

@@ -1,0 +1,63 @@
+package pods
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// TestPreStopThatWasBegun: the stop of a container in its turn waits for the hook that was begun before, within what is
+// left of the grace, runs none a second time, and leaves SIGTERM the rest. A container that ends takes its hook along.
+func TestPreStopThatWasBegun(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		turn       time.Duration // of the stop, after the hook has begun
+		left       time.Duration // of the grace then
+		noHook     bool
+		want, took time.Duration // grace in the runtime; what the stop takes
+	}{
+		{"the hook runs on", 5 * time.Second, 55 * time.Second, false, 40 * time.Second, 55 * time.Second},
+		{"the hook has ended", 25 * time.Second, 35 * time.Second, false, 35 * time.Second, 35 * time.Second},
+		{"the grace was shortened", 5 * time.Second, 10 * time.Second, false, preStopLeaves, 10*time.Second + preStopLeaves},
+		{"the grace is over", 5 * time.Second, 2 * time.Second, true, 2 * time.Second, 2 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			runtime, r, e := &patient{}, testRunner(), newEntry("uid-1", 0)
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 1)
+			r.ctx, r.Hooks = t.Context(), hook.Runner{}
+			e.pod = testPod()
+			side := &e.pod.Spec.InitContainers[1]
+			side.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 20}}}
+			w := workerOf(r, e)
+			w.view.Containers["c1"] = podlife.Container{ID: "c1", Name: "side", State: podlife.Running}
+			begin := podlife.Action{Kind: podlife.BeginPreStop, Container: "side", ID: "c1", Grace: time.Minute}
+			w.beginPreStop(e.pod, begin)
+			w.beginPreStop(e.pod, begin) // a second time it begins nothing
+			if all := w.containers(e.snapshot()); len(all) != 1 || !all[0].PreStop {
+				t.Errorf("%s: podlife is told %+v", c.name, all)
+			}
+			time.Sleep(c.turn)
+			began := time.Now()
+			stop := podlife.Action{Kind: podlife.StopContainer, Container: "side", ID: "c1", Grace: c.left, NoHook: c.noHook}
+			if err := w.stopContainer(t.Context(), e.pod, stop); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if took := time.Since(began); took != c.took || !slices.Equal(runtime.graces, []time.Duration{c.want}) {
+				t.Errorf("%s: it took %s, want %s; graces in the runtime %s, want %s", c.name, took, c.took, runtime.graces, c.want)
+			}
+			w.view.Containers["c1"] = podlife.Container{ID: "c1", Name: "side", State: podlife.Exited}
+			w.followHooks()
+			if e.preStop("c1") != nil {
+				t.Errorf("%s: the hook of a container that has ended is kept", c.name)
+			}
+			r.workers.Wait() // no hook outlives its container
+		})
+	}
+}

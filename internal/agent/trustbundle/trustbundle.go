@@ -1,0 +1,181 @@
+// Package trustbundle has the trust anchors of ClusterTrustBundles for the volumes of pods.
+//
+// # Model
+//
+// A Cache watches all ClusterTrustBundles of the cluster from the moment when the first pod asks for anchors, and not
+// before: few nodes have such pods, and the API is served by few clusters (feature gate ClusterTrustBundle). Anchors
+// collects the certificates that a source of a projected volume selects, by the bundle's name, or by signer and labels.
+// When a bundle changes, every pod that has asked is reported as changed; a volume is written only if its content is
+// another one then.
+//
+// # Invariants
+//
+//   - The content has certificates only: no comments, headers or blocks of other types are passed on. Each certificate
+//     is there once.
+//   - The same certificates are always in the same order, so that a restart of the agent changes no file. The API
+//     promises no order; the kubelet shuffles.
+//   - A label selector that is absent selects nothing, an empty one everything, as upstream.
+//
+// # What it does not do
+//
+// It verifies no certificate: the API server does when a bundle is written.
+package trustbundle
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// API watches objects; *kube.Client does.
+type API interface {
+	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
+}
+
+// firstWait bounds how long Anchors waits for the first list. Chosen: a list takes a fraction of a second; a volume that
+// does not get it is tried again.
+const firstWait = 5 * time.Second
+
+// Cache has the bundles of the cluster. It is safe for concurrent use.
+type Cache struct {
+	ctx     context.Context // of the watch; never changes
+	api     API             // never changes
+	changed func(types.UID) // never changes
+
+	mu      sync.Mutex
+	users   map[types.UID]bool // pods that have asked; guarded by mu
+	store   cache.Store        // guarded by mu; nil: nobody has asked yet
+	watches cache.Controller   // guarded by mu; nil: nobody has asked yet
+}
+
+// New returns a Cache whose watch ends with ctx. changed is called, from any goroutine, with each pod that has asked for
+// anchors when a bundle has changed.
+func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
+	return &Cache{ctx: ctx, api: api, changed: changed, users: map[types.UID]bool{}}
+}
+
+// Anchors returns the certificates that a source of a volume of a pod selects, as PEM. It waits for the first list of
+// bundles for a bounded time. Where nothing is selected an optional source is empty, and any other is an error.
+func (c *Cache) Anchors(ctx context.Context, uid types.UID, source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
+	store, watches := c.watch(uid)
+	ctx, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	if !cache.WaitForCacheSync(ctx.Done(), watches.HasSynced) {
+		return nil, errors.New("ClusterTrustBundles of the cluster are not known yet: " +
+			"the API server must serve certificates.k8s.io/v1beta1 and let nodes read clustertrustbundles")
+	}
+	var all []*certificatesv1beta1.ClusterTrustBundle
+	for _, object := range store.List() {
+		if bundle, ok := object.(*certificatesv1beta1.ClusterTrustBundle); ok {
+			all = append(all, bundle)
+		}
+	}
+	return anchors(all, source)
+}
+
+// Untrack forgets a pod.
+func (c *Cache) Untrack(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.users, uid)
+}
+
+// watch notes a user, and begins the watch with the first.
+func (c *Cache) watch(uid types.UID) (cache.Store, cache.Controller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users[uid] = true
+	if c.store == nil {
+		notify := func(any) { c.notify() }
+		c.store, c.watches = c.api.Informer(kube.ClusterTrustBundles, kube.Selection{}, cache.ResourceEventHandlerFuncs{
+			AddFunc: notify, UpdateFunc: func(_, new any) { notify(new) }, DeleteFunc: notify,
+		})
+		go c.watches.RunWithContext(c.ctx)
+	}
+	return c.store, c.watches
+}
+
+func (c *Cache) notify() {
+	c.mu.Lock()
+	var users []types.UID
+	for uid := range c.users {
+		users = append(users, uid)
+	}
+	c.mu.Unlock()
+	for _, uid := range users {
+		c.changed(uid)
+	}
+}
+
+// anchors returns the certificates that a source selects among all bundles.
+func anchors(all []*certificatesv1beta1.ClusterTrustBundle, source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
+	var selected []string
+	optional := source.Optional != nil && *source.Optional
+	switch {
+	case source.Name != nil:
+		for _, b := range all {
+			if b.Name == *source.Name {
+				selected = append(selected, b.Spec.TrustBundle)
+			}
+		}
+		if len(selected) == 0 && !optional {
+			return nil, apierrors.NewNotFound(certificatesv1beta1.Resource("clustertrustbundles"), *source.Name)
+		}
+	case source.SignerName != nil:
+		selector, err := metav1.LabelSelectorAsSelector(source.LabelSelector)
+		if err != nil {
+			return nil, fmt.Errorf("clusterTrustBundle: labelSelector: %w", err)
+		}
+		for _, b := range all {
+			if b.Spec.SignerName == *source.SignerName && selector.Matches(labels.Set(b.Labels)) {
+				selected = append(selected, b.Spec.TrustBundle)
+			}
+		}
+		if len(selected) == 0 && !optional {
+			return nil, fmt.Errorf("combination of signerName %q and labelSelector matched zero ClusterTrustBundles", *source.SignerName)
+		}
+	default:
+		return nil, errors.New("ClusterTrustBundle projection requires either name or signerName to be set")
+	}
+	return normalize(selected), nil
+}
+
+// normalize returns the certificates of several PEM texts, each once, ordered by their bytes.
+func normalize(texts []string) []byte {
+	var certificates []string
+	for _, text := range texts {
+		rest := []byte(text)
+		for {
+			var block *pem.Block
+			if block, rest = pem.Decode(rest); block == nil {
+				break
+			}
+			if block.Type == certificateType {
+				certificates = append(certificates, string(block.Bytes))
+			}
+		}
+	}
+	slices.SortFunc(certificates, strings.Compare)
+	out := []byte{}
+	for _, der := range slices.Compact(certificates) {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: certificateType, Bytes: []byte(der)})...)
+	}
+	return out
+}
+
+const certificateType = "CERTIFICATE" // RFC 7468, the only type that the API server lets into a bundle

@@ -1,0 +1,83 @@
+package turns
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Order has pods judged in the order in which they came; those that came together come in the order of core/admission.
+// Each has its own worker, and workers overtake each other; but which CPUs, memory and devices are assigned to a pod
+// depends on those before it, and a scheduler that asked the same question for each of them asked in the order of its
+// binds. The zero Order is empty. It is safe for concurrent use.
+type Order[T comparable] struct {
+	mu    sync.Mutex
+	line  []T           // guarded by mu: pods that have come and were not judged yet, first come first
+	moved chan struct{} // guarded by mu: closed when one leaves the line; nil: none waits
+}
+
+// patienceMax bounds the wait for pods that came before: one whose worker cannot get on must not delay all others.
+// Chosen: longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
+const patienceMax = time.Second
+
+// Join puts a pod at the end of the line.
+func (t *Order[T]) Join(pod T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.line = append(t.line, pod)
+}
+
+// Leave takes a pod out of the line, if it is there.
+func (t *Order[T]) Leave(pod T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.line, pod); i >= 0 {
+		t.line = slices.Delete(t.line, i, i+1)
+		t.move()
+	}
+}
+
+// Waiting returns the pods in the line, first come first.
+func (t *Order[T]) Waiting() []T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.line)
+}
+
+// move wakes those that wait. Caller holds mu.
+func (t *Order[T]) move() {
+	if t.moved != nil {
+		close(t.moved)
+		t.moved = nil
+	}
+}
+
+// Await returns when no pod is before this one. Those that do not get on in time lose their turns.
+func (t *Order[T]) Await(pod T) {
+	patience := time.NewTimer(patienceMax)
+	defer patience.Stop()
+	for {
+		t.mu.Lock()
+		before := slices.Index(t.line, pod)
+		if before <= 0 {
+			t.mu.Unlock()
+			return
+		}
+		if t.moved == nil {
+			t.moved = make(chan struct{})
+		}
+		moved := t.moved
+		t.mu.Unlock()
+		select {
+		case <-moved:
+		case <-patience.C:
+			t.mu.Lock()
+			if before = slices.Index(t.line, pod); before > 0 {
+				t.line = slices.Delete(t.line, 0, before)
+				t.move()
+			}
+			t.mu.Unlock()
+			return
+		}
+	}
+}

@@ -1,0 +1,193 @@
+// Package userns gives pods with hostUsers: false their users: which ids of the host those are. core/userns decides.
+//
+// # Model
+//
+// What a pod has is in the file <root-dir>/pods/<uid>/userns, in the kubelet's format, so that a node can go from the
+// kubelet to this agent and back with its pods running. The file is on the disk before the container runtime hears of
+// the ids. Open reads the files of all pods before any pod gets new ids. So a crash at any moment gives no id to two
+// pods: either the file is there, or the ids were never used.
+//
+// Of is asked for every sandbox and container of a pod, and gives the same answer until Release. The agent calls that
+// when no container of the pod is left.
+//
+// # What it does not do
+//
+// It changes the owner of no file. Volumes are mounted so that a pod sees its files with its own ids: a file of root is
+// root's in the pod, too. It does not know whether the runtime or the kernel can do that: runtimehandler and
+// host/idmap do.
+package userns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/userns"
+)
+
+// Users knows the ids of pods. It is safe for concurrent use.
+type Users struct {
+	dir string // of pods
+	why error  // why no pod can have users of its own; nil: pods can
+
+	mu     sync.Mutex // guards ranges, and the files
+	ranges *userns.Ranges
+}
+
+// Lacking returns Users of a node on which no pod can have users of its own.
+func Lacking(why error) *Users { return &Users{why: why} }
+
+// Open reads what the pods of a directory have. A file that cannot be read is no error: until its pod is gone, no other
+// pod gets new ids.
+func Open(dir string, config userns.Config) (*Users, error) {
+	ranges, err := userns.New(config)
+	if err != nil {
+		return nil, err
+	}
+	u := &Users{dir: dir, ranges: ranges}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := u.recall(e.Name()); err != nil {
+			slog.Warn("ids of a pod that was here before", "pod", e.Name(), "err", err)
+		}
+	}
+	return u, nil
+}
+
+// recall records what a pod's file says; without one the pod has nothing. Caller holds mu, or is alone.
+func (u *Users) recall(pod string) error {
+	have, err := read(u.path(pod))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		u.ranges.Release(pod)
+		return nil
+	case err != nil:
+		u.ranges.Unknown(pod, err.Error())
+		return err
+	}
+	return u.ranges.Record(pod, have)
+}
+
+func (u *Users) path(pod string) string { return filepath.Join(u.dir, pod, fileName) }
+
+// Wants reports whether a pod asks for users of its own.
+func Wants(pod *corev1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
+
+// Of returns a pod's user namespace in the runtime's form; nil: it has the host's. The pod's directory must exist.
+func (u *Users) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
+	if !Wants(pod) {
+		return nil, nil
+	}
+	have, err := u.take(string(pod.UID))
+	if err != nil {
+		return nil, fmt.Errorf("create user namespace: %w", err)
+	}
+	ids := func() []*runtimeapi.IDMapping {
+		return []*runtimeapi.IDMapping{{HostId: have.First, ContainerId: 0, Length: have.Length}}
+	}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids(), Gids: ids()}, nil
+}
+
+func (u *Users) take(pod string) (userns.Range, error) {
+	if u.why != nil {
+		return userns.Range{}, u.why
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if have, ok := u.ranges.Of(pod); ok {
+		return have, nil
+	}
+	if err := u.recall(pod); err != nil { // it may be there by now, or can be read by now
+		return userns.Range{}, err
+	}
+	have, fresh, err := u.ranges.Take(pod)
+	if err != nil || !fresh {
+		return have, err
+	}
+	if err := write(u.path(pod), have); err != nil {
+		return userns.Range{}, errors.Join(err, u.forget(pod))
+	}
+	return have, nil
+}
+
+// Release says that no container of a pod is left: others may have its ids.
+func (u *Users) Release(uid types.UID) {
+	if u.why != nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err := u.forget(string(uid)); err != nil {
+		slog.Warn("ids of a pod that is gone stay taken", "pod", uid, "err", err)
+	}
+}
+
+// forget removes a pod's file, and then frees its ids. While the file stays, its ids do. Caller holds mu.
+func (u *Users) forget(pod string) error {
+	if err := remove(u.path(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		u.ranges.Unknown(pod, err.Error())
+		return err
+	}
+	u.ranges.Release(pod)
+	return nil
+}
+
+// getsubidsMax bounds a run of getsubids, which may ask a server (chosen).
+const getsubidsMax = 10 * time.Second
+
+// owner is the user whose subordinate ids pods have, as in the kubelet.
+const owner = "kubelet"
+
+// ConfigOfHost returns which ids pods of this machine may have: the subordinate ids of the user "kubelet", if there is
+// such a user and a program getsubids; else all that are not below perPod. pods is how many the node may have.
+func ConfigOfHost(ctx context.Context, perPod uint32, pods int) (userns.Config, error) {
+	config := userns.Default(perPod, pods)
+	var unknown user.UnknownUserError
+	if _, err := user.Lookup(owner); errors.As(err, &unknown) {
+		return config, nil
+	} else if err != nil {
+		return config, fmt.Errorf("look up user %q: %w", owner, err)
+	}
+	program, err := exec.LookPath("getsubids")
+	if errors.Is(err, exec.ErrNotFound) {
+		return config, nil
+	} else if err != nil {
+		return config, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, getsubidsMax)
+	defer cancel()
+	users, err := exec.CommandContext(ctx, program, owner).Output()
+	if err != nil {
+		return config, fmt.Errorf("getsubids %s: %w", owner, err)
+	}
+	groups, err := exec.CommandContext(ctx, program, "-g", owner).Output()
+	if err != nil {
+		return config, fmt.Errorf("getsubids -g %s: %w", owner, err)
+	}
+	if string(users) != string(groups) {
+		const want = "subordinate ids of user %q: users %.200q, groups %.200q: want the same"
+		return config, fmt.Errorf(want, owner, users, groups)
+	}
+	if config.First, config.Length, err = parseSubordinate(string(users)); err != nil {
+		return config, fmt.Errorf("subordinate ids of user %q: %w", owner, err)
+	}
+	return config, config.Check()
+}
