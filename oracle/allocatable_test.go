@@ -32,8 +32,8 @@ import (
 )
 
 var (
-	lines    = flag.Int("allocatable.nodes", 100_000, "random machines and configurations whose load line is judged")
-	lineSeed = flag.Uint64("allocatable.seed", 1, "seed of the random machines and configurations")
+	nodeCount = flag.Int("allocatable.nodes", 100_000, "random machines and configurations whose allocatable is compared")
+	nodeSeed  = flag.Uint64("allocatable.seed", 1, "seed of the random machines and configurations")
 )
 
 // containerManager has the fields of the kubelet's containerManagerImpl, in their order, up to the last one that the
@@ -79,25 +79,25 @@ type lineConfig struct {
 // TestAllocatable compares a node's published allocatable, and the limits of its pods' cgroup, with the kubelet's own
 // functions, starting from the strings of the configuration: which are refused, and every resource.
 func TestAllocatable(t *testing.T) {
-	random := rand.New(rand.NewPCG(*lineSeed, 0))
+	random := rand.New(rand.NewPCG(*nodeSeed, 0))
 	judgeExample(t)
 	refused := map[string]int{}
-	for n := range *lines {
+	for n := range *nodeCount {
 		m, c := lineMachine(random), drawConfig(random)
 		ours, err := ourLine(m, c)
 		theirs, wantErr := theirLine(m, c)
 		if (err == nil) != (wantErr == nil) {
-			t.Fatalf("seed %d, node %d: error %v, want %v\n%+v\n%+v", *lineSeed, n, err, wantErr, c, m)
+			t.Fatalf("seed %d, node %d: error %v, want %v\n%+v\n%+v", *nodeSeed, n, err, wantErr, c, m)
 		}
 		if err != nil {
 			refused[strings.Fields(wantErr.Error())[0]]++
 			continue
 		}
 		if diff := ours.differs(theirs); diff != "" {
-			t.Fatalf("seed %d, node %d: %s\n%+v\n%+v", *lineSeed, n, diff, c, m)
+			t.Fatalf("seed %d, node %d: %s\n%+v\n%+v", *nodeSeed, n, diff, c, m)
 		}
 	}
-	t.Logf("seed %d: %d nodes, of them refused: %v", *lineSeed, *lines, refused)
+	t.Logf("seed %d: %d nodes, of them refused: %v", *nodeSeed, *nodeCount, refused)
 }
 
 // judgeExample checks this comparison with the worked example of the issue on allocatable.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // difference is a field of a request in which we differ from upstream. A field that a side does not set has its zero
@@ -36,7 +36,7 @@ var confineKinds = []confineKind{
 			theirs, ok := d.theirs.Message().Interface().(*runtimeapi.UserNamespace)
 			return ok && !d.ours.Message().IsValid() && theirs.Mode == runtimeapi.NamespaceMode_NODE && len(theirs.Uids)+len(theirs.Gids) == 0
 		}},
-	{"masked_paths: ours hide what procMount Unmasked opens upstream: no user namespace, no unmasked /proc", "security_context.masked_paths", moreWords},
+	{"masked_paths: ours hide what procMount Unmasked opens upstream, if the pod has the host's users", "security_context.masked_paths", moreWords},
 	{"readonly_paths: likewise", "security_context.readonly_paths", moreWords},
 	{"run_as_group of a sandbox without a user: left out, since the runtime refuses it and the pod would never start; only the sandbox's own " +
 		"process runs so", "sandbox.linux.security_context.run_as_group",
@@ -50,10 +50,10 @@ var confineKinds = []confineKind{
 
 // confineRefusals are errors with which we refuse what upstream accepts: a refused pod is not confined less.
 var confineRefusals = []string{
-	"user namespaces are not supported by this agent",
-	"want a path below the directory of profiles", // the API server refuses the pod
-	"missing localhost apparmor profile name",     // the API server refuses it, too; upstream accepts the empty name
-	"unknown seccomp profile type",                // the API server refuses it, too; upstream treats it as Unconfined
+	"hostNetwork, hostPID and hostIPC must not be true", // the API server refuses the pod with hostUsers: false
+	"want a path below the directory of profiles",       // the API server refuses the pod
+	"missing localhost apparmor profile name",           // the API server refuses it, too; upstream accepts the empty name
+	"unknown seccomp profile type",                      // the API server refuses it, too; upstream treats it as Unconfined
 }
 
 // moreWords reports whether upstream has no value where we have a list.
@@ -76,7 +76,7 @@ func sameHostPorts(d difference) bool {
 func sharedAnnotations(d difference) bool {
 	ours := d.whole.ours.Interface().(*runtimeapi.ContainerConfig).Annotations
 	theirs := d.whole.theirs.Interface().(*runtimeapi.ContainerConfig).Annotations
-	for _, key := range []string{criconfig.AnnotationRestartCount, criconfig.AnnotationMessagePath, criconfig.AnnotationMessagePolicy, criconfig.AnnotationPodGrace} {
+	for _, key := range []string{cri.AnnotationRestartCount, cri.AnnotationMessagePath, cri.AnnotationMessagePolicy, cri.AnnotationPodGracePeriod} {
 		if text, ok := theirs[key]; ok && ours[key] != text {
 			return false
 		}

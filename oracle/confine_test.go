@@ -80,8 +80,16 @@ func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}, nil
 	}
+	return factUsers(pod), nil
+}
+
+// factUsers is what both sides give a pod that asks for users of its own; nil: it does not.
+func factUsers(pod *corev1.Pod) *runtimeapi.UserNamespace {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+		return nil
+	}
 	ids := []*runtimeapi.IDMapping{{HostId: 65536, ContainerId: 0, Length: 65536}}
-	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 }
 
 func (f *nodeFacts) ImageStatus(context.Context, *runtimeapi.ImageSpec, bool) (*runtimeapi.ImageStatusResponse, error) {
@@ -117,7 +125,9 @@ func (c *confiner) judge(pod *corev1.Pod, image *runtimeapi.Image) {
 	c.facts.image = image
 	theirs := pod.DeepCopy()
 	kubeletsysctl.ConvertPodSysctlsVariableToDotsSeparator(theirs.Spec.SecurityContext) // as its SyncPod does first
-	ours, err := c.node.Sandbox(pod, criconfig.SandboxFacts{Attempt: 2, Hostname: factHostname, DNS: factDNS(), CgroupParent: factParent})
+	ours, err := c.node.Sandbox(pod, criconfig.SandboxFacts{
+		Attempt: 2, Hostname: factHostname, DNS: factDNS(), CgroupParent: factParent, Users: factUsers(pod),
+	})
 	want, wantErr := upstreamSandboxConfig(c.pointer(), c.t.Context(), theirs, 2)
 	if c.refused("sandbox", err, wantErr) {
 		return
@@ -145,7 +155,10 @@ func (c *confiner) told(pod *corev1.Pod, container *corev1.Container) criconfig.
 	for _, v := range factEnv {
 		vars = append(vars, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
-	facts := criconfig.ContainerFacts{Attempt: 3, Image: criconfig.ImageOf(c.facts.image), Env: vars, Running: map[string]string{"c0": "id-c0", "other": "id"}}
+	facts := criconfig.ContainerFacts{
+		Attempt: 3, Image: criconfig.ImageOf(c.facts.image), Env: vars, Running: map[string]string{"c0": "id-c0", "other": "id"},
+		Users: factUsers(pod),
+	}
 	var bad error
 	if facts.Command, facts.Args, bad = env.CommandLine(container, vars); bad != nil {
 		c.t.Fatal(bad)

@@ -98,19 +98,19 @@ func (h *history) step(i int) bool {
 	p := h.randomPod(fmt.Sprintf("pod%d", i))
 	pod := bothPods(p.UID, p)
 	result := h.k.admit(pod)
-	offer, refusal := h.state.Offer(p, nil)
+	offer, rejection := h.state.Offer(p, nil)
 	h.log = append(h.log, fmt.Sprintf("%s: %+v / %+v -> %s %s", p.UID, p.Init, p.Containers, result.Reason, result.Message))
-	if (refusal == nil) != result.Admit {
-		return h.fail("upstream %+v, ours %v %+v", result, refusal, offer)
+	if (rejection == nil) != result.Admit {
+		return h.fail("upstream %+v, ours %v %+v", result, rejection, offer)
 	}
 	if h.k.apart() {
 		h.tally.apart.Add(1)
 		return false
 	}
-	if refusal != nil {
-		h.count(refusal.Reason)
-		if refusal.Reason != result.Reason || refusal.Upstream != result.Message {
-			return h.fail("upstream %q %q, ours %q %q", result.Reason, result.Message, refusal.Reason, refusal.Upstream)
+	if rejection != nil {
+		h.count(rejection.Reason)
+		if rejection.Reason != result.Reason || rejection.Upstream != result.Message {
+			return h.fail("upstream %q %q, ours %q %q", result.Reason, result.Message, rejection.Reason, rejection.Upstream)
 		}
 		return true
 	}

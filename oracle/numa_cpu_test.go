@@ -64,7 +64,7 @@ func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Con
 		}
 	}
 	if others != nil {
-		if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Holding{{Container: "c", CPUs: idset.Of(others...)}}}); problems != nil {
+		if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c", CPUs: idset.Of(others...)}}}); problems != nil {
 			t.Errorf("reserved CPUs differ: upstream's are all but %v: %v", allocatable, problems)
 			return false
 		}
@@ -86,26 +86,26 @@ func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Con
 	p := numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: unit.MilliCPU(n) * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
 	pod := bothPods("p", p)
 	err := k.cpu.Allocate(logr.Discard(), k.cpuState, pod, &pod.Spec.Containers[0])
-	offer, refusal := state.Offer(p, nil)
+	offer, rejection := state.Offer(p, nil)
 	want := k.describe(pod, "c")
 	theirs, _ := k.cpuState.GetCPUSet("p", "c")
 	_ = k.cpu.RemoveContainer(logr.Discard(), k.cpuState, "p", "c")
 	k.cpuState.ClearState()
 	got := ""
-	if refusal == nil {
+	if rejection == nil {
 		got = describe(offer.Assignment.Containers[0])
 	}
-	if got != want && err == nil && refusal == nil {
+	if got != want && err == nil && rejection == nil {
 		free := shared.Difference(cpuset.New(others...)).Intersection(allocatable)
 		ours := cpuset.New(toInts(offer.Assignment.Containers[0].CPUs)...)
 		if unlike.allows(m, config.CPU, free, ours, theirs, n) {
 			return true
 		}
 	}
-	if got != want || (err == nil) != (refusal == nil) {
-		t.Errorf("%d CPUs of %+v\noptions %+v, taken %v\nours     %q %v\nupstream %q %v", n, show(m), config.CPU, cpuset.New(others...), got, refusal, want, err)
+	if got != want || (err == nil) != (rejection == nil) {
+		t.Errorf("%d CPUs of %+v\noptions %+v, taken %v\nours     %q %v\nupstream %q %v", n, show(m), config.CPU, cpuset.New(others...), got, rejection, want, err)
 	}
-	return refusal == nil
+	return rejection == nil
 }
 
 func toInts(s idset.Set) []int {

@@ -148,18 +148,18 @@ func (c *deviceCase) play() (admitted bool, same int) {
 	pod := bothPods(p.UID, p)
 	c.pods = append(c.pods, pod)
 	result := c.k.topology.Admit(&lifecycle.PodAdmitAttributes{Pod: pod})
-	offer, refusal := c.state.Offer(p, nil)
+	offer, rejection := c.state.Offer(p, nil)
 	answers := numa.Answers{}
 	for offer.Question != nil {
 		q := offer.Question
 		answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = c.plugin(q.Resource).prefer(q.Available, q.Included, q.Size)
-		offer, refusal = c.state.Offer(p, answers)
+		offer, rejection = c.state.Offer(p, answers)
 	}
-	if (refusal == nil) != result.Admit || refusal != nil && (refusal.Reason != result.Reason || len(c.plugins) == 1 && refusal.Upstream != result.Message) {
-		c.fail(pod, "upstream %+v, ours %+v %+v", result, refusal, offer)
+	if (rejection == nil) != result.Admit || rejection != nil && (rejection.Reason != result.Reason || len(c.plugins) == 1 && rejection.Upstream != result.Message) {
+		c.fail(pod, "upstream %+v, ours %+v %+v", result, rejection, offer)
 		return false, 0
 	}
-	if refusal != nil {
+	if rejection != nil {
 		return false, 0
 	}
 	for _, h := range offer.Assignment.Containers {
@@ -175,7 +175,7 @@ func (c *deviceCase) plugin(resource string) *fakePlugin {
 // takeSome assigns random devices to another pod, the same on both sides.
 func (c *deviceCase) takeSome() {
 	others := numa.Pod{UID: "others", Containers: []numa.Container{{Name: "c"}}}
-	holding := numa.Holding{Container: "c"}
+	holding := numa.Assigned{Container: "c"}
 	for _, p := range c.plugins {
 		for _, d := range p.Devices {
 			if d.Healthy && c.rng.IntN(3) == 0 {
@@ -195,7 +195,7 @@ func (c *deviceCase) takeSome() {
 	if err := c.devices.Allocate(pod, &pod.Spec.Containers[0]); err != nil {
 		c.t.Errorf("take devices: %v", err)
 	}
-	if problems := c.state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Holding{holding}}); problems != nil {
+	if problems := c.state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{holding}}); problems != nil {
 		c.t.Errorf("take devices: %q", problems)
 	}
 	for _, p := range c.plugins {
@@ -204,7 +204,7 @@ func (c *deviceCase) takeSome() {
 }
 
 // compare compares one container's devices with upstream's.
-func (c *deviceCase) compare(pod *corev1.Pod, h numa.Holding, p numa.Pod) (same int) {
+func (c *deviceCase) compare(pod *corev1.Pod, h numa.Assigned, p numa.Pod) (same int) {
 	affinity := c.k.topology.GetAffinity(string(pod.UID), h.Container)
 	var nodes []machine.NUMAID
 	if affinity.NUMANodeAffinity != nil {

@@ -329,7 +329,7 @@ func (k *kubelet) describe(pod *corev1.Pod, container string) string {
 }
 
 // describe returns what we assigned to a container, in the same form.
-func describe(h numa.Holding) string {
+func describe(h numa.Assigned) string {
 	var b strings.Builder
 	if !h.CPUs.IsEmpty() {
 		fmt.Fprintf(&b, "cpus %v ", h.CPUs)
