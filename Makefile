@@ -35,11 +35,19 @@ bin/cni/plimsoll-hostport:
 bin/plimsoll-lab:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-lab
 
-# The tools of that module are containerd, its shim and ctr, of a release that Debian does not have. One and a half
-# minutes the first time, on two cores.
+# The tools of that module are containerd, its shim, ctr and runc, of releases that Debian does not have. One and a half
+# minutes the first time, on two cores. runc is C in part.
 .PHONY: bin/containerd2
 bin/containerd2:
-	cd test/containerd && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../$@/ tool
+	cd test/containerd && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../$@/ $(addprefix \
+		github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
+	cd test/containerd && CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w' -tags seccomp -o ../../$@/ \
+		github.com/opencontainers/runc
+
+# Not built by `build`: tests alone need it. One minute the first time, on two cores.
+.PHONY: bin/registry
+bin/registry:
+	cd test/registry && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$@ .
 
 # Without -buildvcs=false every commit would make another initial RAM file system of the same program.
 .PHONY: bin/lab/guest
@@ -105,19 +113,24 @@ docs: ## write docs/compatibility.md from the tables of fields, and flags and ou
 	$(GO) test ./cmd/plimsoll ./cmd/plimsoll-lab -run AreDocumented -update
 
 .PHONY: test-e2e
-test-e2e: ## run the tests on a real control plane, runtime and kernel
+test-e2e: bin/registry ## run the tests on a real control plane, runtime and kernel
 	$(GO) test -tags e2e -count=1 -p 1 -timeout 30m ./test/e2e/...
 
 # What is run on containerd 2 too. TestRemoveWhileStarting is not: it holds a call of the shim that containerd 2 does
 # not make.
 ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|TestCgroups|TestOOM|TestNetwork|TestVolumes
+ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 ## run every test in virtual machines of the lab, the long ones included
+lab: deps-test build bin/containerd2 bin/registry ## run every test in virtual machines of the lab, the long ones included
 	bin/plimsoll-lab build
 	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -tags e2e -count=1 -run '$(ON_CONTAINERD2)' ./test/e2e/pods
+
+.PHONY: swap
+swap: build bench-build ## have upstream's kubelet and our agent take a node from each other, ten times, under load (root; minutes)
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
 
 .PHONY: test-long
 test-long: ## run the tests that take longer: a runtime frozen for longer than a lease, a thousand nodes on a bad day, hostile tenants one by one (more than an hour)
@@ -195,7 +208,7 @@ bench-lifecycle: build ## measure our lifecycle controller and upstream's on 5,0
 	cd bench && $(GO) run ./lifecycle $(ARGS)
 
 .PHONY: bench-node
-bench-node: build bench-build ## measure our agent and upstream's kubelet (root; ARGS='--rounds 1 --steady 60s' for a quick look)
+bench-node: build bench-build ## measure our agent, upstream's kubelet and a bare CRI client (root; ARGS='--rounds 1 --steady 60s' for a quick look)
 	cd bench && $(GO) run ./node $(ARGS)
 
 .PHONY: bench-numa

@@ -19,9 +19,10 @@ needs=(
 
 if [[ ${1-} == test ]]; then
 	needs+=(
-		"crun:crun"                          # the runtime's tests run on both
-		"qemu-system-x86_64:qemu-system-x86" # the lab's guests
-		"mke2fs:e2fsprogs"                   # their disks
+		"crun:crun"                             # the runtime's tests run on both
+		"qemu-system-x86_64:qemu-system-x86"    # the lab's guests
+		"mke2fs:e2fsprogs"                      # their disks
+		"/usr/include/seccomp.h:libseccomp-dev" # runc is built with it, to run with containerd 2
 	)
 fi
 

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package containers checks what containers see and how they are looked after, on a real node: volumes, environment,
-// probes and hooks, with the agent and the API server killed meanwhile. It needs root.
+// Package containers tests containers on a real node: volumes, environment, probes and hooks. Meanwhile it kills the
+// agent and the API server. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/containers
 //
@@ -24,17 +24,17 @@ import (
 const (
 	nodeName = "e2e-containers"
 	soon     = 2 * time.Minute  // bounds what takes seconds on an idle machine
-	slack    = 20 * time.Second // what a loaded machine may add to a time that the agent keeps, as in package pods
+	slack    = 20 * time.Second // how much later than set a timer of the agent may fire on a busy machine, as in package pods
 )
 
 // node is a running one-node cluster.
 type node struct {
 	t                *testing.T
 	binary, stateDir string
-	hostPath         string // what HOSTPATH in manifests stands for
+	hostPath         string // the value of HOSTPATH in manifests
 }
 
-// newNode prepares an instance of its own, and takes it down when the test ends.
+// newNode prepares a separate instance, and takes it down when the test ends.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -106,7 +106,7 @@ func (n *node) try(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// apply creates what a manifest of testdata says.
+// apply creates the objects of a manifest in testdata.
 func (n *node) apply(file string) {
 	n.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -127,7 +127,7 @@ func (n *node) in(args ...string) string {
 	return n.kubectl(append([]string{"exec", "sees", "-c", "c", "--", "/workload"}, args...)...)
 }
 
-// field returns a JSONPath of a pod.
+// field returns the value of a JSONPath in a pod.
 func (n *node) field(pod, path string) string {
 	n.t.Helper()
 	out, _ := n.try("get", "pod", pod, "-o", "jsonpath={"+path+"}")
@@ -140,7 +140,7 @@ func (n *node) events(pod string) string {
 	return out
 }
 
-// until waits for a condition and fails with what was last seen.
+// until waits for a condition. It fails the test with the last state that it saw.
 func (n *node) until(what string, limit time.Duration, seen func() (bool, string)) time.Duration {
 	n.t.Helper()
 	began, deadline := time.Now(), time.After(limit)
@@ -167,7 +167,7 @@ func (n *node) untilEvent(pod, want string) {
 	})
 }
 
-// kill ends a child of up as a crash does, and waits until another has taken its place.
+// kill kills a child of up with SIGKILL, and waits until the supervisor has started another.
 func (n *node) kill(child string) {
 	n.t.Helper()
 	before := n.pid(child)
@@ -190,7 +190,7 @@ func (n *node) pid(child string) int {
 			PID  int
 		}
 	}
-	out, _ := n.command("status", "-o", "json").Output() // fails while a child is down, and prints all the same
+	out, _ := n.command("status", "-o", "json").Output() // it fails while a child is down, but prints its result
 	if json.Unmarshal(out, &status) != nil {
 		return 0
 	}
@@ -221,7 +221,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// sees: environment, command line, every kind of volume, names, and readiness.
+// sees checks environment, command line, every kind of volume, names, and readiness.
 func (n *node) sees() {
 	n.apply("sees.yaml")
 	n.kubectl("wait", "--for=condition=Ready", "pod/sees", "--timeout=2m")
@@ -271,7 +271,7 @@ func (n *node) sees() {
 	}
 }
 
-// changes: of a secret and of a label, seen by a running container.
+// changes checks that a running container sees changes of a secret and of a label.
 func (n *node) changes() {
 	n.kubectl("patch", "secret", "s", "-p", `{"stringData":{"key":"changed"}}`)
 	took := n.until("the secret's change", slack, func() (bool, string) {
@@ -286,7 +286,7 @@ func (n *node) changes() {
 	})
 }
 
-// crashes: of the agent and of the API server; nothing moves, and news still arrive.
+// crashes kills the agent and the API server. No container restarts, and later changes of objects still arrive.
 func (n *node) crashes() {
 	const state = ".status.containerStatuses[0]['state','restartCount','ready']"
 	const since = ".status.conditions[?(@.type=='Ready')].lastTransitionTime"
@@ -324,7 +324,7 @@ func (n *node) crashes() {
 	}
 }
 
-// waits: for what is missing; and says what cannot be.
+// waits checks pods whose objects are missing: they wait, and their Events say for what.
 func (n *node) waits() {
 	if err := os.Symlink("/", filepath.Join(n.hostPath, "evil")); err != nil {
 		n.t.Fatal(err)
@@ -343,7 +343,7 @@ func (n *node) waits() {
 	n.t.Logf("a pod that waited for its configMap runs %v after it came", time.Since(began).Round(time.Millisecond))
 }
 
-// probes: restart what is dead, and hooks are part of a container's life.
+// probes checks that liveness probes restart containers and that hooks run.
 func (n *node) probes() {
 	n.apply("probes.yaml")
 	restarted := func(pod string) {
@@ -370,7 +370,7 @@ func (n *node) probes() {
 	}
 }
 
-// ends: the preStop hook ran, and nothing of the pods is left.
+// ends checks that the preStop hook ran and that nothing is left of the pods.
 func (n *node) ends() {
 	n.kubectl("delete", "pod", "--all")
 	if text, err := os.ReadFile(filepath.Join(n.hostPath, "prestop")); err != nil || string(text) != "done\n" && string(text) != "done" {

@@ -24,14 +24,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// cluster is a real API server without our agent, spoken to as its admin and as its node.
+// cluster is a real API server without our agent. It has one client as administrator and one as the node.
 type cluster struct {
 	t           *testing.T
 	admin, node *kube.Client
 	namespace   string
 }
 
-// newCluster starts an instance whose node is the test.
+// newCluster starts an instance without an agent. The test acts as its node.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	n := newNode(t)
@@ -92,7 +92,7 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 	return pod
 }
 
-// keeper is a Keeper with a real object cache, as the agent wires them.
+// keeper is a volume.Manager with a real object cache, connected as in the agent.
 func (c *cluster) keeper(ctx context.Context, root string) *volume.Manager {
 	c.t.Helper()
 	var k *volume.Manager
@@ -124,7 +124,7 @@ func (c *cluster) flow() {
 	must(t, k.SetUp(ctx, pod))
 	t.Logf("set up right after binding, Node authorizer included: %v", time.Since(began).Round(time.Millisecond))
 
-	// The API server added the token volume; the token is the pod's and the API server accepts it.
+	// The API server has added the token volume. The token in it is the pod's, and the API server accepts it.
 	api := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]
 	dir, err := k.VolumePath(pod, api.Name)
 	must(t, err)
@@ -142,7 +142,7 @@ func (c *cluster) flow() {
 		t.Errorf("ca.crt: %.30q %v", ca, err)
 	}
 
-	// A change arrives without anyone asking.
+	// A change of an object reaches the volume by the watch.
 	sdir, err := k.VolumePath(pod, "s")
 	must(t, err)
 	began = time.Now()
@@ -154,7 +154,7 @@ func (c *cluster) flow() {
 	})
 	t.Logf("change visible after %v", time.Since(began).Round(time.Millisecond))
 
-	// An object that is not there: said so, and its pod is helped when it comes.
+	// An object is missing: SetUp says so, and succeeds when the object exists.
 	late := c.bind("late", volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
 	if err := k.SetUp(ctx, late); err == nil || err.Error() != `MountVolume.SetUp failed for volume "cm" : configmap "cm" not found` {
 		t.Errorf("missing: %v", err)
@@ -162,7 +162,7 @@ func (c *cluster) flow() {
 	must(t, c.admin.Create(ctx, kube.ConfigMaps, c.namespace, "", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm"}}, &corev1.ConfigMap{}))
 	c.wait("the configMap", func() bool { return k.SetUp(ctx, late) == nil })
 
-	// A restarted agent takes up the token without asking.
+	// A restarted agent uses the existing token and requests no new one.
 	asked := 0
 	k2 := c.keeper(ctx, root)
 	inner := k2.Tokens

@@ -17,18 +17,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// crowd is how many pods live through the outages.
+// crowd is how many pods run during the outages.
 const crowd = 10
 
-// TestAwayAPI takes the API server away from the agent, for longer than the grace after which a silent node is given
-// up.
+// TestAwayAPI makes the API server unreachable for the agent, for longer than the node-monitor grace period.
 func TestAwayAPI(t *testing.T) {
 	t.Parallel()
 	w, namespace := newCrowd(t, "away")
 	w.withoutAPI(namespace)
 }
 
-// TestAwayRuntime takes the runtime away from the agent for a minute.
+// TestAwayRuntime stops the runtime for a minute while the agent runs.
 func TestAwayRuntime(t *testing.T) {
 	t.Parallel()
 	w, namespace := newCrowd(t, "hung")
@@ -61,16 +60,16 @@ func (w *witness) crowd(namespace string) {
 	rig.Eventually(w.t, soon, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
-// How long the API server is silent, and then until it returns: together more than the grace of 50 s
-// (--node-monitor-grace-period).
+// How long the API server does not answer, and how long it is down after that. Together that is more than the
+// node-monitor grace period of 50 s (--node-monitor-grace-period).
 const (
 	silentFor = 35 * time.Second
 	awayFor   = 70 * time.Second
 )
 
-// withoutAPI takes the API server away in the two ways it can be: first it is silent (stopped: connections stay
-// open, nothing is ever answered), then it is gone (killed while its supervisor is stopped: connections are
-// refused). Meanwhile a container dies twice, and the agent itself once.
+// withoutAPI makes the API server unreachable in two ways. First it is stopped: connections stay open and nothing is
+// answered. Then it is killed while its supervisor is stopped: connections are refused. Meanwhile a container dies
+// twice, and the agent once.
 func (w *witness) withoutAPI(namespace string) {
 	t, c := w.t, w.c
 	before, err := w.runs(t.Context())
@@ -127,7 +126,7 @@ func (w *witness) withoutAPI(namespace string) {
 	})
 	t.Logf("API server back after %v, all Ready %v later", back.Round(100*time.Millisecond), ready.Round(100*time.Millisecond))
 	w.noStorm()
-	delete(before, victim) // its starts are three, as they should be
+	delete(before, victim) // three starts
 	w.undisturbed(before, namespace)
 	if since := w.nodeReadySince(); !since.Equal(&wasReady) {
 		t.Errorf("the node is Ready since %v, was since %v: somebody thought it gone", since, wasReady)
@@ -146,7 +145,7 @@ func (w *witness) killContainer(name string) {
 	}
 }
 
-// restarted waits until that attempt of a container runs.
+// restarted waits until a container's given attempt runs.
 func (w *witness) restarted(name string, attempt uint32, within time.Duration) time.Duration {
 	w.t.Helper()
 	return rig.Eventually(w.t, within, fmt.Sprintf("attempt %d of %s", attempt, name), func(ctx ctxT) error {
@@ -178,8 +177,8 @@ func (w *witness) nodeReadySince() metav1.Time {
 	return condition(node).LastTransitionTime
 }
 
-// noStorm reads what the API server, which counts since its return, was asked by the agent. Every pod may be reported
-// twice, and the node every few seconds; more is a storm.
+// noStorm reads how many requests the agent has sent since the API server returned. Two reports for each pod, and one
+// for the node every few seconds, are expected. More is a storm.
 func (w *witness) noStorm() {
 	w.t.Helper()
 	text, err := w.c.API.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(w.t.Context())
@@ -195,7 +194,7 @@ func (w *witness) noStorm() {
 		{"reports of the node", []string{`resource="nodes"`, `subresource="status"`, `verb="PATCH"`}, 6},
 		{"renewals of leases", []string{`resource="leases"`, `verb="PUT"`}, 30},
 		{"lists of pods", []string{`resource="pods"`, `verb="LIST"`}, 30},
-		{"tokens", []string{`resource="serviceaccounts"`, `subresource="token"`}, 150}, // most are kube-controller-manager's
+		{"tokens", []string{`resource="serviceaccounts"`, `subresource="token"`}, 150}, // most are from kube-controller-manager
 	} {
 		count := 0
 		for line := range strings.Lines(string(text)) {
@@ -221,7 +220,7 @@ func (w *witness) noStorm() {
 	}
 }
 
-// noEvents wants none of these about any pod.
+// noEvents fails the test if a pod has an Event with one of these reasons.
 func (w *witness) noEvents(namespace string, reasons ...string) {
 	w.t.Helper()
 	for _, reason := range reasons {
@@ -235,8 +234,8 @@ func (w *witness) noEvents(namespace string, reasons ...string) {
 	}
 }
 
-// withoutRuntime stops containerd for a minute: it accepts calls and answers none. The node says so in time, nothing is
-// restarted, and what was asked meanwhile is done afterwards.
+// withoutRuntime stops containerd for a minute: it accepts calls and answers none. The node becomes NotReady in time
+// and no container restarts. Pods that were created or deleted meanwhile start or end afterwards.
 func (w *witness) withoutRuntime(namespace string) {
 	t, c := w.t, w.c
 	before, err := w.runs(t.Context())
@@ -275,7 +274,7 @@ func (w *witness) withoutRuntime(namespace string) {
 	})
 	t.Logf("node says that its runtime is down after %v", took.Round(time.Second))
 	wait(t, time.Until(began.Add(time.Minute)))
-	for name, was := range before { // the kernel needs no runtime
+	for name, was := range before { // the kernel reports it without the runtime
 		if err := syscall.Kill(was.PID, 0); err != nil {
 			t.Errorf("%s, pid %d: %v", name, was.PID, err)
 		}
@@ -285,7 +284,7 @@ func (w *witness) withoutRuntime(namespace string) {
 		if err := nodeReady(ctx, c); err != nil {
 			return err
 		}
-		_, err := running(ctx, c, namespace, crowd+1) // with the late one; the deleted one has a successor
+		_, err := running(ctx, c, namespace, crowd+1) // with the pod that came late; the deleted pod has a successor
 		return err
 	})
 	t.Logf("all heals after %v", took.Round(100*time.Millisecond))

@@ -19,12 +19,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// burstPods are created at once, and later deleted at once.
+// burstPods is how many pods are created at once, and later deleted at once.
 const burstPods = 24
 
 // agentInBurst kills the agent in the middle of a burst of starts, between the creation and the start of a container,
-// and in the middle of a burst of deletions. Only the agent dies: so nothing at all may be started twice, unless the
-// runtime itself gave up a start when its caller vanished.
+// and in the middle of a burst of deletions. Only the agent dies, so no container may start twice, unless the runtime
+// cancelled a start when its caller died.
 func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 	namespace := w.c.Namespace(w.t)
 	killed := w.killBetween() // create and start
@@ -81,7 +81,7 @@ func (w *witness) create(namespace string) {
 }
 
 // killBetween kills the agent at the moment when the runtime has a container that is created and not started. The
-// returned function waits for that, and says whether it came.
+// returned function waits for that moment, and reports whether it came.
 func (w *witness) killBetween() func() bool {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
 	pid, hit := pidOf(w.t, w.c, agent), false

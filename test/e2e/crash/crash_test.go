@@ -1,16 +1,16 @@
 //go:build e2e
 
-// Package crash breaks a whole node in every way that an issue tracker knows, and checks that containers do not notice
-// and that everything heals: processes killed at random instants, an API server that is away, a runtime that hangs,
-// `up` and `down` at the wrong time, and input that cannot work. It needs root.
+// Package crash breaks a whole node in the ways that bug reports describe, and checks that containers go on and that
+// the node recovers: processes are killed at random moments, the API server is unreachable, the runtime hangs, `up` and
+// `down` run at the wrong time, and input is invalid. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/crash
 //
 // # Model
 //
-// A witness looks at containers in three ways that no process of ours can paint over: the kernel's start time of the
-// first process, the runtime's records, and a line that each container appends to a file when it starts. Random
-// instants come from one seed, which is printed first; PLIMSOLL_E2E_SEED repeats it.
+// A witness observes containers by three sources that none of our processes can change: the kernel's start time of the
+// first process, the runtime's records, and a line that each container appends to a file when it starts. Random moments
+// come from one seed, which is printed first. PLIMSOLL_E2E_SEED repeats it.
 package crash
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// The children of up, as `plimsoll status` names them.
+// Names of the children of up in `plimsoll status`.
 const (
 	agent             = "agent"
 	containerd        = "containerd"
@@ -41,26 +41,26 @@ const (
 // workload is the image that `up` brings along.
 const workload = "plimsoll.dev/workload:dev"
 
-// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to a time that the agent keeps,
-// as in package pods.
+// soon bounds what takes seconds on an idle machine. slack is how much later than set a timer of the agent may fire on
+// a busy machine, as in package pods.
 const (
 	soon  = 2 * time.Minute
 	slack = 20 * time.Second
 )
 
-// parallel is how many tests run at once, each with an instance of its own (chosen: they wait more than they compute,
-// and an instance that starts keeps two CPUs busy for some seconds).
+// parallel is how many tests run at once, each with its own instance. Chosen: they wait more than they compute, and an
+// instance that starts uses two CPUs for some seconds.
 const parallel = 3
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil { // a flag on the command line still wins
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil { // a flag on the command line has precedence
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// chance returns a source of random instants and prints how to repeat it.
+// chance returns a source of random moments and prints how to repeat it.
 func chance(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -79,12 +79,12 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// between draws a duration.
+// between returns a random duration.
 func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)))
 }
 
-// wait lets real processes run for a while that is part of the scenario: an outage has a length.
+// wait lets real processes run for a time that is part of the scenario, for example the length of an outage.
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -94,7 +94,7 @@ func wait(t *testing.T, d time.Duration) {
 	}
 }
 
-// pidOf is the process of a child or the supervisor, zero while there is none.
+// pidOf returns the process of a child or of the supervisor; zero while there is none.
 func pidOf(t *testing.T, c *rig.Cluster, name string) int {
 	t.Helper()
 	children, parent, err := c.Children()
@@ -112,7 +112,7 @@ func pidOf(t *testing.T, c *rig.Cluster, name string) int {
 	return 0
 }
 
-// signal reaches a child or the supervisor, as soon as there is one, and returns which process it reached.
+// signal sends a signal to a child or the supervisor, as soon as there is one, and returns that process.
 func signal(t *testing.T, c *rig.Cluster, name string, sig syscall.Signal) (pid int) {
 	t.Helper()
 	rig.Eventually(t, soon, fmt.Sprintf("%v for %s", sig, name), func(ctxT) error {
@@ -132,7 +132,7 @@ func freeze(t *testing.T, c *rig.Cluster, name string) (thaw func()) {
 	thaw = func() {
 		if !thawed {
 			thawed = true
-			_ = syscall.Kill(pid, syscall.SIGCONT) // gone: then there is nothing to thaw
+			_ = syscall.Kill(pid, syscall.SIGCONT) // it has ended, so there is nothing to continue
 		}
 	}
 	t.Cleanup(thaw)

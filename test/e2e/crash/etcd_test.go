@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestExternalEtcd gives an instance somebody else's etcd: it starts none of its own, keeps its objects there, and
-// leaves that etcd running when it goes.
+// TestExternalEtcd runs an instance with an external etcd. The instance starts no etcd, keeps its objects in the
+// external one, and leaves it running at `down`.
 func TestExternalEtcd(t *testing.T) {
 	t.Parallel()
 	client, peer := fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t)), fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t))
@@ -29,7 +29,7 @@ func TestExternalEtcd(t *testing.T) {
 		if err := store.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Errorf("their etcd had ended before us: %v", err)
 		}
-		_ = store.Wait() // its exit code is its own affair
+		_ = store.Wait() // its exit code does not matter
 	})
 	rig.Eventually(t, soon, "their etcd to answer", func(ctx context.Context) error { return healthy(ctx, client) })
 	t.Run("instance", func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestExternalRuntime points an instance at somebody else's containerd, on which somebody else's pod runs: neither
-// notices the instance's coming, its pods or its end.
+// TestExternalRuntime runs an instance on a containerd that does not belong to it, and on which another pod runs.
+// Neither is affected by `up`, by the instance's pods, or by `down`.
 func TestExternalRuntime(t *testing.T) {
 	t.Parallel()
 	theirs, pid := somebodysContainerd(t)
@@ -54,7 +54,7 @@ func TestExternalRuntime(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		w.undisturbed(runs, namespace)
-	}) // its end is down and down --purge
+	}) // down and down --purge end it
 	if after := sandboxes(t, theirs); fmt.Sprint(after) != fmt.Sprint(before) || len(after) != 1 {
 		t.Errorf("pods of the runtime were %v and are %v", before, after)
 	}
@@ -75,7 +75,7 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: starts a containerd")
 	}
-	dir, err := os.MkdirTemp("", "sb-") // short: socket paths have 107 characters
+	dir, err := os.MkdirTemp("", "sb-") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 		if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		_ = daemon.Wait() // its exit code is its own affair
+		_ = daemon.Wait() // its exit code does not matter
 		if err := runtime.Teardown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}

@@ -24,11 +24,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// steadyPods run through all of TestKills: a Deployment's, a DaemonSet's and a static one.
+// steadyPods is how many pods run during all of TestKills: a Deployment's, a DaemonSet's and a static one.
 const steadyPods = 30
 
-// TestKills kills every process of an instance, twice, at random instants, while pods come and go. What ran goes on,
-// what came is started once, what went leaves nothing.
+// TestKills kills every process of an instance twice, at random moments, while pods come and go. Containers that ran go
+// on, new ones start once, and nothing is left of deleted pods.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	random := chance(t)
@@ -66,9 +66,9 @@ func (w *witness) at(t *testing.T) *witness {
 	return &at
 }
 
-// startedOnce: a pod that was to run once did. When containerd dies between the start of a container and its note of
-// it, it calls the state unknown, and a second start is the only way on: as many as could be under way at each of its
-// deaths.
+// startedOnce checks that the container of a pod has started once. If containerd dies between the start of a container
+// and its record of it, it reports the state as unknown, and only a second start helps. So each death of containerd
+// allows as many second starts as could be in progress.
 func (w *witness) startedOnce(pods []types.UID, containerdDied int) {
 	w.t.Helper()
 	const underWay = 8
@@ -88,7 +88,7 @@ func (w *witness) startedOnce(pods []types.UID, containerdDied int) {
 	}
 }
 
-// steady starts the pods that are to notice nothing.
+// steady starts the pods that must not be affected.
 func (w *witness) steady(namespace string) (pods []corev1.Pod) {
 	w.t.Helper()
 	labels := func(app string) metav1.ObjectMeta { return metav1.ObjectMeta{Labels: map[string]string{"app": app}} }
@@ -124,7 +124,7 @@ spec:
 		return err
 	})
 	w.t.Logf("%d pods run after %v", steadyPods, took.Round(100*time.Millisecond))
-	for i := range pods { // the runtime knows a static pod by its own uid
+	for i := range pods { // the runtime has the static pod's own UID, not the mirror's
 		if own := pods[i].Annotations["kubernetes.io/config.mirror"]; own != "" {
 			pods[i].UID = types.UID(own)
 		}
@@ -139,8 +139,8 @@ func (w *witness) staticPod(file, manifest string) {
 	}
 }
 
-// killAll kills every process of the instance twice, in random order and at random instants, and returns how often
-// each. The supervisor is replaced by another `up`, which must adopt what runs.
+// killAll kills every process of the instance twice, in random order and at random moments, and returns how often each
+// was killed. After the supervisor, the test runs another `up`, which must adopt the running children.
 func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 	t.Helper()
 	targets := []string{agent, containerd, etcd, apiServer, controllerManager, scheduler, lifecycle, supervisor}
@@ -161,7 +161,7 @@ func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 			t.Fatalf("up after the supervisor's death: %v\n%s", err, out)
 		}
 		after := settled(t, c)
-		// It ends by itself when it cannot renew its lease, as after the API server's deaths.
+		// It ends by itself when it cannot renew its Lease, as after the deaths of the API server.
 		delete(before, controllerManager)
 		delete(after, controllerManager)
 		if !maps.Equal(before, after) {
@@ -191,7 +191,7 @@ func settled(t *testing.T, c *rig.Cluster) (pids map[string]int) {
 	return pids
 }
 
-// churn is a crowd of pods that come and go.
+// churn creates and deletes pods all the time.
 type churn struct {
 	namespace string
 	cancel    context.CancelFunc
@@ -200,7 +200,7 @@ type churn struct {
 	came      []types.UID
 }
 
-// churn begins: five people create pods and delete them a moment later, whatever state they are in.
+// churn starts five goroutines that create pods and delete them a moment later, whatever state they are in.
 func (w *witness) churn(random *rand.Rand, namespace string) *churn {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	x := &churn{namespace: namespace, cancel: cancel}
@@ -215,17 +215,17 @@ func (w *witness) churn(random *rand.Rand, namespace string) *churn {
 	return x
 }
 
-// one is the life of a pod that comes and goes. It is deleted even when the test is about to end.
+// one creates and deletes one pod. It is deleted even when the test is about to end.
 func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 	spec := w.spec(corev1.RestartPolicyNever, 1, "sleep infinity")
 	if random.IntN(3) == 0 {
 		spec = w.spec(corev1.RestartPolicyNever, 1, "exit --code 0 --after 300ms")
 	}
 	pods := w.c.API.CoreV1().Pods(x.namespace)
-	// Not with ctx: a request that is given up may still be carried out, after the deletion found nothing to delete.
+	// Not with ctx: a cancelled request may still be carried out, after the deletion found nothing to delete.
 	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
 		made, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // the answer to an attempt before was lost
+		if apierrors.IsAlreadyExists(err) { // the answer to an earlier attempt was lost
 			made, err = pods.Get(ctx, name, metav1.GetOptions{})
 		}
 		if err == nil {
@@ -246,14 +246,14 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 	})
 }
 
-// stop ends the coming, sees to the going, and returns who came.
+// stop ends the creations, waits for the deletions, and returns the names of all pods that were created.
 func (x *churn) stop() []types.UID {
 	x.cancel()
 	x.wg.Wait()
 	return x.came
 }
 
-// insist repeats what fails while processes are being killed, for a minute.
+// insist repeats a call that fails while processes are being killed, for a minute at most.
 func insist(t *testing.T, ctx ctxT, do func(ctxT) error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestLife takes one instance through its verbs in every order: the parts build on each other.
+// TestLife runs the verbs on one instance in many orders. Each part needs the state that the part before it left.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	c := rig.New(t, "life", rig.Options{})
@@ -45,7 +45,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// upTwice: an up on a living instance says so and changes nothing.
+// upTwice runs up on a running instance: it says so and changes nothing.
 func (w *witness) upTwice(namespace string) {
 	before, children := w.mustRuns(), settled(w.t, w.c)
 	out, err := w.c.Up()
@@ -67,7 +67,7 @@ func (w *witness) mustRuns() map[string]run {
 	return runs
 }
 
-// badManifest: a static pod that cannot be is refused where operators look, and hinders no other.
+// badManifest writes an invalid manifest of a static pod: the agent's log says so, and other pods are not affected.
 func (w *witness) badManifest(namespace string) {
 	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
 	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")
@@ -96,7 +96,8 @@ func (w *witness) badManifest(namespace string) {
 	rig.Eventually(w.t, soon, "it is gone with its file", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
-// noImage: a pod whose image is nowhere says so and tries again; another policy says so at once.
+// noImage starts a pod whose image does not exist: its status says so, and the pull is repeated. With imagePullPolicy
+// Never the status says so at once.
 func (w *witness) noImage(namespace string) {
 	for name, c := range map[string]struct {
 		policy corev1.PullPolicy
@@ -129,7 +130,7 @@ func (w *witness) noImage(namespace string) {
 	rig.Eventually(w.t, soon, "they are gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
-// downAndUp: down ends everything and says nothing the second time; up has all objects again and runs the pods again.
+// downAndUp runs down, twice: the second prints nothing. Then up has all objects again and runs the pods again.
 func (w *witness) downAndUp(namespace string) {
 	pods, err := running(w.t.Context(), w.c, namespace, crowd)
 	if err != nil {
@@ -147,7 +148,7 @@ func (w *witness) downAndUp(namespace string) {
 	w.upAgain(namespace, pods)
 }
 
-// wantDown looks for traces; the state directory is the one that stays.
+// wantDown looks for remains of the instance. Only the state directory may be left.
 func (w *witness) wantDown() {
 	w.t.Helper()
 	err := w.c.Traces()
@@ -156,7 +157,7 @@ func (w *witness) wantDown() {
 	}
 }
 
-// upAgain wants the same pods to run again, each container once more.
+// upAgain runs up, and checks that the same pods run again, each container with one more start.
 func (w *witness) upAgain(namespace string, pods []corev1.Pod) {
 	w.t.Helper()
 	began := time.Now()
@@ -179,7 +180,8 @@ func (w *witness) upAgain(namespace string, pods []corev1.Pod) {
 	w.t.Logf("up again after %v, all pods run after %v", took.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
 }
 
-// corrupt breaks files of a stopped instance, one at a time: up mends what it can make again and names what it cannot.
+// corrupt breaks files of a stopped instance, one at a time. up replaces those that it can make again, and names the
+// others in its error.
 func (w *witness) corrupt(namespace string) {
 	t, c := w.t, w.c
 	pods, err := running(t.Context(), c, namespace, crowd)
@@ -192,12 +194,12 @@ func (w *witness) corrupt(namespace string) {
 	for _, broken := range []struct {
 		file    string
 		content func(string) string
-		refused bool // else mended
+		refused bool // false: up replaces it
 	}{
 		{"pki/apiserver.crt", func(text string) string { return text[:len(text)/2] }, false},
 		{"pki/apiserver.key", func(string) string { return "" }, false},
 		{"admin.kubeconfig", func(text string) string { return text[:10] }, false},
-		{"pki/ca.crt", func(string) string { return "not a certificate\n" }, true}, // everything trusts it: it is not ours to replace
+		{"pki/ca.crt", func(string) string { return "not a certificate\n" }, true}, // the CA: all certificates depend on it, so up must not replace it
 		{"pki/ca.key", func(text string) string { return text[:len(text)/2] }, true},
 		{"options.json", func(text string) string { return text[:len(text)/2] }, false},
 		{"agent.yaml", func(string) string { return "port: [\n" }, false},
@@ -212,7 +214,7 @@ func (w *witness) corrupt(namespace string) {
 			t.Fatal(err)
 		}
 		if !broken.refused {
-			continue // all of these together, below: an up takes a while
+			continue // all together, below, because each up takes seconds
 		}
 		out, err := c.Up()
 		if err == nil || !strings.Contains(err.Error(), path) {
@@ -222,7 +224,7 @@ func (w *witness) corrupt(namespace string) {
 			t.Fatal(err)
 		}
 	}
-	// down and status with an unreadable options file say which, and what to do.
+	// With an unreadable options file, down and status name the file and say what to do.
 	out, err := c.Plimsoll("down")
 	if err != nil && !strings.Contains(err.Error(), "options.json") {
 		t.Errorf("down with a truncated options file: %v\n%s", err, out)
@@ -230,7 +232,7 @@ func (w *witness) corrupt(namespace string) {
 	w.upAgain(namespace, pods)
 }
 
-// killEverything kills every process of the instance at once; down then leaves nothing, and up has everything again.
+// killEverything kills every process of the instance at once. Then down leaves nothing, and up has everything again.
 func (w *witness) killEverything(namespace string) {
 	pods, err := running(w.t.Context(), w.c, namespace, crowd)
 	if err != nil {
@@ -252,9 +254,9 @@ func (w *witness) killEverything(namespace string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for n, file := range shims { // some shims too, as the OOM killer would
+	for n, file := range shims { // and some shims, as the OOM killer may do
 		if text, err := os.ReadFile(file); err == nil && n%3 == 0 {
-			_ = exec.Command("kill", "-9", strings.TrimSpace(string(text))).Run() // containers of one pod share theirs
+			_ = exec.Command("kill", "-9", strings.TrimSpace(string(text))).Run() // containers of one pod share a shim
 		}
 	}
 	if out, err := w.c.Plimsoll("down"); err != nil {
@@ -264,8 +266,8 @@ func (w *witness) killEverything(namespace string) {
 	w.upAgain(namespace, pods)
 }
 
-// TestHollow: without root, an instance of hollow nodes serves a Deployment; with root, hollow nodes stand beside the
-// real one.
+// TestHollow runs hollow nodes: without root, an instance of hollow nodes only, on which a Deployment runs; with root,
+// hollow nodes beside the real one.
 func TestHollow(t *testing.T) {
 	t.Parallel()
 	t.Run("nobody", hollowAlone)
@@ -290,7 +292,8 @@ func TestHollow(t *testing.T) {
 	})
 }
 
-// giveProgram puts a program into dir, for users who may not go where it was built, as below root's home.
+// giveProgram copies a program into dir, for users who may not read the directory where it was built, such as root's
+// home.
 func giveProgram(t *testing.T, program, dir string) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, filepath.Base(program))
@@ -303,13 +306,13 @@ func giveProgram(t *testing.T, program, dir string) (path string) {
 // nobody is the user of that name on Debian.
 const nobody = 65534
 
-// hollowAlone drives the verbs as a user without rights, with a copy of the programs that it may read.
+// hollowAlone runs the verbs as a user without privileges, with a copy of the programs that this user may read.
 func hollowAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become nobody")
 	}
 	binary := rig.Binary(t)
-	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	dir, err := os.MkdirTemp("", "pl-") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestAliveInNameOnly freezes containerd for longer than the lease may stand for it. The agent's process lives on,
-// speaks to the API server, and says nothing: first that its runtime is down, then no lease and no report more, also
-// when the lifecycle controller gives up on it. When the runtime answers again the node is Ready at once. It takes five
-// minutes:
+// TestAliveInNameOnly freezes containerd for longer than the node's Lease may be renewed without it. The agent still
+// runs and reaches the API server. It first reports that its runtime is down, and then renews and reports nothing more,
+// also when the lifecycle controller has marked the node. When the runtime answers again the node is Ready at once. It
+// takes five minutes:
 //
 //	PLIMSOLL_E2E_LONG=1 go test -tags e2e -count=1 -run TestAliveInNameOnly ./test/e2e/crash
 func TestAliveInNameOnly(t *testing.T) {
@@ -56,7 +56,7 @@ func TestAliveInNameOnly(t *testing.T) {
 	if renewed := lease.Spec.RenewTime.Sub(began); renewed < 2*time.Minute || renewed > 3*time.Minute+15*time.Second {
 		t.Errorf("the lease was last renewed %v after the freeze (the condition took %v)", renewed, took)
 	}
-	wait(t, 30*time.Second) // an agent that answered would have done so by now
+	wait(t, 30*time.Second) // an agent that still renewed would have done so by now
 	if err := is(corev1.ConditionUnknown)(t.Context()); err != nil {
 		t.Errorf("given up, and yet: %v", err)
 	}

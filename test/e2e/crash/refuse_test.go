@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestRefusals: what cannot work is refused before anything is started, with what, where, which value and what to do,
-// and with the exit code that scripts rely on: 1 for what failed, 2 for what was asked wrongly.
+// TestRefusals starts instances with input that cannot work. Each is refused before anything is started, with what,
+// where, which value and what to do. Scripts rely on the exit code: 1 for a failure, 2 for wrong usage.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	binary := rig.Binary(t)
@@ -27,7 +27,7 @@ func TestRefusals(t *testing.T) {
 		t.Skip("needs root: an instance with containers is refused without it, before anything else")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // no other user may read what is inside
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // a directory that other users may not read
 		t.Fatal(err)
 	}
 	file := func(name, content string) string {
@@ -82,7 +82,7 @@ func TestRefusals(t *testing.T) {
 				"--agent-port", strconv.Itoa(rig.FreePort(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
 			}, c.flags...)
 			cmd := hiding(binary, flags, c.hide)
-			t.Cleanup(func() { // else it is refused, too
+			t.Cleanup(func() { // otherwise that is refused, too
 				_ = exec.Command(binary, "down", "--purge", "--instance", flags[3], "--state-dir", state).Run()
 			})
 			out, err := cmd.CombinedOutput()
@@ -115,8 +115,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// hiding runs plimsoll in a mount namespace in which some programs are no programs. (Without them in PATH, it would
-// still look where systems keep them.)
+// hiding runs plimsoll in a mount namespace where some programs are not executable. Without them in PATH, plimsoll
+// would still look in the usual directories.
 func hiding(binary string, args, programs []string) *exec.Cmd {
 	if len(programs) == 0 {
 		return exec.Command(binary, args...)
@@ -130,7 +130,7 @@ func hiding(binary string, args, programs []string) *exec.Cmd {
 	return exec.Command("unshare", append([]string{"--mount", "/bin/sh", "-c", script + `exec "$0" "$@"`, binary}, args...)...)
 }
 
-// leavesNothing wants no process of an instance that was refused.
+// leavesNothing checks that no process of a refused instance runs.
 func leavesNothing(t *testing.T, state string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")

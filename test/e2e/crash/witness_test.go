@@ -27,15 +27,15 @@ import (
 
 type ctxT = context.Context
 
-// witness looks at the containers of one instance from outside.
+// witness observes the containers of one instance from outside.
 type witness struct {
 	t       *testing.T
 	c       *rig.Cluster
 	runtime *cri.Client
 	starts  string // one file per pod, one line per start of its container
-	// lost is how many addresses and links may be left: containerd 1.6 makes a pod's network some 20 ms before it notes
-	// that there is a pod, and when it dies between the two, nobody knows whose network that was. One per death; down
-	// removes it.
+	// lost is how many addresses and links may be left. containerd 1.6 makes a pod's network some 20 ms before it
+	// records the pod. If it dies between the two, nobody knows whose network that was. That is one for each death;
+	// down removes it.
 	lost int
 }
 
@@ -79,8 +79,8 @@ func (w *witness) started(uid types.UID) int {
 	return strings.Count(string(text), "started")
 }
 
-// startsOnce waits for the line of a container that runs: the runtime calls it running a moment before it has written
-// that.
+// startsOnce waits for the line of a running container: the runtime reports the container as running a moment before it
+// has written that line.
 func (w *witness) startsOnce(uid types.UID, what string) {
 	w.t.Helper()
 	rig.Eventually(w.t, soon, what+" started once", func(ctxT) error {
@@ -91,7 +91,7 @@ func (w *witness) startsOnce(uid types.UID, what string) {
 	})
 }
 
-// run is one container as runtime and kernel have it.
+// run is one container as the runtime and the kernel report it.
 type run struct {
 	ID       string
 	Attempt  uint32
@@ -132,7 +132,7 @@ func (w *witness) runs(ctx ctxT) (map[string]run, error) {
 	return all, nil
 }
 
-// undisturbed compares what ran before with what runs now, in the runtime, the kernel and the API.
+// undisturbed compares the containers that ran before with those that run now, in the runtime, the kernel and the API.
 func (w *witness) undisturbed(before map[string]run, namespace string) {
 	w.t.Helper()
 	now, err := w.runs(w.t.Context())
@@ -169,8 +169,7 @@ func (w *witness) undisturbed(before map[string]run, namespace string) {
 	}
 }
 
-// only says what this machine has beyond the pods that are to be here: of the runtime, the file system, the network and
-// the kernel.
+// only returns what the runtime, the file system, the network and the kernel have beyond the pods that should be here.
 func (w *witness) only(ctx ctxT, want []types.UID) error {
 	var found, notes []string // wrong; odd
 	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
@@ -193,7 +192,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	}
 	for _, s := range containers.Containers {
 		ids[s.Id] = true
-		// The last ended run of a container stays, for its logs.
+		// The last ended attempt of a container is kept, for its logs.
 		if !slices.Contains(want, types.UID(s.Labels["io.kubernetes.pod.uid"])) || s.State == runtimeapi.ContainerState_CONTAINER_CREATED {
 			add("container %s of %s, %v", s.Id, s.Labels["io.kubernetes.pod.name"], s.State)
 		}
@@ -227,7 +226,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 		return err
 	}
 	for _, point := range points {
-		if !allowed(point) && point != filepath.Join(w.c.AgentRoot(), "memory") { // the one that all pods' secrets are in
+		if !allowed(point) && point != filepath.Join(w.c.AgentRoot(), "memory") { // the tmpfs for the secrets of all pods
 			add("mount %s", point)
 		}
 	}
@@ -260,9 +259,9 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	return errors.New(strings.Join(found[:min(len(found), 20)], "\n  "))
 }
 
-// strays are containers that run beside those that the runtime lists (ids). A shim without a container is none: when
-// containerd 1.6 dies between the start of a shim and the creation of its container, it keeps the shim and forgets what
-// for. No CRI call reaches it; `down` ends it.
+// strays returns the running containers that the runtime does not list (ids). A shim without a container does not
+// count: if containerd 1.6 dies between the start of a shim and the creation of its container, it keeps the shim and
+// forgets its purpose. No CRI call reaches it; `down` ends it.
 func (w *witness) strays(ids map[string]bool) (found, notes []string, err error) {
 	bundles, err := filepath.Glob(filepath.Join(w.c.RunDir, "containerd/io.containerd.runtime.v2.task/k8s.io/*"))
 	if err != nil {
@@ -285,7 +284,7 @@ func (w *witness) strays(ids map[string]bool) (found, notes []string, err error)
 	return found, notes, nil
 }
 
-// running returns the pods of a namespace when all of them run and are ready, and are count.
+// running returns the pods of a namespace when there are count of them, and all of them run and are ready.
 func running(ctx ctxT, c *rig.Cluster, namespace string, count int) ([]corev1.Pod, error) {
 	list, err := c.API.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -314,7 +313,7 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// nodeReady returns nil when the node is Ready and carries no taint.
+// nodeReady returns nil when the node is Ready and has no taint.
 func nodeReady(ctx ctxT, c *rig.Cluster) error {
 	node, err := c.API.CoreV1().Nodes().Get(ctx, c.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -343,7 +342,7 @@ func uids(pods []corev1.Pod) (all []types.UID) {
 	return all
 }
 
-// listen occupies a TCP port of this machine.
+// listen listens on a TCP port of this machine, so that nobody else can.
 func listen(t *testing.T) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

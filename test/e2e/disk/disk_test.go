@@ -1,16 +1,16 @@
 //go:build e2e
 
-// Package disk takes from a real node what a machine can be short of: blocks, inodes, a disk that can be written, file
-// descriptors, time. The agent's files lie on a small disk of their own. It needs root.
+// Package disk takes resources away from a real node: blocks, inodes, a writable disk, file descriptors, time. The
+// agent's files are on a small separate disk. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/disk
 //
 // # Model
 //
-// Every shortage goes the same way: a pod runs before, is not touched by it, and runs after; the agent lives through
-// it, comes up in the middle of it where it is killed, and takes new pods when it is over. What has to cut a machine's
-// power, set its clock or suspend it is in package lab, in guests: TestFullDiskAndPower and TestAsleep are
-// the long form of this.
+// Every test has the same parts. A pod that ran before the shortage is not affected and still runs after it. The agent
+// keeps running. If it is killed, another starts during the shortage. When the shortage is over it runs new pods. Loss
+// of power, another calendar time and suspension of the machine are tested in package lab, in guests:
+// TestFullDiskAndPower and TestAsleep are the long forms of these tests.
 package disk
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// The children of up that are broken here.
+// Names of the children of up that are stopped or killed here.
 const (
 	agent      = "agent"
 	supervisor = "supervisor"
@@ -40,10 +40,10 @@ const (
 // soon bounds what takes seconds on an idle machine.
 const soon = time.Minute
 
-// leaseSeconds is short, so that the agent can be stopped for longer than it lasts.
+// leaseSeconds is short, so that the agent can be stopped for longer than its Lease lasts.
 const leaseSeconds = 5
 
-// configuration evicts for blocks, not for inodes: what those are short of waits for whoever took them.
+// configuration has thresholds for blocks and none for inodes: when inodes are short, the test frees them itself.
 var configuration = fmt.Sprintf(`
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -64,14 +64,14 @@ func start(t *testing.T, name string, prepare func(*rig.Cluster) error) node {
 	return node{Cluster: c, t: t, ns: c.Namespace(t)}
 }
 
-// node is an instance with one namespace of pods.
+// node is an instance, and the namespace of the test's pods.
 type node struct {
 	*rig.Cluster
 	t  *testing.T
 	ns string
 }
 
-// post posts a pod with a volume on the node's disk and a token, as mend changes it.
+// post creates a pod with a volume on the node's disk and a token. mend changes the pod before.
 func (n node) post(name string, mend ...func(*corev1.PodSpec)) {
 	n.t.Helper()
 	grace := int64(1)
@@ -135,7 +135,7 @@ func (n node) remove(name string) {
 	n.Kubectl(n.t, "--namespace", n.ns, "delete", "pod", "--grace-period=1", name)
 }
 
-// takesPods wants the node to run a new pod, when it says that it has room.
+// takesPods waits until the node has no disk pressure, and checks that it runs a new pod.
 func (n node) takesPods(name string) {
 	n.t.Helper()
 	n.WaitCondition(n.t, n.NodeName, corev1.NodeDiskPressure, corev1.ConditionFalse, soon)
@@ -143,7 +143,7 @@ func (n node) takesPods(name string) {
 	n.remove(name)
 }
 
-// untouched wants a pod to run as it did.
+// untouched checks that a pod's containers are still the same.
 func (n node) untouched(was *corev1.Pod) {
 	n.t.Helper()
 	n.until(was.Name, "runs on", func(p *corev1.Pod) error {
@@ -162,7 +162,7 @@ func (n node) volume(p *corev1.Pod) string {
 	return filepath.Join(n.AgentRoot(), "pods", string(p.UID), "volumes/kubernetes.io~empty-dir/data")
 }
 
-// fails waits for an Event of that reason about a pod, with that text.
+// fails waits for an Event about a pod with the given reason and text.
 func (n node) fails(name, reason, text string) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, name+" is told of "+text, func(ctx context.Context) error {
@@ -181,7 +181,7 @@ func (n node) fails(name, reason, text string) {
 	})
 }
 
-// pid is the process of a child or the supervisor, as soon as there is one.
+// pid waits until a child or the supervisor runs, and returns its process.
 func (n node) pid(name string) (pid int) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, name+" runs", func(context.Context) error {
@@ -212,7 +212,7 @@ func (n node) signal(pid int, sig syscall.Signal) {
 	}
 }
 
-// another waits for another agent than that one to have renewed the node's lease.
+// another waits until an agent other than the given process has renewed the node's Lease.
 func (n node) another(old int) (pid int) {
 	n.t.Helper()
 	began := time.Now()
@@ -226,7 +226,7 @@ func (n node) another(old int) (pid int) {
 	return pid
 }
 
-// renews waits until the node's lease is younger than that.
+// renews waits until the node's Lease was renewed within the given time.
 func (n node) renews(since time.Time) {
 	n.t.Helper()
 	took := rig.Eventually(n.t, soon, "the lease is renewed", func(ctx context.Context) error {
@@ -239,7 +239,7 @@ func (n node) renews(since time.Time) {
 	n.t.Logf("the lease is renewed after %v", took.Round(100*time.Millisecond))
 }
 
-// same wants the agent to be that process still.
+// same checks that the agent is still the given process.
 func (n node) same(pid int) {
 	n.t.Helper()
 	if now := n.pid(agent); now != pid {
@@ -247,7 +247,7 @@ func (n node) same(pid int) {
 	}
 }
 
-// inLog waits until the agent has said something since its log was so long.
+// inLog waits until the agent has logged a text after the given offset of its log.
 func (n node) inLog(since int64, text string) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, "the agent says "+text, func(context.Context) error {

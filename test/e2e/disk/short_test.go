@@ -24,7 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// agentDisk mounts a disk of 256 MiB and 2,000 inodes where the agent's files will be.
+// agentDisk mounts a disk of 256 MiB and 2,000 inodes for the agent's files.
 func agentDisk(t *testing.T) func(*rig.Cluster) error {
 	return func(c *rig.Cluster) error {
 		// The lock file says that the directory is plimsoll's.
@@ -36,7 +36,7 @@ func agentDisk(t *testing.T) func(*rig.Cluster) error {
 	}
 }
 
-// TestShort takes from an agent what it can be short of, one thing after the other.
+// TestShort takes resources away from an agent, one after the other.
 func TestShort(t *testing.T) {
 	n := start(t, "short", agentDisk(t))
 	n.setting("first")
@@ -60,12 +60,12 @@ func TestShort(t *testing.T) {
 			inner.untouched(steady)
 		})
 		if !whole {
-			break // the next one would not find what it expects
+			break // the next one needs the state that this one leaves
 		}
 	}
 }
 
-// setting has the ConfigMap that steady reads say something.
+// setting changes the ConfigMap that the steady pod reads.
 func (n node) setting(value string) {
 	n.t.Helper()
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"value": value}}
@@ -79,7 +79,7 @@ func (n node) setting(value string) {
 	}
 }
 
-// reads has a pod read that ConfigMap.
+// reads gives a pod a volume of that ConfigMap.
 func reads(s *corev1.PodSpec) {
 	s.Volumes = append(s.Volumes, corev1.Volume{Name: "settings", VolumeSource: corev1.VolumeSource{
 		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
@@ -88,7 +88,8 @@ func reads(s *corev1.PodSpec) {
 	s.Containers[0].VolumeMounts = append(s.Containers[0].VolumeMounts, mount)
 }
 
-// has waits until a pod reads that in it; nothing in between, as an empty file, is seen.
+// has waits until a pod reads the given text in its volume. It fails if the pod reads anything but the old or the new
+// text meanwhile, such as an empty file.
 func (n node) has(pod *corev1.Pod, want string) {
 	n.t.Helper()
 	path := filepath.Join(n.AgentRoot(), "pods", string(pod.UID), "volumes/kubernetes.io~configmap/settings/value")
@@ -104,7 +105,7 @@ func (n node) has(pod *corev1.Pod, want string) {
 	})
 }
 
-// fillBy has a pod take most of the disk, and the rest too.
+// fillBy makes a pod use most of the disk, and then the rest.
 func (n node) fillBy(pod *corev1.Pod) *smallfs.Filler {
 	n.t.Helper()
 	big, err := os.Create(filepath.Join(n.volume(pod), "big"))
@@ -118,7 +119,8 @@ func (n node) fillBy(pod *corev1.Pod) *smallfs.Filler {
 	return smallfs.Fill(n.t, n.AgentRoot())
 }
 
-// blocks: the last is taken while the agent runs. It frees the disk by evicting who took most, and takes pods.
+// blocks uses up the last block while the agent runs. The agent evicts the pod that uses most of the disk, and then
+// runs new pods.
 func (n node) blocks() {
 	pid := n.pid(agent)
 	full := n.fillBy(n.run("data"))
@@ -129,11 +131,11 @@ func (n node) blocks() {
 	n.same(pid)
 }
 
-// blocksAtStart: the agent is killed when the last block has been taken, and the next one comes up without one.
+// blocksAtStart kills the agent when the last block has been used. The next agent starts without a free block.
 func (n node) blocksAtStart() {
 	pod := n.run("more-data")
 	pid := n.pid(agent)
-	n.signal(pid, syscall.SIGSTOP) // or it would have freed some by now
+	n.signal(pid, syscall.SIGSTOP) // otherwise the old agent would free some
 	full := n.fillBy(pod)
 	n.signal(pid, syscall.SIGKILL)
 	pid = n.another(pid)
@@ -144,13 +146,13 @@ func (n node) blocksAtStart() {
 	n.same(pid)
 }
 
-// inodes: there is none when an agent comes up, and its sockets for device plugins and for who asks after pods'
-// resources are gone with their directories. A new pod is told so, and starts when somebody has removed files; then
-// those sockets are there again. A volume whose content changes meanwhile keeps the old one whole, and has the new one
-// after that.
+// inodes starts an agent when no inode is free. The sockets for device plugins and for the pod-resources API are gone
+// with their directories. A new pod's Event says so, and it starts when files have been removed. Then both sockets
+// exist again. A volume whose content changes meanwhile keeps the complete old content, and gets the new one
+// afterwards.
 func (n node) inodes() {
 	parent, pid := n.pid(supervisor), n.pid(agent)
-	n.signal(parent, syscall.SIGSTOP) // or there would be another agent before there is no inode
+	n.signal(parent, syscall.SIGSTOP) // otherwise the supervisor would start another agent before the inodes are used up
 	n.signal(pid, syscall.SIGKILL)
 	n.dead(pid)
 	sockets := []string{"device-plugins", "pod-resources"}
@@ -179,7 +181,7 @@ func (n node) inodes() {
 	n.same(pid)
 }
 
-// dead waits until a killed process has closed its files; nobody has waited for it, so that it is a zombie then
+// dead waits until a killed process has closed its files. Its parent is stopped, so it remains a zombie
 // (proc_pid_stat(5)).
 func (n node) dead(pid int) {
 	n.t.Helper()
@@ -192,7 +194,7 @@ func (n node) dead(pid int) {
 	})
 }
 
-// listens waits until something accepts connections at a socket.
+// listens waits until a socket accepts connections.
 func (n node) listens(socket string) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, "somebody listens at "+socket, func(ctx context.Context) error {
@@ -204,10 +206,11 @@ func (n node) listens(socket string) {
 	})
 }
 
-// writing: an agent comes up on a disk that is read-only. A new pod is told so, and starts when it can be written.
+// writing starts an agent on a read-only disk. A new pod's Event says so, and it starts when the disk is writable
+// again.
 func (n node) writing() {
 	parent, pid := n.pid(supervisor), n.pid(agent)
-	n.signal(parent, syscall.SIGSTOP) // or there would be another agent before the disk is read-only
+	n.signal(parent, syscall.SIGSTOP) // otherwise the supervisor would start another agent before the disk is read-only
 	n.signal(pid, syscall.SIGKILL)
 	smallfs.RemountIdle(n.t, n.AgentRoot(), unix.MS_RDONLY)
 	n.signal(parent, syscall.SIGCONT)
@@ -220,7 +223,7 @@ func (n node) writing() {
 	n.same(pid)
 }
 
-// descriptors: the agent may open no file more than it has open.
+// descriptors limits the agent's file descriptors to those that it has open.
 func (n node) descriptors() {
 	pid, said := n.pid(agent), n.logSize()
 	restore := smallfs.NoDescriptorsOf(n.t, pid)
@@ -234,13 +237,13 @@ func (n node) descriptors() {
 	n.same(pid)
 }
 
-// time: the agent stands still for longer than its lease lasts, as in a suspend of the machine.
+// time stops the agent for longer than its Lease lasts, as a suspended machine does.
 func (n node) time() {
 	pid := n.pid(agent)
 	n.signal(pid, syscall.SIGSTOP)
 	began := time.Now()
 	select {
-	case <-time.After((leaseSeconds + 1) * time.Second): // the outage has a length
+	case <-time.After((leaseSeconds + 1) * time.Second): // the outage lasts that long
 	case <-n.t.Context().Done():
 	}
 	n.signal(pid, syscall.SIGCONT)

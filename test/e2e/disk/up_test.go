@@ -19,10 +19,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// TestUpOnAFullDisk: the disk that all files of an instance lie on is full, first of blocks, then of inodes. `up`
-// brings the instance up that is there, saying what is full; its agent brings back the pods that ran, and frees the
-// disk by evicting who took it, nobody else. The second time, pods have come while the agent did not listen, for which
-// there is room only without the one that ran: it keeps its room.
+// TestUpOnAFullDisk runs `up` when the disk with all files of the instance is full, first of blocks, then of inodes.
+// `up` starts the existing instance and says what is full. Its agent starts the pods that ran before, and evicts only
+// the pod that uses most of the disk. The second time, new pods were bound while no agent ran, and the node has room
+// for them only without a pod that ran before: that pod keeps its place.
 func TestUpOnAFullDisk(t *testing.T) {
 	var disk *smallfs.Disk
 	n := start(t, "fulup", func(c *rig.Cluster) error {
@@ -47,7 +47,7 @@ func TestUpOnAFullDisk(t *testing.T) {
 	}
 	n.stopped(t)
 	inodes := smallfs.FillInodes(t, disk.Dir, 0)
-	n.upAgain(t, "") // with the reserve given back there are enough
+	n.upAgain(t, "") // with the spare inodes freed there are enough
 	inodes.Free()
 	n.back(steady)
 	n.back(large)
@@ -62,7 +62,7 @@ func TestUpOnAFullDisk(t *testing.T) {
 	n.takesPods("after-inodes")
 }
 
-// mostCPUs has a pod ask for more than half of the node's CPUs.
+// mostCPUs makes a pod request more than half of the node's CPUs.
 func (n node) mostCPUs(s *corev1.PodSpec) {
 	n.t.Helper()
 	node, err := n.API.CoreV1().Nodes().Get(n.t.Context(), n.NodeName, metav1.GetOptions{})
@@ -73,7 +73,7 @@ func (n node) mostCPUs(s *corev1.PodSpec) {
 	s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *cpus}
 }
 
-// back wants a pod that `down` ended to run again, never having been told to go.
+// back checks that a pod that `down` ended runs again, and was neither rejected nor evicted.
 func (n node) back(was *corev1.Pod) {
 	n.t.Helper()
 	n.until(was.Name, "runs again", func(p *corev1.Pod) error {
@@ -87,7 +87,7 @@ func (n node) back(was *corev1.Pod) {
 	})
 }
 
-// stopped takes the instance down, pods and all, and leaves its files.
+// stopped takes the instance and its pods down, and keeps its files.
 func (n node) stopped(t *testing.T) {
 	t.Helper()
 	if out, err := n.Plimsoll("down"); err != nil {
@@ -95,7 +95,7 @@ func (n node) stopped(t *testing.T) {
 	}
 }
 
-// upAgain brings the instance up, and wants that to say what is short and what will be done; empty: nothing.
+// upAgain runs up, and checks what it prints about the shortage and what it will do; empty: nothing.
 func (n node) upAgain(t *testing.T, want string) {
 	t.Helper()
 	out, err := n.Up()

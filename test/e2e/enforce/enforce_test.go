@@ -1,11 +1,11 @@
 //go:build e2e
 
-// Package enforce holds the load line to the kernel: an agent is given one configuration after the other, and what it
-// makes of each is read from cgroup v1's files. It needs root.
+// Package enforce compares allocatable and reservations with what the kernel enforces. An agent gets one configuration
+// after the other, and the test reads the values that it set from the files of cgroup v1. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/enforce
 //
-// What cgroup v2 and systemd make of the same is tested in package lab's guests.
+// Package lab tests the same on cgroup v2 and with systemd, in guests.
 package enforce
 
 import (
@@ -37,7 +37,7 @@ const (
 	soon  = 2 * time.Minute // bounds what takes seconds on an idle machine
 )
 
-// node is the instance, asked about by files.
+// node is the instance, whose state is read from files.
 type node struct {
 	*rig.Cluster
 	t *testing.T
@@ -51,11 +51,11 @@ func at(t *testing.T) node {
 	return node{c, t}
 }
 
-// generated is what `up` wrote for the agent, before the first change.
+// generated is the configuration that `up` wrote for the agent, before the first change.
 var generated []byte
 
-// configure gives the agent another configuration, beside what `up` gave it, and waits until a new one works by it.
-// Pods stay.
+// configure adds fields to the configuration that `up` wrote, and waits until an agent with them runs. Pods keep
+// running.
 func (n node) configure(text string) {
 	n.t.Helper()
 	file := filepath.Join(n.StateDir, "agent.yaml")
@@ -81,7 +81,7 @@ func (n node) configure(text string) {
 	})
 }
 
-// want waits until a kernel file has the wanted content.
+// want waits until a file of the kernel has the wanted content.
 func (n node) want(controller, group, file, want string) {
 	n.t.Helper()
 	path := filepath.Join(mount, controller, group, file)
@@ -137,7 +137,7 @@ func (n node) event(reason, part string) {
 	})
 }
 
-// run makes a pod of the workload image and waits for it to be ready.
+// run creates a pod of the workload image and waits until it is ready.
 func (n node) run(ns, name string, r corev1.ResourceRequirements, args ...string) *corev1.Pod {
 	n.t.Helper()
 	grace := int64(1)
@@ -172,7 +172,7 @@ func list(cpu, memory string) corev1.ResourceList {
 	return out
 }
 
-// agent runs an agent that should not get far, and returns what it says and how it ends.
+// agent runs an agent that must fail at its start, and returns its output and its error.
 func (n node) agent(text string) (string, int) {
 	n.t.Helper()
 	file := filepath.Join(n.t.TempDir(), "bad.yaml")
@@ -190,7 +190,7 @@ func (n node) agent(text string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// What is wrong with a file is said at once, all of it, and nothing starts.
+// An invalid file is refused with all of its problems at once, and nothing starts.
 func TestBadConfiguration(t *testing.T) {
 	n := at(t)
 	out, code := n.agent(`
@@ -215,8 +215,8 @@ memorySwap: {swapBehavior: UnlimitedSwap}
 	}
 }
 
-// A reserved group that lacks a controller, reservations above capacity, CPUs that are not there: all in one error,
-// each lacking controller with its path and the command that makes it, and nothing is made.
+// A reserved cgroup that lacks a controller, reservations above capacity and CPUs that do not exist are reported in one
+// error. Each lacking controller is named with its path and the command that makes the cgroup. Nothing is created.
 func TestReservedGroups(t *testing.T) {
 	n := at(t)
 	group := n.CgroupRoot() + "/system"
@@ -229,7 +229,7 @@ port: %d
 healthzPort: %d
 failSwapOn: false
 `, n.CgroupRoot(), group, rig.FreePort(t), rig.FreePort(t))
-	if err := os.MkdirAll(filepath.Join(mount, "memory", group), 0o755); err != nil { // one that is there is not named
+	if err := os.MkdirAll(filepath.Join(mount, "memory", group), 0o755); err != nil { // an existing cgroup is not named
 		t.Fatal(err)
 	}
 	out, code := n.agent(bad + "kubeReserved: {memory: 100Ti}\nsingleProcessOOMKill: false\n")
@@ -265,7 +265,7 @@ failSwapOn: false
 		}
 	}
 
-	// The values of the issue, and those that follow from another configuration.
+	// The values of the default configuration, and those of another one.
 	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {cpu: 250m, memory: 500Mi}\nsystemReservedCgroup: %s\nenforceNodeAllocatable: [pods, system-reserved]\n", group))
 	n.want("cpu", group, "cpu.shares", "256")
 	n.want("memory", group, "memory.limit_in_bytes", "524288000")
@@ -288,15 +288,16 @@ failSwapOn: false
 	n.want("pids", group, "pids.max", "1000")
 	n.want("memory", n.pods(), "memory.limit_in_bytes", fmt.Sprint(memory-1<<30))
 
-	// Compressible: of what is reserved for Kubernetes only CPU is enforced, and with none not even pods are held.
+	// Compressible: of kubeReserved only the CPU is enforced. Pods, which enforceNodeAllocatable does not name, may use
+	// all memory.
 	n.configure(fmt.Sprintf("failSwapOn: false\nkubeReserved: {cpu: 500m, memory: 2Gi}\nkubeReservedCgroup: %s\nenforceNodeAllocatable: [kube-reserved-compressible]\n", group))
 	n.want("cpu", group, "cpu.shares", "512")
-	n.want("memory", group, "memory.limit_in_bytes", "1073741824") // as it was
+	n.want("memory", group, "memory.limit_in_bytes", "1073741824") // unchanged
 	n.want("memory", n.pods(), "memory.limit_in_bytes", fmt.Sprint(memory))
 	n.want("cpu", n.pods(), "cpu.shares", fmt.Sprint(cpus*1024/1000))
 }
 
-// What pods and tiers get from settings that are not the defaults.
+// Values of pods and QoS tiers with settings other than the defaults.
 func TestPodsAndTiers(t *testing.T) {
 	n := at(t)
 	ns := n.Namespace(t)
@@ -313,8 +314,8 @@ func TestPodsAndTiers(t *testing.T) {
 	n.want("pids", n.pods()+"/burstable/pod"+string(burst.UID), "pids.max", "64")
 	n.want("cpuset", n.pods(), "cpuset.cpus", strings.TrimSpace(n.text("cpuset", n.CgroupRoot(), "cpuset.cpus")))
 
-	// The Burstable tier weighs what its pods request; half of what is promised to a class is out of reach for those
-	// below.
+	// The Burstable tier's CPU weight follows from its pods' requests. With qosReserved at 50 %, the tiers below a
+	// class may not use half of the memory that it requests.
 	n.want("cpu", n.pods()+"/burstable", "cpu.shares", "307")
 	memory := n.node().Status.Capacity.Memory().Value()
 	n.want("memory", n.pods()+"/burstable", "memory.limit_in_bytes", fmt.Sprint(memory-64<<20))
@@ -328,7 +329,7 @@ func TestPodsAndTiers(t *testing.T) {
 		}
 	}
 
-	// A new agent finds the pods and keeps their weight.
+	// A new agent finds the running pods and keeps the tier's weight.
 	n.configure("failSwapOn: false\n")
 	n.want("cpu", n.pods()+"/burstable", "cpu.shares", "102")
 }
@@ -342,8 +343,8 @@ func (n node) text(controller, group, file string) string {
 	return string(text)
 }
 
-// Allocatable is lowered below what a running pod uses (k/k #141609): the pod goes on, the limit waits for it and comes
-// down when it has gone.
+// Allocatable is lowered below what a running pod uses (k/k #141609). The pod keeps running. The limit stays above its
+// usage and comes down when the pod has ended.
 func TestLoweringUnderARunningPod(t *testing.T) {
 	n := at(t)
 	ns := n.Namespace(t)
@@ -365,7 +366,7 @@ func TestLoweringUnderARunningPod(t *testing.T) {
 	rig.Eventually(t, soon, "the metric tells", func(context.Context) error {
 		out, err := n.TryKubectl(t, "get", "--raw", "/api/v1/nodes/"+n.NodeName+"/proxy/metrics")
 		if err != nil {
-			return nil // refused by kube-apiserver for a node on loopback; the agent's own tests read it
+			return nil // kube-apiserver refuses to proxy to a node on loopback; the agent's own tests read it
 		}
 		if !strings.Contains(out, "kubelet_cgroup_memory_limit_excess_bytes") {
 			return fmt.Errorf("no metric")

@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// evicted waits for a pod's end and returns it.
+// evicted waits until a pod has ended and returns it.
 func (n node) evicted(ns, name string) *corev1.Pod {
 	n.t.Helper()
 	var pod *corev1.Pod
@@ -37,7 +37,7 @@ func (n node) evicted(ns, name string) *corev1.Pod {
 	return pod
 }
 
-// pressed waits for MemoryPressure to be what it should.
+// pressed waits until MemoryPressure has the wanted status.
 func (n node) pressed(want corev1.ConditionStatus) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, "MemoryPressure is "+string(want), func(context.Context) error {
@@ -50,8 +50,8 @@ func (n node) pressed(want corev1.ConditionStatus) {
 	})
 }
 
-// A pod grows past what all pods may have together, twice: once with a runtime that answers, once with one that hangs.
-// It goes before the kernel kills anybody, alone, for good, and everybody who asks is told.
+// A pod uses more memory than all pods may use together: once while the runtime answers, once while it hangs. The agent
+// evicts it, and no other pod, before the kernel kills a process. Status, Events and `plimsoll explain` say why.
 func TestEviction(t *testing.T) {
 	n := at(t)
 	memory, err := procfs.Default.Memory()
@@ -129,7 +129,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// explain asks as a person does.
+// explain runs `plimsoll explain` and returns its output.
 func (n node) explain(args ...string) string {
 	n.t.Helper()
 	out, err := n.Plimsoll("explain", append(args, "--kubeconfig", n.Kubeconfig)...)

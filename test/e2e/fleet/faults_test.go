@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// order gives an order to the fleet of the instance, as a user would.
+// order sends an order to the instance's fleet by the command line.
 func (i *instance) order(words ...string) string {
 	i.t.Helper()
 	out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), i.flags...)...).CombinedOutput()
@@ -24,8 +24,8 @@ func (i *instance) order(words ...string) string {
 	return string(out)
 }
 
-// faults gives orders to the running fleet and looks at what the control plane makes of them: a few nodes that are not
-// ready say so at once, and return when they are told to.
+// faults sends orders to the running fleet and checks the Nodes in the API: some nodes report that they are not ready,
+// at once, and are Ready again after another order.
 func (i *instance) faults(t *testing.T) {
 	i.t = t
 	if out := i.order("notready", "count=3"); !strings.Contains(out, "3 nodes") {

@@ -46,7 +46,7 @@ type instance struct {
 	schedulerPort string
 }
 
-// up starts an instance of its own, and takes it down when the test ends.
+// up starts a separate instance, and takes it down when the test ends.
 func up(t *testing.T, flags ...string) *instance {
 	t.Helper()
 	dir := os.Getenv("PLIMSOLL_BIN")
@@ -70,7 +70,7 @@ func up(t *testing.T, flags ...string) *instance {
 		t.Fatal(err)
 	}
 	config.QPS = -1
-	config.ContentType = "application/vnd.kubernetes.protobuf" // a thousand nodes are looked at again and again
+	config.ContentType = "application/vnd.kubernetes.protobuf" // the test lists a thousand nodes again and again
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	i.config = config
 	if i.api, err = kubernetes.NewForConfig(config); err != nil {
@@ -122,7 +122,7 @@ func (i *instance) pid(child string) int {
 			PID  int
 		}
 	}
-	// status fails while a child is down, and prints all the same.
+	// It fails while a child is down, but prints its result.
 	out, _ := exec.Command(i.binary, append(append([]string{"status"}, i.flags...), "-o", "json")...).Output()
 	if err := json.Unmarshal(out, &status); err != nil {
 		i.t.Fatal(err)
@@ -135,7 +135,7 @@ func (i *instance) pid(child string) int {
 	return 0
 }
 
-// until waits for a condition and fails with what was last seen.
+// until waits for a condition. It fails the test with the last state that it saw.
 func (i *instance) until(what string, limit time.Duration, condition func(context.Context) (bool, string)) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(i.t.Context(), limit)
@@ -145,7 +145,7 @@ func (i *instance) until(what string, limit time.Duration, condition func(contex
 	defer tick.Stop()
 	for {
 		ok, seen := condition(ctx)
-		if ok && ctx.Err() == nil { // what is read when the time is over reads as nothing
+		if ok && ctx.Err() == nil { // a read that the deadline cancelled returns nothing
 			i.t.Logf("%s after %v", what, time.Since(began).Round(100*time.Millisecond))
 			return
 		}
@@ -191,7 +191,7 @@ func podSpec(cpu string) corev1.PodSpec {
 	}}}}
 }
 
-// TestFleet takes one instance through what users do with it; the parts build on each other.
+// TestFleet does with one instance what users do. Each part needs the state that the part before it left.
 func TestFleet(t *testing.T) {
 	i := up(t)
 	t.Run("burst", i.burst)
@@ -203,7 +203,8 @@ func TestFleet(t *testing.T) {
 	t.Run("silence", i.silence)
 }
 
-// burst: 1,000 pods while the scheduler is killed again and again. Each is bound once, runs, and has its own address.
+// burst creates 1,000 pods while the scheduler is killed again and again. Each pod is bound once, runs, and has its own
+// address.
 func (i *instance) burst(t *testing.T) {
 	const count = 1000
 	i.t = t
@@ -274,7 +275,7 @@ func (i *instance) burst(t *testing.T) {
 	}
 }
 
-// unschedulable: a pod that fits nowhere says why, and is placed the moment room appears.
+// unschedulable creates a pod that fits on no node: its condition says why, and it is placed as soon as there is room.
 func (i *instance) unschedulable(t *testing.T) {
 	i.t = t
 	spec := podSpec("31500m") // beside 20 pods of 100m, a node of 32 CPUs has 30
@@ -318,7 +319,7 @@ func (i *instance) unschedulable(t *testing.T) {
 	})
 }
 
-// preemption: a pod of high priority that fits nowhere takes the place of as few others as it needs, all on its node.
+// preemption creates a pod of high priority that fits on no node. It preempts as few pods as possible, all on its node.
 func (i *instance) preemption(t *testing.T) {
 	i.t = t
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Value: 1000}
@@ -339,7 +340,7 @@ func (i *instance) preemption(t *testing.T) {
 			return false, err.Error()
 		}
 		node = pod.Spec.NodeName
-		return node != "", fmt.Sprint(pod.Status) // the API server takes the nomination away with the bind
+		return node != "", fmt.Sprint(pod.Status) // the API server removes the nomination with the bind
 	})
 	for _, p := range i.pods(t.Context()) {
 		delete(was, p.Name)
@@ -354,7 +355,7 @@ func (i *instance) preemption(t *testing.T) {
 	}
 }
 
-// drain: deleted pods are gone, all of them.
+// drain deletes all pods and waits until they are gone.
 func (i *instance) drain(t *testing.T) {
 	i.t = t
 	if err := i.api.CoreV1().Pods("default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -366,8 +367,8 @@ func (i *instance) drain(t *testing.T) {
 	})
 }
 
-// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; as every node is silent,
-// none is given a NoExecute taint. Then it goes on, and all is well again.
+// silence stops the fleet's process. Its nodes are marked as unreachable and their pods as not ready. Because all nodes
+// are silent, none gets a NoExecute taint. Then the process continues, and all nodes are Ready again.
 func (i *instance) silence(t *testing.T) {
 	i.t = t
 	i.createPods(0, 100, podSpec("100m"))
@@ -404,7 +405,7 @@ func (i *instance) readyPods(ctx context.Context) int {
 	return n
 }
 
-// countNodes counts the nodes whose Ready is status, and the taints on all of them.
+// countNodes counts the nodes whose condition Ready has the status, and the taints on all of them.
 func (i *instance) countNodes(ctx context.Context, status corev1.ConditionStatus) (nodes, taints int) {
 	list, err := i.api.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The nodes of a fleet of the test's own, beside the instance's. A lease of 20 s is renewed every 5 s: a node that is
-// well has three quarters of the grace to spare, on a busy machine too.
+// The nodes of the test's fleet, beside those of the instance. A Lease of 20 s is renewed every 5 s. So a healthy node
+// may be late by three quarters of the node-monitor grace period, also on a busy machine.
 const (
 	thousand      = 1000
 	thousandZones = 5
@@ -52,24 +52,24 @@ func (i *instance) beside(t *testing.T, verb string, args ...string) *exec.Cmd {
 	return c
 }
 
-// watchOver starts the lifecycle controller, with a grace that a test can wait for.
+// watchOver starts the lifecycle controller with a short node-monitor grace period.
 func (i *instance) watchOver(t *testing.T) {
 	i.beside(t, "lifecycle", "--node-monitor-grace-period", grace.String(), "--leader-elect=false", "--secure-port=0")
 }
 
-// tell sends an order to the test's fleet, as a user would.
-func (i *instance) tell(socket string, words ...string) {
+// give sends an order to the test's fleet by the command line.
+func (i *instance) give(socket string, words ...string) {
 	i.t.Helper()
 	if out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), "--control", socket)...).CombinedOutput(); err != nil {
 		i.t.Fatalf("plimsoll fleet fault %s: %v\n%s", words, err, out)
 	}
 }
 
-// census is what the API shows of the test's fleet.
+// census counts the Nodes of the test's fleet in the API.
 type census struct {
 	ready, unknown, notReady int
-	closed                   int // NoSchedule because of what they are
-	emptied                  int // NoExecute because they are down
+	closed                   int // nodes with a NoSchedule taint of a condition
+	emptied                  int // nodes with a NoExecute taint
 	zoneUnknown              int // of zone-0
 }
 
@@ -112,7 +112,7 @@ func (i *instance) census(ctx context.Context) (c census) {
 	return c
 }
 
-// await waits for a census, and for that many pods that are Ready.
+// await waits for a census and for the given number of ready pods.
 func (i *instance) await(what string, limit time.Duration, pods func(int) bool, is func(census) bool) {
 	i.t.Helper()
 	i.until(what, limit, func(ctx context.Context) (bool, string) {
@@ -121,9 +121,10 @@ func (i *instance) await(what string, limit time.Duration, pods func(int) bool, 
 	})
 }
 
-// TestThousand: a fleet of a thousand has a bad day. One zone is cut off, some nodes fall silent, some flap, some say
-// that they are not ready: each is marked as what it is, and nobody else; nodes that are down are emptied one after
-// another. Then all fall silent: emptying is taken back. Then all return, with the pods that they had.
+// TestThousand breaks a fleet of a thousand nodes. One zone is cut off, some nodes are silent, some flap, some report
+// that they are not ready. Each gets the condition and taint for its own fault, and no other node gets any. Pods are
+// evicted from one node after another. Then all nodes are silent, and evictions end. Then all nodes return with their
+// pods.
 func TestThousand(t *testing.T) {
 	if os.Getenv("PLIMSOLL_E2E_LONG") == "" {
 		t.Skip("takes minutes: set PLIMSOLL_E2E_LONG, or make test-long")
@@ -143,16 +144,16 @@ func TestThousand(t *testing.T) {
 		n := i.readyPods(ctx)
 		return n == pods, fmt.Sprint(n)
 	})
-	i.tell(socket, "partition", "zone=zone-0")
-	i.tell(socket, "silence", "zone=zone-1", "count=7")
-	i.tell(socket, "flap", "zone=zone-2", "count=10", "down=4s", "up=8s")
-	i.tell(socket, "notready", "zone=zone-3", "count=3")
+	i.give(socket, "partition", "zone=zone-0")
+	i.give(socket, "silence", "zone=zone-1", "count=7")
+	i.give(socket, "flap", "zone=zone-2", "count=10", "down=4s", "up=8s")
+	i.give(socket, "notready", "zone=zone-3", "count=3")
 	const cut = thousand / thousandZones
 	some := func(ready int) bool { return ready > 0 && ready < pods }
 	i.await("a zone and seven nodes Unknown, three not Ready, one emptied", 2*time.Minute, some, func(c census) bool {
 		return c.ready == thousand-cut-7-3 && c.unknown == cut+7 && c.zoneUnknown == cut && c.notReady == 3 && c.closed == cut+7+3 && c.emptied > 0
 	})
-	if c := i.census(t.Context()); c.emptied > cut/4 { // a tenth of a node per second and zone, however slow this machine is
+	if c := i.census(t.Context()); c.emptied > cut/4 { // 0.1 nodes per second and zone, also on a slow machine
 		t.Errorf("%d of %d nodes are emptied already", c.emptied, cut+7+3)
 	}
 	if err := syscall.Kill(fleet.Process.Pid, syscall.SIGSTOP); err != nil {
@@ -169,14 +170,14 @@ func TestThousand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i.tell(socket, "return")
+	i.give(socket, "return")
 	i.await("all Ready and open, with their pods", 2*time.Minute, func(ready int) bool { return ready == pods }, func(c census) bool { return c == census{ready: thousand} })
 }
 
-// metrics: an administrator may read the scheduler's metrics; no other user may.
+// metrics checks that an administrator may read the scheduler's metrics and that another user may not.
 func (i *instance) metrics(t *testing.T) {
 	config := rest.CopyConfig(i.config)
-	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true // its certificate is its own
+	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true // its certificate is self-signed
 	admin, err := rest.HTTPClientFor(config)
 	if err != nil {
 		t.Fatal(err)

@@ -14,11 +14,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// attacks is the table, in lists by what is attacked. A new attack is a row; what all of them must leave alone is in
-// neighbour_test.go.
+// attacks is the table of attacks, in lists by what is attacked. A new attack is a row. What every attack must leave
+// unharmed is in neighbour_test.go.
 var attacks = slices.Concat(onDisk, inProcesses, inLogs, inProbes, inHooks, inObjects)
 
-// What a tenant may use of the disk where it must be evicted for more, and what it then uses.
+// The local storage that a pod may use where it must be evicted for more, and what it then uses.
 const (
 	allowed = "16Mi"
 	used    = "48Mi"
@@ -26,7 +26,7 @@ const (
 
 var onlyRoot = []user{root}
 
-// onDisk are files that are huge, sparse, odd, many, deep, or not where one looks for them.
+// onDisk are attacks by files: huge, sparse, oddly named, many, deep, or links to other places.
 var onDisk = []attack{
 	{
 		name: "sparse", does: "makes a file of 8 TiB in an emptyDir without writing to it",
@@ -114,8 +114,8 @@ var onDisk = []attack{
 	},
 }
 
-// inProcesses are attacks by processes: many of them, some that ignore signals, some that kill others, some with
-// misleading names.
+// inProcesses are attacks by processes: some are many, some ignore signals, some kill others, some have misleading
+// names.
 var inProcesses = []attack{
 	{name: "bomb", does: "forks as much as it may", copies: 2, pod: run("bomb"), holds: runs},
 	{name: "burner", does: "burns every CPU, without a limit", pod: as(unlimited(corev1.ResourceCPU), run("cpu --milli 4000")), holds: runs},
@@ -139,7 +139,7 @@ var inProcesses = []attack{
 	},
 }
 
-// inLogs are logs without end, without lines, and without meaning.
+// inLogs are attacks by logs: endless, without line breaks, or with invalid content.
 var inLogs = []attack{
 	{
 		name: "flood", does: "prints without end and without a newline",
@@ -157,7 +157,7 @@ var inLogs = []attack{
 	},
 }
 
-// inProbes are probes whose answers are slow, endless, or not HTTP.
+// inProbes are attacks by answers to probes: slow, endless, or not HTTP.
 var inProbes = []attack{
 	rudely("hang"), rudely("drip"), rudely("endless"), rudely("headers"), rudely("slow"), rudely("early"), rudely("loop"), rudely("garbage"), rudely("reset"),
 	{
@@ -193,7 +193,7 @@ var inProbes = []attack{
 	},
 }
 
-// rudely is an attack whose HTTP probes are answered in one of workload's rude ways.
+// rudely is an attack whose HTTP probes are answered in one of the ways of workload's verb rude.
 func rudely(way string) attack {
 	return attack{
 		name: "probe-" + way, does: "answers probes in the way " + way + " of workload's verb rude", by: []user{nobody},
@@ -201,10 +201,10 @@ func rudely(way string) attack {
 	}
 }
 
-// inHooks are hooks that hang, fail and flood.
+// inHooks are attacks by hooks: they hang, fail, or print without end.
 var inHooks = []attack{
 	{
-		name: "poststart-hang", does: "has a postStart hook that never ends", copies: 6, // of each user: more than there are slots for starts on two CPUs
+		name: "poststart-hang", does: "has a postStart hook that never ends", copies: 6, // for each user: more than may start at the same time on two CPUs
 		pod: hook(command("/workload", "sleep", "infinity"), none), holds: started,
 	},
 	{
@@ -220,7 +220,7 @@ var inHooks = []attack{
 		pod: hook(command("/workload", "flood", "--bytes", "1Gi"), none), holds: started,
 	},
 	{
-		name: "prestop-hang", alone: true, does: "has a preStop hook that never ends, and ignores SIGTERM", copies: 11, // of each user: in the long form more than 64
+		name: "prestop-hang", alone: true, does: "has a preStop hook that never ends, and ignores SIGTERM", copies: 11, // for each user; more than 64 in the long form
 		pod: as(hook(none, command("/workload", "sleep", "infinity")), run("ignore-term"), grace(15)), holds: runs,
 	},
 	{
@@ -245,9 +245,9 @@ func hook(start, stop corev1.ProbeHandler) func(*siege, *corev1.Pod) {
 
 var none corev1.ProbeHandler
 
-// What pods are made of.
+// Functions that change a pod.
 
-// as makes one change after the other.
+// as applies one change after the other.
 func as(changes ...func(*siege, *corev1.Pod)) func(*siege, *corev1.Pod) {
 	return func(s *siege, p *corev1.Pod) {
 		for _, change := range changes {
@@ -256,7 +256,7 @@ func as(changes ...func(*siege, *corev1.Pod)) func(*siege, *corev1.Pod) {
 	}
 }
 
-// run has the container do one verb after the other.
+// run makes the container run one verb after the other.
 func run(verbs ...string) func(*siege, *corev1.Pod) {
 	return func(_ *siege, p *corev1.Pod) { p.Spec.Containers[0].Args = append([]string{"run"}, verbs...) }
 }
@@ -296,12 +296,12 @@ func command(argv ...string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: argv}}
 }
 
-// probe asks every second and forgives everything: the attacker goes on asking.
+// probe is sent every second and tolerates every failure, so that it is sent to the end.
 func probe(h corev1.ProbeHandler) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 30, FailureThreshold: 1000}
 }
 
-// probed has three containers that answer rudely, each of which is probed for liveness and readiness.
+// probed has three containers that answer in such a way, each of which has a liveness and a readiness probe.
 func probed(_ *siege, p *corev1.Pod, h corev1.ProbeHandler) {
 	c := p.Spec.Containers[0]
 	p.Spec.Containers = nil
@@ -318,7 +318,7 @@ func probed(_ *siege, p *corev1.Pod, h corev1.ProbeHandler) {
 	}
 }
 
-// oomKilled: the first container was killed for memory, and the message has the right figures of the right process.
+// oomKilled: the first container was OOM-killed, and the message has the right numbers of the right process.
 func oomKilled(_ *siege, pod *corev1.Pod) error {
 	if pod != nil {
 		for _, c := range pod.Status.ContainerStatuses {

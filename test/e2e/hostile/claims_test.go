@@ -21,10 +21,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// claim is a condition that must become true of an attacker. pod is nil when it is gone.
+// claim is a condition that must become true for an attacker. pod is nil when it is deleted.
 type claim func(s *siege, pod *corev1.Pod) error
 
-// evicted: the attacker used more than its limits of local storage, and was put out for that.
+// evicted: the attacker was evicted because it exceeded its limits of local storage.
 func evicted(_ *siege, pod *corev1.Pod) error {
 	if pod == nil || pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Evicted" {
 		return fmt.Errorf("it is not evicted: %s", describe(pod))
@@ -32,7 +32,7 @@ func evicted(_ *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// runs: the attack affects no other part; the attacker continues to run.
+// runs: the attacker runs and was not restarted.
 func runs(_ *siege, pod *corev1.Pod) error {
 	if pod == nil || pod.Status.Phase != corev1.PodRunning {
 		return fmt.Errorf("it does not run: %s", describe(pod))
@@ -40,7 +40,7 @@ func runs(_ *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// comes: the attacker's containers were started, whatever became of them.
+// comes: the attacker's containers were started. They may have ended.
 func comes(_ *siege, pod *corev1.Pod) error {
 	if pod == nil || pod.Status.Phase == corev1.PodPending {
 		return fmt.Errorf("it never ran: %s", describe(pod))
@@ -48,7 +48,7 @@ func comes(_ *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// started: a container was, though its status may not say so before its postStart hook has ended.
+// started: a container was started. Its status may not say so before its postStart hook has ended.
 func started(s *siege, pod *corev1.Pod) error {
 	if pod == nil {
 		return errors.New("it is gone")
@@ -63,7 +63,7 @@ func started(s *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// ends: it is over.
+// ends: the attacker has ended.
 func ends(_ *siege, pod *corev1.Pod) error {
 	if pod == nil || pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
 		return fmt.Errorf("it goes on: %s", describe(pod))
@@ -71,7 +71,7 @@ func ends(_ *siege, pod *corev1.Pod) error {
 	return nil
 }
 
-// restarts: the attacker's first container came again so often, and the agent lived.
+// restarts: the attacker's first container was restarted at least so often.
 func restarts(times int32) claim {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount < times {
@@ -81,7 +81,7 @@ func restarts(times int32) claim {
 	}
 }
 
-// waits: a container cannot be started, for that reason.
+// waits: a container waits to be started, for the given reason.
 func waits(reason string) claim {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod != nil {
@@ -95,7 +95,7 @@ func waits(reason string) claim {
 	}
 }
 
-// counts: what the attacker uses of the disk is between so many bytes.
+// counts: the agent reports a usage of local storage between the two numbers of bytes.
 func counts(least, most unit.Bytes) claim {
 	return func(s *siege, pod *corev1.Pod) error {
 		usage, err := s.usage(pod)
@@ -112,7 +112,7 @@ func counts(least, most unit.Bytes) claim {
 	}
 }
 
-// countsInodes: so many files of the attacker are counted.
+// countsInodes: the agent reports at least so many inodes of the attacker.
 func countsInodes(least uint64) claim {
 	return func(s *siege, pod *corev1.Pod) error {
 		usage, err := s.usage(pod)
@@ -126,7 +126,7 @@ func countsInodes(least uint64) claim {
 	}
 }
 
-// says: the messages of its ended containers contain the text, and are together no longer than a status may be.
+// says: the termination messages contain the text, and are together no longer than a status may have.
 func says(text string) claim {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod == nil {
@@ -145,16 +145,16 @@ func says(text string) claim {
 	}
 }
 
-// messagesMax bounds the termination messages of a pod together, in bytes, upstream's
+// messagesMax is the limit, in bytes, of all termination messages of a pod together. It is upstream's
 // (kubecontainer.MaxPodTerminationMessageLogLength).
 const messagesMax = 12 << 10
 
-// both is true when two claims are.
+// both is true when both claims are.
 func both(first, second claim) claim {
 	return func(s *siege, pod *corev1.Pod) error { return errors.Join(first(s, pod), second(s, pod)) }
 }
 
-// agent asks the agent itself, as the admin: kube-apiserver refuses to ask a node on loopback.
+// agent sends a request to the agent itself, as administrator: kube-apiserver refuses to proxy to a node on loopback.
 type agent struct {
 	url    string
 	client *http.Client
@@ -174,7 +174,7 @@ func dialAgent(c *rig.Cluster) (*agent, error) {
 	return &agent{url: fmt.Sprintf("https://127.0.0.1:%d", c.AgentPort), client: &http.Client{Transport: transport, Timeout: patience}}, nil
 }
 
-// summaryLife is how long a summary is used again: many claims ask.
+// summaryLife is how long a summary is used again, because many claims need it.
 const summaryLife = time.Second
 
 func (a *agent) read() (*statsapi.Summary, error) {
@@ -200,7 +200,7 @@ func (a *agent) read() (*statsapi.Summary, error) {
 	return a.summary, nil
 }
 
-// usage is what the agent says that a pod uses, nil when it says nothing.
+// usage returns what the agent reports that a pod uses; nil if it reports nothing.
 func (s *siege) usage(pod *corev1.Pod) (*statsapi.PodStats, error) {
 	if pod == nil {
 		return nil, errors.New("it is gone")

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The long form's measure (chosen): enough copies that slots of any kind that one attack could hold are held, and so
-// many rounds that it ends in about an hour. What is lost a little each time adds up over the attacks, which one agent
-// meets; more rounds of one attack are asked for by -rounds, and -attacks.
+// The size of the long form. Chosen: so many copies of an attack that they could fill every kind of limited slot, and
+// so many rounds that the test takes about an hour. One agent runs through all attacks, so small leaks add up. -rounds
+// and -attacks select more rounds of fewer attacks.
 var (
 	rounds = flag.Int("rounds", 1, "how often each attack comes in TestOneByOne")
 	copies = flag.Int("copies", 3, "in how many times as many pods as in the short form")
@@ -20,7 +20,7 @@ var (
 	not    = flag.String("without", "^$", "regular expression for the names of those that do not come")
 )
 
-// The short form: the attacks of one kind come all at once.
+// The short form: all attacks of one kind run at the same time.
 
 func TestOnDisk(t *testing.T)      { allAtOnce(t, onDisk) }
 func TestInProcesses(t *testing.T) { allAtOnce(t, inProcesses, inLogs, inProbes) }
@@ -34,7 +34,7 @@ func allAtOnce(t *testing.T, lists ...[]attack) {
 	begin(t).suffer(1, chosen...)
 }
 
-// asked are those of the attacks that the flags let come.
+// asked returns the attacks that the flags select.
 func asked(of []attack) (chosen []attack) {
 	come, stay := regexp.MustCompile(*only), regexp.MustCompile(*not)
 	for _, a := range of {

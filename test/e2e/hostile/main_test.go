@@ -1,9 +1,9 @@
 //go:build e2e
 
-// Package hostile has tenants attack a real node: every writable mount, annotation, hook, probe, port, log and
-// termination message that a pod has. Beside them lives a well-behaved neighbour, and what the test looks at is the
-// neighbour: how fast its pods start and stop, whether its secrets and tokens come, whether it is killed when it should
-// be, and what the agent costs.
+// Package hostile attacks a real node by pods: by every writable mount, annotation, hook, probe, port, log and
+// termination message that a pod has. Next to them runs a well-behaved neighbour. The test measures the neighbour: how
+// fast its pods start and stop, whether its secrets and tokens arrive, whether a container that exceeds its memory is
+// killed, and what the agent uses.
 //
 //	make build && go test -tags e2e ./test/e2e/hostile
 //	PLIMSOLL_E2E_LONG=1 go test -tags e2e -timeout 2h ./test/e2e/hostile -run TestOneByOne
@@ -11,20 +11,20 @@
 //
 // # Model
 //
-// An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of
-// one kind come together; TestOneByOne is the long form: each attack alone, in more pods.
+// An attack is a row of one table (attacks): its pods, and conditions that must become true for them. In the short form
+// the attacks of one kind run at the same time. TestOneByOne is the long form: each attack alone, in more pods.
 //
-// The neighbour must not feel that others are hostile. It does feel that they are there: they may use all of both CPUs.
-// So it is measured three times: alone; beside a crowd of ordinary pods, as many as come at once in an attack, which
-// use all the CPU that they may; and in each attack from the first attacker's coming to the last one's going. What an
-// attack may take is a ratio of the worse of the first two (neighbour_test.go), so that a slow machine fails nothing.
-// The agent is one and the same from the first attack to the last: what it does not give back adds up.
+// The attackers may use all of both CPUs, so the neighbour is slower while they run. It must not be slower than beside
+// ordinary pods. So it is measured three times: alone; beside a crowd of ordinary pods, as many as an attack has, which
+// use all the CPU that they may; and during each attack, from the creation of the first attacker to the deletion of the
+// last. An attack is judged by its ratio to the worse of the first two (neighbour_test.go), so a slow machine does not
+// fail. One agent runs from the first attack to the last, so what it does not release adds up.
 //
 // # Safety
 //
-// The instance's files lie on a file system of their own, in a sparse file: whoever fills the disk fills that. All pods
-// together have a few GiB of memory, each pod a bounded number of processes, and each attacker limits of CPU and
-// memory, but where their absence is the attack.
+// The instance's files are on a separate file system, in a sparse file: an attacker that fills the disk fills that
+// file. All pods together have a few GiB of memory. Each pod has a limited number of processes, and each attacker has
+// limits of CPU and memory, unless their absence is the attack.
 package hostile
 
 import (

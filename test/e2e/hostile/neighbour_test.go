@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// neighbour is a tenant who does nothing wrong: a pod that stays, and small ones that come and go.
+// neighbour is a well-behaved tenant: it has a pod that stays, and small ones that come and go.
 type neighbour struct {
 	*rig.Cluster
 	t      *testing.T
@@ -36,16 +36,16 @@ type neighbour struct {
 	number int // of the last secret
 }
 
-// figures are what the neighbour sees of the node in some time.
+// figures are what the neighbour measures in one period.
 type figures struct {
 	mu    sync.Mutex
 	times map[string][]time.Duration
 
-	memory unit.Bytes // the agent's most, resident
+	memory unit.Bytes // the agent's peak of resident memory
 	cores  float64    // the agent's CPU
 }
 
-// What is timed.
+// What is measured.
 const (
 	starting   = "start a pod"      // from its creation until it is Ready, with its token and its secret read
 	stopping   = "stop a pod"       // from its deletion until it is gone
@@ -54,12 +54,12 @@ const (
 	asking     = "answer for logs"  // from the request to its end
 )
 
-// measurements are the neighbour's bounds under attack: how many times the worse of what it was alone and beside an
-// ordinary crowd the median may become, and what is added. Measured three times on two CPUs that did nothing else:
-// start 160 to 200 ms alone, 1,600 beside the crowd, 350 to 3,000 under attack, of sixty pods that have more containers
-// than the crowd; stop 140, 770 to 1,000, and 320 to 1,900; kill 2,000, 2,200 to 2,300, and 870 to 2,000; secret 12 to
-// 18, 14, and 13 to 19; logs 3 to 6, 12 to 18, and 9 to 240, while the API server takes pods of a mebibyte each. What
-// is added is for the few samples of a burst: a median of five may lie before or behind its end.
+// measurements bounds the neighbour's figures under attack: the median may be so many times the worse of the two
+// measured before (alone, beside the crowd), plus a constant. Measured three times on two idle CPUs, in ms, alone;
+// beside the crowd; under attack. Start: 160 to 200; 1,600; 350 to 3,000, with sixty pods that have more containers
+// than the crowd. Stop: 140; 770 to 1,000; 320 to 1,900. Kill: 2,000; 2,200 to 2,300; 870 to 2,000. Secret: 12 to 18;
+// 14; 13 to 19. Logs: 3 to 6; 12 to 18; 9 to 240, while the API server receives pods of one mebibyte each. The constant
+// is for bursts with few samples: the median of five may be measured before or after the burst's end.
 var measurements = map[string]struct {
 	ratio float64
 	plus  time.Duration
@@ -71,31 +71,31 @@ var measurements = map[string]struct {
 	asking:     {ratio: 3, plus: time.Second},
 }
 
-// crowdRatio and crowdPlus bound what the ordinary crowd may take from the neighbour in the same way. Measured: 9.5
-// times for starts, 7 times for stops.
+// crowdRatio and crowdPlus bound the neighbour's figures beside the crowd in the same way, compared with those alone.
+// Measured: 9.5 times for starts, 7 times for stops.
 const (
 	crowdRatio = 12
 	crowdPlus  = 4 * time.Second
 )
 
-// longestPlus is how much longer than the longest before the longest may become (measured: 3 s). A program that is told
-// to end before it can hear that takes its whole grace, 10 s. Before namespaces took turns to start their pods, a start
-// behind a burst took 34 s.
+// longestPlus is by how much the longest figure may exceed the longest one before (measured: 3 s). A program that gets
+// SIGTERM before it handles it uses its whole termination grace period, 10 s. Before namespaces took turns to start
+// their pods, a start behind a burst took 34 s.
 const longestPlus = 20 * time.Second
 
-// The agent's bounds.
+// Bounds of what the agent uses.
 const (
-	// memoryPlus is how much more than its most before the agent may hold: dozens of the largest objects that the API
-	// takes, each held once and read and written now and then, and 2,000 connections (measured: 3 to 42 MiB more, of
-	// 48).
+	// memoryPlus is by how much the agent's peak of memory may exceed the one before: dozens of the largest objects
+	// that the API accepts, each held once and sometimes read or written, and 2,000 connections (measured: 3 to 42 MiB
+	// more, of 48).
 	memoryPlus = 52 * unit.MiB
-	coresMax   = 1.0 // a machine of two has one left for everybody else
+	coresMax   = 1.0 // leaves one of two CPUs for everything else
 )
 
-// patience bounds each thing that is timed: a neighbour who waits so long is not served.
+// patience bounds each measured action: after that long the neighbour counts as not served.
 const patience = 90 * time.Second
 
-// moveIn makes the neighbour's pod.
+// moveIn creates the neighbour's pod.
 func moveIn(t *testing.T, c *rig.Cluster, s *sight) *neighbour {
 	t.Helper()
 	n := &neighbour{Cluster: c, t: t, sight: s, ns: c.Namespace(t)}
@@ -154,7 +154,7 @@ func (n *neighbour) create(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, e
 	return n.API.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 }
 
-// live measures until over is closed, and each thing at least so many times.
+// live measures until over is closed, and each figure at least so many times.
 func (n *neighbour) live(over <-chan struct{}, least int) *figures {
 	f := &figures{times: map[string][]time.Duration{}}
 	gauge := n.gauge()
@@ -162,7 +162,7 @@ func (n *neighbour) live(over <-chan struct{}, least int) *figures {
 	for what, once := range map[string]func(context.Context) error{
 		starting:   func(ctx context.Context) error { return n.startAndStop(ctx, f) },
 		killing:    func(ctx context.Context) error { return n.beKilled(ctx, f) },
-		delivering: func(ctx context.Context) error { return n.beTold(ctx, f) },
+		delivering: func(ctx context.Context) error { return n.changeSecret(ctx, f) },
 		asking:     func(ctx context.Context) error { return n.askForLogs(ctx, f) },
 	} {
 		all.Go(func() {
@@ -235,7 +235,7 @@ func (n *neighbour) startAndStop(ctx context.Context, f *figures) error {
 	return nil
 }
 
-// served looks whether the token and the secret of a pod that has started are there.
+// served checks that a started pod has its token and its secret.
 func (n *neighbour) served(pod *corev1.Pod) error {
 	for _, pattern := range []string{"kubernetes.io~projected/*/token", "kubernetes.io~secret/s/" + secretFile} {
 		files, err := filepath.Glob(filepath.Join(n.AgentRoot(), "pods", string(pod.UID), "volumes", pattern))
@@ -278,8 +278,8 @@ func (n *neighbour) beKilled(ctx context.Context, f *figures) error {
 	return err
 }
 
-// beTold changes the secret and waits until the pod that stays has it.
-func (n *neighbour) beTold(ctx context.Context, f *figures) error {
+// changeSecret changes the secret and waits until the pod that stays reads the new value.
+func (n *neighbour) changeSecret(ctx context.Context, f *figures) error {
 	n.number++
 	began := time.Now()
 	if _, err := n.API.CoreV1().Secrets(n.ns).Update(ctx, n.secret(), metav1.UpdateOptions{}); err != nil {
@@ -302,7 +302,7 @@ func (n *neighbour) beTold(ctx context.Context, f *figures) error {
 	}
 }
 
-// askForLogs reads what the pod that stays has said.
+// askForLogs reads the log of the pod that stays.
 func (n *neighbour) askForLogs(ctx context.Context, f *figures) error {
 	began, lines := time.Now(), int64(1)
 	text, err := n.API.CoreV1().Pods(n.ns).GetLogs(n.stays.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
@@ -320,10 +320,10 @@ func (n *neighbour) askForLogs(ctx context.Context, f *figures) error {
 	return nil
 }
 
-// gauge begins to measure the agent's process; what it returns ends that.
+// gauge begins to measure the agent's process. The returned function ends that.
 func (n *neighbour) gauge() func() (unit.Bytes, float64) {
 	pid := n.PID(n.t, "agent")
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil { // proc(5): begin VmHWM anew
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil { // proc(5): reset VmHWM
 		n.t.Error(err)
 	}
 	began, before := time.Now(), n.cpu(pid)
@@ -360,7 +360,7 @@ func (n *neighbour) cpu(pid int) time.Duration {
 		return 0
 	}
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	user, err := strconv.ParseInt(string(fields[11]), 10, 64) // proc(5): field 14, where 3 is the first behind the name
+	user, err := strconv.ParseInt(string(fields[11]), 10, 64) // proc(5): utime is field 14; field 3 is the first one after the name
 	system, err2 := strconv.ParseInt(string(fields[12]), 10, 64)
 	if err := errors.Join(err, err2); err != nil {
 		n.t.Error(err)
@@ -368,7 +368,7 @@ func (n *neighbour) cpu(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / userHz
 }
 
-// compareCrowd compares the figures next to a crowd with those alone.
+// compareCrowd compares the figures beside the crowd with those alone.
 func (n *neighbour) compareCrowd() {
 	for _, what := range []string{starting, stopping, killing, delivering, asking} {
 		was, is := peace.alone.median(what), peace.crowded.median(what)

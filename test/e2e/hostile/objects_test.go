@@ -25,7 +25,7 @@ import (
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
-// inObjects are pods and objects at the limits of what the API takes, and what is done to them through it.
+// inObjects are attacks by pods and objects at the limits of what the API accepts, and by requests about them.
 var inObjects = []attack{
 	{name: "variables", does: "has 10,000 variables", pod: variables(10_000, func(i int) string { return "value " + strconv.Itoa(i) }), holds: runs},
 	{
@@ -168,7 +168,7 @@ func volume(p *corev1.Pod, source corev1.VolumeSource) {
 	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
 }
 
-// secretOf makes a secret of so many keys of so many bytes.
+// secretOf creates a secret with the given number of keys and of bytes in each.
 func secretOf(name string, keys, size int) func(*siege) error {
 	return func(s *siege) error {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{}}
@@ -183,14 +183,15 @@ func secretOf(name string, keys, size int) func(*siege) error {
 	}
 }
 
-// What a pod's volumes of objects may hold of the node's memory, whatever it asked for (chosen: somewhat above
-// volumelimit.PodMax, directories and links being files too, and far below what each of these attacks asks for).
+// How much of the node's memory a pod's volumes of objects may use, whatever the pod asks for. Chosen: somewhat more
+// than volumelimit.PodMax, because directories and links are files too, and far less than each of these attacks asks
+// for.
 const (
 	objectBytesMax = 80 * unit.MiB
 	objectFilesMax = 20_000
 )
 
-// holdsLittle: the node's memory has not been filled for it; the pod runs or waits.
+// holdsLittle: the pod's volumes use little of the node's memory. The pod runs or waits.
 func holdsLittle(s *siege, pod *corev1.Pod) error {
 	if err := arrives(s, pod); err != nil {
 		return err
@@ -216,7 +217,7 @@ func holdsLittle(s *siege, pod *corev1.Pod) error {
 	return err
 }
 
-// arrives: the agent has it, and says something of it, or the scheduler says why it sends it to no node.
+// arrives: the agent has reported a status of the pod, or the scheduler says why it binds it to no node.
 func arrives(s *siege, pod *corev1.Pod) error {
 	if pod == nil {
 		return errors.New("it is gone")
@@ -236,7 +237,7 @@ func arrives(s *siege, pod *corev1.Pod) error {
 	return fmt.Errorf("nobody says why it waits: %s", describe(pod))
 }
 
-// askForLogs asks for the end of a log that has none, three times, and throws away what comes.
+// askForLogs follows an endless log, three times, and discards what it reads.
 func askForLogs(s *siege, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), holdsWithin)
 	defer cancel()
@@ -247,7 +248,7 @@ func askForLogs(s *siege, pod *corev1.Pod) error {
 		lines := int64(1)
 		stream, err := s.API.CoreV1().Pods(s.ns).GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: &lines}).Stream(ctx)
 		if err != nil {
-			continue // evicted by now: there is nothing to read
+			continue // the pod has been evicted by now, so there is no log
 		}
 		_, _ = io.CopyN(io.Discard, stream, int64(64*unit.MiB))
 		stream.Close()
@@ -280,7 +281,7 @@ func addEphemeral(count int) func(*siege, *corev1.Pod) error {
 	}
 }
 
-// again deletes a pod without grace and makes it anew, without waiting for anything. The last one is gone when it
+// again deletes a pod with a grace period of 0 and creates it again, without waiting. The last pod is gone when it
 // returns.
 func again(times int) func(*siege, *corev1.Pod) error {
 	return func(s *siege, pod *corev1.Pod) error {
@@ -303,7 +304,7 @@ func again(times int) func(*siege, *corev1.Pod) error {
 	}
 }
 
-// silence is the address of a listener that takes connections and says nothing, until the test ends.
+// silence is the address of a listener that accepts connections and sends nothing, until the test ends.
 func silence(s *siege) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

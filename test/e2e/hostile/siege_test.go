@@ -26,19 +26,19 @@ type attack struct {
 	name string
 	does string // what its pods do, in words
 
-	by     []user // in whose name; nil: everybody
-	copies int    // pods of each user; 0: one. The long form makes longCopies times as many.
+	by     []user // of the container; nil: every user
+	copies int    // pods for each user; 0: one. The long form has longCopies times as many
 
-	prepare func(s *siege) error                     // makes what the pods need, once; may be nil
-	pod     func(s *siege, p *corev1.Pod)            // makes a plain pod the attacker
-	during  func(s *siege, p *corev1.Pod) error      // what the tenant does to its pod from outside; may be nil
-	holds   claim                                    // what must become true of each pod
-	limit   string                                   // not empty: what of the attack is known to succeed, and why
-	alone   bool                                     // comes in TestOneByOne only
-	left    func(s *siege, pods []*corev1.Pod) error // what must be true at the end, seen from outside; may be nil
+	prepare func(s *siege) error                     // creates what the pods need, once; may be nil
+	pod     func(s *siege, p *corev1.Pod)            // turns a plain pod into the attacker
+	during  func(s *siege, p *corev1.Pod) error      // what the tenant does with its pod through the API; may be nil
+	holds   claim                                    // what must become true for each pod
+	limit   string                                   // what part of the attack is known to succeed, and why; empty: none
+	alone   bool                                     // only in TestOneByOne
+	left    func(s *siege, pods []*corev1.Pod) error // what must be true at the end, besides the pods; may be nil
 }
 
-// user is in whose name the containers of a pod run.
+// user is the user of a pod's containers.
 type user int64
 
 const (
@@ -53,7 +53,7 @@ func (u user) String() string {
 	return "nobody"
 }
 
-// siege is one test: a neighbour, attackers, and who looks.
+// siege is one test: a neighbour, attackers, and the watch of their pods.
 type siege struct {
 	*rig.Cluster
 	t         *testing.T
@@ -64,25 +64,25 @@ type siege struct {
 	children  []rig.Child
 }
 
-// least is how often each thing is measured, at the least, before and under attack.
+// least is how often each figure is measured at least, before and under attack.
 const least = 5
 
-// peace is a neighbour's measurements on the node before any attack, measured once for all tests: what one of them
-// leaves the agent with counts against the next.
+// peace is the neighbour's figures before any attack. They are measured once for all tests, so that what one test
+// leaves in the agent counts in the next.
 var peace struct {
 	once           sync.Once
 	alone, crowded *figures
 }
 
-// ordinary is a tenant who does nothing wrong. So many as come at once in an attack use all the CPU that they may, and
-// half the disk: whatever these take from the neighbour is what two CPUs cannot give to all, and no harm done.
+// ordinary is a crowd of well-behaved pods, as many as an attack has. They use all the CPU that they may, and half the
+// disk. By what they slow the neighbour down, two CPUs are too few for all, and that is no fault.
 var ordinary = attack{
 	name: "ordinary", does: "uses its CPU and half its disk", copies: 25,
 	pod:   as(emptyDir, disk(allowed), run("disk --path /d/x --size 8Mi --exit", "cpu --milli 200")),
 	holds: runs,
 }
 
-// begin has the neighbour move in, and the first of them measures how it lives.
+// begin creates the neighbour. The first test measures its figures before any attack.
 func begin(t *testing.T) *siege {
 	t.Helper()
 	c := rig.Shared(t)
@@ -106,7 +106,7 @@ func begin(t *testing.T) *siege {
 	return s
 }
 
-// plain is a pod that does nothing, with limits that the machine can bear many of.
+// plain is a pod that does nothing. Its limits are low enough for many such pods.
 func (s *siege) plain(a attack, u user, number int) *corev1.Pod {
 	grace, id := int64(2), int64(u)
 	return &corev1.Pod{
@@ -132,22 +132,22 @@ func container(name string, args ...string) corev1.Container {
 	}
 }
 
-// Times of a siege (chosen). Limits of local storage are looked at every ten seconds, and a container that has crashed
-// twice waits for twenty; a machine with more to do than CPUs adds to that.
+// Times of a test (chosen). Limits of local storage are checked every ten seconds, and a container that has crashed
+// twice waits for twenty. A busy machine adds to that.
 const (
-	holdsWithin = 2 * time.Minute  // for what must become true
-	goesWithin  = 90 * time.Second // for an attacker to be gone, its grace being 2 s
+	holdsWithin = 2 * time.Minute  // for conditions to become true
+	goesWithin  = 90 * time.Second // for an attacker to be gone; its termination grace period is 2 s
 )
 
-// suffer has attackers come, waits for what must hold of them, and has them go, while the neighbour lives. Each attack
-// comes in so many pods of each user.
+// suffer creates attackers, waits until their conditions are true, and deletes them, while the neighbour is measured.
+// Each attack has so many pods for each user.
 func (s *siege) suffer(times int, attacks ...attack) {
 	s.t.Helper()
 	s.neighbour.compare(s.beside(times, attacks...))
 	s.unharmed()
 }
 
-// beside is how the neighbour lives from the coming of the attackers, who may be none, to their going.
+// beside measures the neighbour from the creation of the attackers to their deletion. There may be none.
 func (s *siege) beside(times int, attacks ...attack) (lives *figures) {
 	over := make(chan struct{})
 	var life, war sync.WaitGroup
@@ -161,7 +161,7 @@ func (s *siege) beside(times int, attacks ...attack) (lives *figures) {
 	return lives
 }
 
-// wage is one attack from its coming to its going.
+// wage runs one attack from its creation to its deletion.
 func (s *siege) wage(a attack, times int) {
 	if a.prepare != nil {
 		if err := a.prepare(s); err != nil {
@@ -211,7 +211,7 @@ func (s *siege) wage(a attack, times int) {
 	all.Wait()
 }
 
-// meet does what the tenant does, and waits for its claims.
+// meet runs the tenant's part of the attack, and waits for its claims.
 func (s *siege) meet(a attack, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), holdsWithin)
 	defer cancel()
@@ -224,7 +224,7 @@ func (s *siege) meet(a attack, pod *corev1.Pod) error {
 	return err
 }
 
-// sendAway deletes a pod as a user does, and checks what is left of it on the node.
+// sendAway deletes a pod as users do, and checks that nothing is left of it on the node.
 func (s *siege) sendAway(pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), goesWithin)
 	defer cancel()
@@ -239,7 +239,7 @@ func (s *siege) sendAway(pod *corev1.Pod) error {
 	return err
 }
 
-// traces names what the node still has of a pod that is gone.
+// traces returns what the node still has of a deleted pod.
 func (s *siege) traces(pod *corev1.Pod) error {
 	uid := string(pod.UID)
 	for _, pattern := range []string{
@@ -257,7 +257,7 @@ func (s *siege) traces(pod *corev1.Pod) error {
 	return nil
 }
 
-// unharmed looks whether everybody who was there is still there, and the same.
+// unharmed checks that the instance's processes and the neighbour's pod are still the same.
 func (s *siege) unharmed() {
 	s.t.Helper()
 	children, _, err := s.Children()
@@ -297,5 +297,5 @@ func (s *siege) unharmed() {
 	}
 }
 
-// neighboursDisk bounds what the neighbour's own pod may be said to use: it writes a log only.
+// neighboursDisk bounds the usage that the agent may report for the neighbour's pod, which writes a log only.
 const neighboursDisk = 4 << 20

@@ -17,14 +17,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// sight sees every pod as it is now. Waiting on it asks the API server nothing, and is exact to milliseconds.
+// sight has the newest version of every pod, by a watch. Waiting on it costs the API server no requests, and is exact
+// to milliseconds.
 type sight struct {
 	mu      sync.Mutex
 	pods    map[string]*corev1.Pod // by namespace/name
 	changed chan struct{}          // closed at each change
 }
 
-// watch sees until ctx ends.
+// watch runs until ctx ends.
 func watch(ctx context.Context, api kubernetes.Interface) (*sight, error) {
 	s := &sight{pods: map[string]*corev1.Pod{}, changed: make(chan struct{})}
 	factory := informers.NewSharedInformerFactory(api, 0)
@@ -44,7 +45,7 @@ func watch(ctx context.Context, api kubernetes.Interface) (*sight, error) {
 }
 
 func (s *sight) put(o any, gone bool) {
-	pod, ok := kube.Deleted[*corev1.Pod](o) // or one that is still there
+	pod, ok := kube.Deleted[*corev1.Pod](o) // or a later version of one that still exists
 	if !ok {
 		return
 	}
@@ -58,7 +59,7 @@ func (s *sight) put(o any, gone bool) {
 	s.changed = make(chan struct{})
 }
 
-// pod returns it as it is, nil when there is none of that name and uid.
+// pod returns the newest version of a pod; nil if there is none of that name and UID.
 func (s *sight) pod(of *corev1.Pod) (*corev1.Pod, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +70,8 @@ func (s *sight) pod(of *corev1.Pod) (*corev1.Pod, <-chan struct{}) {
 	return pod, s.changed
 }
 
-// until waits for a state of a pod, nil being its absence, and returns how long that took from a moment on. look is
-// also asked each second, because not everything that it looks at is in the pod.
+// until waits for a state of a pod (nil: it is gone), and returns how long that took since a moment. look is also
+// called each second, because not everything that it checks is in the pod.
 func (s *sight) until(ctx context.Context, of *corev1.Pod, since time.Time, look func(*corev1.Pod) error) (time.Duration, error) {
 	for {
 		pod, changed := s.pod(of)
@@ -105,7 +106,7 @@ func ready(pod *corev1.Pod) error {
 	return fmt.Errorf("it is not Ready: %s", describe(pod))
 }
 
-// describe returns what a reader of a failure needs to know of a pod.
+// describe returns what somebody who reads a failure needs to know about a pod.
 func describe(pod *corev1.Pod) string {
 	if pod == nil {
 		return "there is none"

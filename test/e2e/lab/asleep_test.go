@@ -18,13 +18,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// asleep is what the node's calendar says that it slept.
+// asleep is how long the node sleeps by its real-time clock.
 const asleep = time.Hour
 
-// TestAsleep suspends a node to memory for longer than its lease lasts. When it wakes, an hour has passed by its
-// calendar, and nothing by its monotonic clock: its agent goes on and the node is Ready again; the containers are those
-// that ran, although one is probed every second and a pod was deleted with a grace period of half an hour just before;
-// and nothing is evicted.
+// TestAsleep suspends a node to memory for longer than its Lease lasts. When it resumes, its real-time clock has moved
+// on by an hour and its monotonic clock has not. The agent continues and the node is Ready again. The containers are
+// the same, although one is probed every second and a pod with a termination grace period of half an hour was deleted
+// just before. Nothing is evicted.
 func TestAsleep(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -67,7 +67,7 @@ func TestAsleep(t *testing.T) {
 	n.alive()
 }
 
-// probed is a pod that is restarted by the first answer which does not come.
+// probed is a pod that is restarted when one probe fails.
 func (n evictingNode) probed() *corev1.Pod {
 	n.t.Helper()
 	pod := n.pod("probed", []corev1.Container{sized("c", "10m,16Mi", "")})
@@ -83,7 +83,7 @@ func (n evictingNode) probed() *corev1.Pod {
 	return n.until("probed", "is ready", podReady)
 }
 
-// clocks are a guest's, since their own beginnings.
+// clocks are the readings of a guest's clocks.
 type clocks struct{ calendar, monotonic time.Duration }
 
 func (n evictingNode) clocks() clocks {
@@ -99,7 +99,7 @@ func (n evictingNode) clocks() clocks {
 	return clocks{read("date +%s", time.Second), read(`sed -n 's/^now at \([0-9]*\) nsecs/\1/p' /proc/timer_list`, 1)}
 }
 
-// renews waits until the node's lease is younger than that.
+// renews waits until the node's Lease was renewed within the given time.
 func (n evictingNode) renews(since time.Time) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, "the lease is renewed", func(ctx context.Context) error {
@@ -111,7 +111,7 @@ func (n evictingNode) renews(since time.Time) {
 	})
 }
 
-// untouched wants a pod to be ready and its container the one that it was.
+// untouched checks that a pod is ready and that its container is the same as before.
 func (n evictingNode) untouched(was *corev1.Pod) {
 	n.t.Helper()
 	n.until(was.Name, "runs on", func(p *corev1.Pod) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestAway leaves a running node out of touch, first by its network, its agent being killed and started meanwhile, then
-// by freezing it: each time it goes Unknown, and comes back Ready with the container that it had.
+// TestAway cuts a running node off: first its network is down, while the agent is killed and started again; then the
+// guest is frozen. Each time the node becomes Unknown, and is Ready again later with the same container.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

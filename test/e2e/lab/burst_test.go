@@ -30,18 +30,18 @@ import (
 )
 
 const (
-	// burstPods is how many pods come at once; PLIMSOLL_LAB_BURST sets another number.
+	// burstPods is how many pods are created at once; PLIMSOLL_LAB_BURST sets another number.
 	burstPods = 1000
-	// burstRuns: every so manieth pod runs a container to its end, which takes a guest some seconds.
+	// burstRuns: one of so many pods runs a container to its end, which takes a guest some seconds.
 	burstRuns = 125
-	// burstWithin bounds the burst (chosen: four pods a second passed through on two cores on 2026-11-20, two where
-	// others worked).
+	// burstWithin bounds the whole burst. Chosen: on 2026-11-20 four pods per second were admitted and deleted on two
+	// idle cores, and two per second on busy ones.
 	burstWithin = 15 * time.Minute
-	// burstWriters make and delete pods at the same time.
+	// burstWriters is how many goroutines create and delete pods.
 	burstWriters = 8
 )
 
-// burstCPUs are what pods ask for, in turn. Three CPUs of one NUMA node has the first node only.
+// burstCPUs are the CPUs that pods request, in turn. Only the first node has three CPUs on one NUMA node.
 var burstCPUs = []int{1, 2, 1, 2, 1, 3}
 
 // burst is a series of pods on nodes that have room for a dozen of them at a time.
@@ -53,24 +53,24 @@ type burst struct {
 
 	leave chan string // pods that their agents admitted
 
-	mu      sync.Mutex
-	letIn   map[string]string // pod to node
-	sent    map[string]bool   // pods that were deleted
-	refused []string
-	berths  int
-	moved   chan struct{}
+	mu       sync.Mutex
+	admitted map[string]string // pod to node
+	sent     map[string]bool   // pods that were deleted
+	rejected []string
+	berths   int
+	moved    chan struct{}
 }
 
-// TestPinnedBurst sends a thousand pods with one to three CPUs and memory of their own at two nodes under
-// single-numa-node that have room for a dozen at a time, so that pods are bound while others end, and faster than any
-// report comes back. No agent refuses one.
+// TestPinnedBurst creates a thousand pods with one to three exclusive CPUs and pinned memory, for two nodes with the
+// policy single-numa-node that have room for a dozen at a time. So pods are bound while others end, and faster than any
+// report of a node arrives. No agent may reject one.
 //
-// A guest needs seconds to start a container, and an agent decides on a pod before it starts anything of it. So most
-// pods have a volume from a ConfigMap that there is not: their agent lets them in, gives them their CPUs and memory,
-// and waits for the volume; then they are deleted, and it takes everything back. The others run to their end.
+// A guest needs seconds to start a container, and an agent admits a pod before it starts anything of it. So most pods
+// have a volume of a ConfigMap that does not exist: their agent admits them, assigns their CPUs and memory, and waits
+// for the volume. Then they are deleted, and the agent releases everything. The others run to their end.
 func TestPinnedBurst(t *testing.T) {
 	c := rig.Shared(t)
-	b := &burst{t: t, c: c, letIn: map[string]string{}, sent: map[string]bool{}, moved: make(chan struct{}, 1)}
+	b := &burst{t: t, c: c, admitted: map[string]string{}, sent: map[string]bool{}, moved: make(chan struct{}, 1)}
 	pods := burstPods
 	if text := os.Getenv("PLIMSOLL_LAB_BURST"); text != "" {
 		var err error
@@ -104,11 +104,11 @@ func TestPinnedBurst(t *testing.T) {
 	b.await(pods)
 	took := time.Since(began)
 	b.judge(pods)
-	t.Logf("%d pods with CPUs and memory of their own passed through in %v, %.1f a second, %d of them with berths; none was refused",
+	t.Logf("%d pods with CPUs and memory of their own passed through in %v, %.1f a second, %d of them with berths; none was rejected",
 		pods, took.Round(time.Second), float64(pods)/took.Seconds(), b.berths)
 }
 
-// parallel does something with every name, several at a time.
+// parallel calls a function with every name, several at a time.
 func (b *burst) parallel(names func(func(string) bool), do func(string) error) {
 	turns := make(chan string)
 	var group sync.WaitGroup
@@ -133,7 +133,7 @@ func (b *burst) parallel(names func(func(string) bool), do func(string) error) {
 	group.Wait()
 }
 
-// numberOf is which pod it is.
+// numberOf returns the number in a pod's name.
 func numberOf(name string) int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(name, "p"))
 	return n
@@ -171,7 +171,7 @@ func (b *burst) delete(name string) error {
 	return err
 }
 
-// watch deletes pods that were admitted: those that run when they have ended.
+// watch deletes pods that were admitted, and those that run to their end when they have ended.
 func (b *burst) watch() {
 	factory := informers.NewSharedInformerFactoryWithOptions(b.c.API, 0, informers.WithNamespace(b.ns))
 	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -185,21 +185,21 @@ func (b *burst) watch() {
 }
 
 func (b *burst) see(p *corev1.Pod) {
-	if p.Spec.NodeName == "" || p.Status.StartTime == nil { // the agent has not said anything yet
+	if p.Spec.NodeName == "" || p.Status.StartTime == nil { // the agent has not reported a status yet
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-	if _, known := b.letIn[p.Name]; !known {
-		b.letIn[p.Name] = p.Spec.NodeName
+	if _, known := b.admitted[p.Name]; !known {
+		b.admitted[p.Name] = p.Spec.NodeName
 		if p.Annotations[translate.AnnotationBerth] != "" {
 			b.berths++
 		}
 	}
-	// A container may fail to start on a machine that is so slow. A pod that was not admitted has none.
+	// A container may fail to start on so slow a machine. A pod that was rejected has no container statuses.
 	if p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0 || strings.HasPrefix(p.Status.Message, "Pod was rejected") {
-		b.refused = append(b.refused, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
+		b.rejected = append(b.rejected, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
 	}
 	if (ended || !runs(p.Name)) && !b.sent[p.Name] {
 		b.sent[p.Name] = true
@@ -220,10 +220,10 @@ func (b *burst) await(pods int) {
 	defer progress.Stop()
 	for {
 		b.mu.Lock()
-		letIn, sent, refused := len(b.letIn), len(b.sent), slices.Clone(b.refused)
+		admitted, sent, rejected := len(b.admitted), len(b.sent), slices.Clone(b.rejected)
 		b.mu.Unlock()
-		if len(refused) > 0 {
-			b.t.Fatalf("%d of %d pods were refused: %s", len(refused), letIn, strings.Join(refused, "\n"))
+		if len(rejected) > 0 {
+			b.t.Fatalf("%d of %d pods were rejected: %s", len(rejected), admitted, strings.Join(rejected, "\n"))
 		}
 		if sent == pods {
 			return
@@ -231,9 +231,9 @@ func (b *burst) await(pods int) {
 		select {
 		case <-b.moved:
 		case <-progress.C:
-			b.t.Logf("%d of %d pods let in, %d sent away", letIn, pods, sent)
+			b.t.Logf("%d of %d pods admitted, %d deleted", admitted, pods, sent)
 		case <-limit.C:
-			b.t.Fatalf("%d of %d pods let in, %d sent away after %v", letIn, pods, sent, burstWithin)
+			b.t.Fatalf("%d of %d pods admitted, %d deleted after %v", admitted, pods, sent, burstWithin)
 		}
 	}
 }
@@ -242,15 +242,15 @@ func (b *burst) await(pods int) {
 func (b *burst) judge(pods int) {
 	b.t.Helper()
 	on := map[string]int{}
-	for _, node := range b.letIn {
+	for _, node := range b.admitted {
 		on[node]++
 	}
 	b.t.Logf("on %v", on)
 	asked, aligned := 0, 0
 	for _, n := range b.nodes {
 		counts := b.counts(n)
-		if refused := counts["kubelet_topology_manager_admission_errors_total"]; refused != 0 {
-			b.t.Errorf("%s counted %d refusals", n.Name, refused)
+		if rejected := counts["kubelet_topology_manager_admission_errors_total"]; rejected != 0 {
+			b.t.Errorf("%s counted %d rejections", n.Name, rejected)
 		}
 		if astray := counts[`kubelet_container_aligned_compute_resources_failure_count{boundary="numa_node",scope="container"}`]; astray != 0 {
 			b.t.Errorf("%s counted %d containers that do not lie on one NUMA node", n.Name, astray)

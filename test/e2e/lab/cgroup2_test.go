@@ -21,11 +21,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestCgroup2WithSystemd reads what the agent, the runtime and systemd made of three pods and a reservation, from the
-// files of a real cgroup v2. TestCgroup2WithCgroupfs does so without systemd.
+// TestCgroup2WithSystemd reads the values that the agent, the runtime and systemd set for three pods and a reservation,
+// from the files of a real cgroup v2. TestCgroup2WithCgroupfs does the same without systemd.
 func TestCgroup2WithSystemd(t *testing.T) { cgroup2(t, lab.Systemd, "systemd", systemdNames) }
 
-// Names of groups by what they are; UID and ID stand for the pod's and the container's.
+// Names of groups. UID and ID stand for the UID of the pod and the ID of the container.
 type names struct{ node, burstable, bestEffort, pod, container, tasks string }
 
 var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
@@ -55,12 +55,12 @@ func hugeToo(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the
-// system's leaves; both drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the
-// machine's), which is TASKS here. containerd leaves the huge pages of containers alone unless it is configured to care
-// (disable_hugetlb_controller). Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi /
-// 1Gi. Others get none. Of the node's memory, Burstable pods may not have half of what Guaranteed ones request,
-// BestEffort pods nor half of what Burstable ones request.
+// cgroup2Want has each file's value, in the order of cgroup2Files. The node has 1750m CPU allocatable, and the memory
+// that the system reservation leaves. Both drivers give the same values, except that systemd gives every scope a limit
+// of tasks (15 % of the machine's), which is TASKS here. containerd does not limit the huge pages of containers unless
+// it is configured to (disable_hugetlb_controller). A Burstable container may use swap in proportion to its request of
+// memory: 640Mi * 32Mi / 1Gi. Others get none. Burstable pods may not use half of what Guaranteed ones request of the
+// node's memory, and BestEffort pods may not use half of what Burstable ones request either.
 const cgroup2Want = `
 system 10 max/100000 524288000 524288000 0 max max 0 max max
 node 69 max/100000 549453824 167772160 0 max max 0 8192 16777216
@@ -76,7 +76,7 @@ full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS max
 
 var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max"}
 
-// cgroup2 compares the whole table of values of one driver.
+// cgroup2 compares all values of one driver with the table.
 func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -120,7 +120,7 @@ func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
 	})
 }
 
-// wantScore waits until a process, which the command pid names, has that OOM score.
+// wantScore waits until a process has the given OOM score. The command pid prints its id.
 func wantScore(t *testing.T, node *rig.GuestNode, of, pid, want string) {
 	t.Helper()
 	rig.Eventually(t, podWithin, "oom_score_adj of "+of, func(ctx context.Context) error {
@@ -135,7 +135,7 @@ func wantScore(t *testing.T, node *rig.GuestNode, of, pid, want string) {
 // 1000 - 1000 * 32Mi / 1Gi is 969 (968.75, cut in the division).
 var cgroup2Scores = map[string]string{"best": "1000", "burst": "969", "full": "-997"}
 
-// of fills a pod's group name in.
+// of replaces UID and ID in the name of a group.
 func (n names) of(pattern, tier string, uid types.UID) string {
 	if strings.HasSuffix(pattern, ".slice") {
 		uid = types.UID(strings.ReplaceAll(string(uid), "-", "_"))
@@ -153,11 +153,11 @@ func amounts(cpu, memory string) corev1.ResourceList {
 	return list
 }
 
-// podWithin bounds a pod's way to Ready (chosen: some 6 s on two idle cores, most of it runc's, without hardware
-// virtualization).
+// podWithin bounds the time until a pod is Ready. Chosen: some 6 s on two idle cores, most of it in runc, without
+// hardware virtualization.
 const podWithin = 3 * time.Minute
 
-// runPod makes a pod of the workload image on a node, and waits until it is Ready.
+// runPod creates a pod of the workload image on a node, and waits until it is Ready.
 func runPod(t *testing.T, c *rig.Cluster, ns, name, node string, r corev1.ResourceRequirements) {
 	t.Helper()
 	grace := int64(1)
@@ -167,7 +167,7 @@ func runPod(t *testing.T, c *rig.Cluster, ns, name, node string, r corev1.Resour
 	})
 }
 
-// createReady makes a pod and returns it when it is Ready.
+// createReady creates a pod and returns it when it is Ready.
 func createReady(t *testing.T, c *rig.Cluster, ns string, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	pod, err := c.API.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{})

@@ -10,6 +10,6 @@ import (
 
 var cgroupfsNames = names{"kubepods", "kubepods/burstable", "kubepods/besteffort", "podUID", "ID", "max"}
 
-// TestCgroup2WithCgroupfs wants the same values as TestCgroup2WithSystemd, of groups that nobody but the agent and the
-// runtime makes.
+// TestCgroup2WithCgroupfs compares the same values as TestCgroup2WithSystemd, of groups that the agent and the runtime
+// create without systemd.
 func TestCgroup2WithCgroupfs(t *testing.T) { cgroup2(t, lab.Tiny, "cgroupfs", cgroupfsNames) }

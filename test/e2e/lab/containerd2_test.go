@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestContainerd2 is an agent beside containerd 2, which tells its cgroup driver and what happens to containers. The
+// TestContainerd2 runs an agent with containerd 2, which reports its cgroup driver and sends events of containers. The
 // agent's configuration names the other driver both times.
 func TestContainerd2(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestContainerd2(t *testing.T) {
 		t.Fatalf("the runtime is %s, %v", node.Status.NodeInfo.ContainerRuntimeVersion, err)
 	}
 	n.takes("systemd")
-	n.resizes() // in slices and scopes, by their names
+	n.resizes() // the names say that they are slices and scopes
 	n.c.Kubectl(t, "--namespace", n.ns, "delete", "pod", "sized", "--wait")
 	n.hearsEvents()
 
@@ -57,7 +57,7 @@ func TestContainerd2(t *testing.T) {
 
 const containerd2Dir = "/usr/local/bin"
 
-// containerd2Unit has systemd start our containerd in the place of Debian's, which looks for its shim in its PATH.
+// containerd2Unit makes systemd start our containerd instead of Debian's, with a PATH where it finds its shim.
 const containerd2Unit = `[Service]
 Environment=PATH=` + containerd2Dir + `:/usr/sbin:/usr/bin:/sbin:/bin
 ExecStart=
@@ -81,7 +81,7 @@ func containerd2Config(systemdCgroup string) string {
 `
 }
 
-// says waits until the agent has said something.
+// says waits until the agent has logged a text.
 func (n runningNode) says(text string) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, "the agent says "+text, func(context.Context) error {
@@ -92,13 +92,13 @@ func (n runningNode) says(text string) {
 	})
 }
 
-// takes wants the agent to have taken the runtime's driver, against its configuration.
+// takes checks that the agent uses the runtime's driver and not the configured one.
 func (n runningNode) takes(driver string) {
 	n.t.Helper()
 	n.says("using the container runtime's cgroup driver, not the configured one cgroupDriver=" + driver)
 }
 
-// hearsEvents wants the agent to have heard of containers by the runtime's own stream of events.
+// hearsEvents checks that the agent got events of containers from the runtime's stream.
 func (n runningNode) hearsEvents() {
 	n.t.Helper()
 	n.says("the container runtime sends events of containers")

@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// TestMissingCPUs: CPUs that the kernel was told to leave alone, and then CPUs that it loses one after the other, until
-// a socket and its node have none.
+// TestMissingCPUs boots a machine with isolated CPUs (isolcpus), and then takes CPUs offline until a socket and its
+// NUMA node have none.
 func TestMissingCPUs(t *testing.T) {
 	want := describe(t, "two-socket")
 	want.Machine.Isolated = idset.Of(2, 5, 6)

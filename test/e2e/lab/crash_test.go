@@ -18,13 +18,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// unknownWithin bounds the time from a node's silence to the condition Unknown: the lifecycle controller's grace is 50
-// s.
+// unknownWithin bounds the time from a node's last renewal to the condition Unknown: the node-monitor grace period is
+// 50 s.
 const unknownWithin = 3 * time.Minute
 
-// TestCrashAndReturn crashes a node with two pods on it: one that waits for its node and one that does not. The node
-// goes Unknown, and the impatient pod is evicted; the machine boots again from what its disk holds, the node is
-// Ready, the patient pod runs again as the same pod with its container restarted once, and the other is gone for good.
+// TestCrashAndReturn crashes a node with two pods: one tolerates an unreachable node for ever, the other for a short
+// time. The node becomes Unknown, and the latter pod is evicted. The machine boots again from what its disk has. Then
+// the node is Ready, the former is the same pod with its container restarted once, and the latter is gone.
 func TestCrashAndReturn(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -33,8 +33,7 @@ func TestCrashAndReturn(t *testing.T) {
 	patient := runTolerant(t, c, ns, "patient", n.Name, nil)
 	impatient := runTolerant(t, c, ns, "impatient", n.Name, new(int64))
 
-	// containerd 1.6 does not flush what it knows of a pod's network, and never gets rid of a pod whose part of that is
-	// lost.
+	// containerd 1.6 does not flush its records of a pod's network, and cannot remove a pod whose record is lost.
 	n.Run(t, "sync")
 	n.Kill()
 	c.WaitCondition(t, n.Name, corev1.NodeReady, corev1.ConditionUnknown, unknownWithin)
@@ -73,8 +72,8 @@ func TestCrashAndReturn(t *testing.T) {
 	}
 }
 
-// runTolerant makes a pod that tolerates an unreachable node for so many seconds, nil for ever, and returns it when it
-// runs.
+// runTolerant creates a pod that tolerates an unreachable node for so many seconds (nil: for ever), and returns it when
+// it runs.
 func runTolerant(t *testing.T, c *rig.Cluster, ns, name, node string, seconds *int64) *corev1.Pod {
 	t.Helper()
 	grace := int64(1)
@@ -88,7 +87,7 @@ func runTolerant(t *testing.T, c *rig.Cluster, ns, name, node string, seconds *i
 	return createReady(t, c, ns, pod)
 }
 
-// wantPod waits until the pod, still the same one, is as it should be.
+// wantPod waits until the pod, which must have the same UID, is in the wanted state.
 func wantPod(t *testing.T, c *rig.Cluster, ns, what string, pod *corev1.Pod, is func(*corev1.Pod) error) {
 	t.Helper()
 	rig.Eventually(t, podWithin, what, func(ctx context.Context) error {

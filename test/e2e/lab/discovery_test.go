@@ -9,11 +9,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// TestMachinesComeBack boots every ready-made machine and asks `plimsoll machine` there what it is: to the byte what
-// was described. It proves both, for they know nothing of each other: the lab builds from the description, the kernel
-// reads QEMU's firmware tables, and discovery reads the kernel.
+// TestMachinesComeBack boots every ready-made machine and runs `plimsoll machine` there. The output must be the
+// description, to the byte. That tests both sides, which share nothing: the lab builds the machine from the
+// description, and discovery reads what the kernel made of QEMU's firmware tables.
 func TestMachinesComeBack(t *testing.T) {
-	t.Parallel() // with tests that wait for time to pass
+	t.Parallel() // in parallel with tests that mostly wait
 	for _, name := range lab.Names() {
 		t.Run(name, func(t *testing.T) {
 			wantMachine(t, lab.Boot(t, name, lab.Options{}), describe(t, name))

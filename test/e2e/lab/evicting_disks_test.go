@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// unusedImage makes an image that nothing uses, of 60 MiB and as much again unpacked, out of nothing, and imports it.
+// unusedImage creates and imports an image that no container uses. It has 60 MiB, and unpacked as much again.
 const unusedImage = `set -e
 mkdir -p /var/lib/unused/layer && cd /var/lib/unused
 dd if=/dev/zero of=layer/zeroes bs=1M count=60 2>/dev/null
@@ -28,8 +28,8 @@ tar -cf image.tar manifest.json config.json layer.tar
 ctr -n k8s.io images import image.tar
 cd / && rm -r /var/lib/unused`
 
-// TestEvictingDisks fills disks of a node's own, one for the agent and one for the runtime: limits of volumes, inodes,
-// bytes, and images before pods. A pod lives on throughout that writes nothing.
+// TestEvictingDisks fills separate disks of a node, one with the agent's files and one with the runtime's: limits of
+// volumes, inodes, bytes, and images before pods. A pod that writes nothing must run all the time.
 func TestEvictingDisks(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -60,13 +60,13 @@ func volume(pod *corev1.Pod) string {
 	return fmt.Sprintf("/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/data", pod.UID)
 }
 
-// presses waits until the node is short of disk space, or not any more.
+// presses waits until DiskPressure has the wanted status.
 func (n evictingNode) presses(want corev1.ConditionStatus) {
 	n.t.Helper()
 	n.c.WaitCondition(n.t, n.Name, corev1.NodeDiskPressure, want, podWithin)
 }
 
-// deletedFiles: a file of 40 MiB that is deleted and open counts against a limit of 20 MiB.
+// deletedFiles: a file of 40 MiB that is deleted but still open counts against a limit of 20 MiB.
 func (n evictingNode) deletedFiles() {
 	limit := resource.MustParse("20Mi")
 	c := sized("c", "10m,16Mi", "")
@@ -83,7 +83,7 @@ func (n evictingNode) deletedFiles() {
 	n.remove("limited")
 }
 
-// inodes: one pod makes 2,600 files of the disk's 3,000.
+// inodes: one pod makes 2,600 files on a disk for 3,000.
 func (n evictingNode) inodes() {
 	n.presses(corev1.ConditionFalse)
 	n.postLoad("files", "16Mi", 1, "disk --path /data --files 2600 --size 0")
@@ -93,8 +93,8 @@ func (n evictingNode) inodes() {
 	n.remove("files")
 }
 
-// nodeDisk: others fill the disk; of the pods, the one with a volume goes. The pressure ends, and so does the
-// condition.
+// nodeDisk: other programs fill the disk. The pod with a volume is evicted. Then the disk is freed, and the condition
+// becomes false.
 func (n evictingNode) nodeDisk() {
 	n.presses(corev1.ConditionFalse)
 	pod := n.load("data", "sleep infinity")
@@ -107,8 +107,8 @@ func (n evictingNode) nodeDisk() {
 	n.remove("data")
 }
 
-// imagesFirst: the images' disk is short; what no pod uses goes and is enough. It is short again; now the pod goes that
-// has written most to its container's layer.
+// imagesFirst: the disk of images is short. Removing unused images is enough. It is short again, and the pod whose
+// container wrote most to its layer is evicted.
 func (n evictingNode) imagesFirst() {
 	n.presses(corev1.ConditionFalse)
 	n.load("layer", "disk --path /big --size 100Mi")

@@ -17,7 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// evictingMemory leaves pods 624 MiB of the guest's 1 GiB: with a line of 100 MiB they may use 524 MiB together.
+// evictingMemory leaves 624 MiB of the guest's 1 GiB to pods. With a threshold of 100 MiB they may use 524 MiB
+// together.
 func evictingMemory(more map[string]any) map[string]any {
 	config := map[string]any{
 		"systemReserved": map[string]string{"memory": "400Mi"}, "evictionHard": map[string]string{"memory.available": "100Mi"},
@@ -29,8 +30,8 @@ func evictingMemory(more map[string]any) map[string]any {
 	return config
 }
 
-// TestEvictingMemory runs a node of cgroup v2 out of memory in every way of the issue, in one boot. Throughout a pod
-// lives on that does nothing wrong, and the kernel kills nobody for memory: the agent is first.
+// TestEvictingMemory lets a node with cgroup v2 run short of memory in many ways, in one boot. A well-behaved pod must
+// run all the time, and the kernel must kill no process for memory: the agent has to be first.
 func TestEvictingMemory(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -68,19 +69,19 @@ func TestEvictingMemory(t *testing.T) {
 	n.run("fork bomb", evictingNode.forkBomb)
 }
 
-// evictingNode is a node that runs out of something.
+// evictingNode is a node that runs short of a resource.
 type evictingNode struct {
 	runningNode
 	whole *testing.T // the test that scenarios are parts of
 }
 
-// run runs a scenario as a test of its own, then wants everybody else to be as before.
+// run runs a scenario as a subtest, and then checks that everything else is as before.
 func (n evictingNode) run(name string, scenario func(evictingNode)) {
 	n.t.Run(name, func(t *testing.T) {
 		inner := n
 		inner.t = t
 		t.Cleanup(func() {
-			if t.Failed() { // the next one is to find what it expects
+			if t.Failed() { // the next one needs the state that this one leaves
 				_, _ = n.c.TryKubectl(n.t, "--namespace", n.ns, "delete", "pod", "--grace-period=1", "--field-selector=metadata.name!=steady")
 			}
 		})
@@ -92,7 +93,7 @@ func (n evictingNode) run(name string, scenario func(evictingNode)) {
 	})
 }
 
-// again starts another agent with another configuration.
+// again restarts the agent with another configuration.
 func (n evictingNode) again(more map[string]any, flags ...string) {
 	n.t.Helper()
 	n.Agent.Stop()
@@ -101,8 +102,8 @@ func (n evictingNode) again(more map[string]any, flags ...string) {
 	n.says("pods of this node known")
 }
 
-// load posts a pod that runs verbs of the workload, one after the other, and is restarted if it ends. It waits until it
-// runs.
+// load creates a pod that runs verbs of the workload, one after the other, and is restarted when it ends. It waits
+// until the pod runs.
 func (n evictingNode) load(name string, verbs ...string) *corev1.Pod {
 	n.t.Helper()
 	n.postLoad(name, "16Mi", 1, verbs...)
@@ -132,7 +133,7 @@ func (n evictingNode) postPod(pod *corev1.Pod) {
 	}
 }
 
-// evicted waits until a pod is evicted for a resource, and wants it never to have been restarted.
+// evicted waits until a pod is evicted for a resource, and checks that it was never restarted.
 func (n evictingNode) evicted(name, resource string) {
 	n.t.Helper()
 	pod := n.until(name, "is evicted", isEvicted)
@@ -158,7 +159,7 @@ func isEvicted(p *corev1.Pod) error {
 	return nil
 }
 
-// lives wants a pod to run as it did from the start.
+// lives checks that a pod runs and was never restarted.
 func (n evictingNode) lives(name string) {
 	n.t.Helper()
 	n.until(name, "runs on", func(p *corev1.Pod) error {
@@ -169,14 +170,14 @@ func (n evictingNode) lives(name string) {
 	})
 }
 
-// holds waits until a growing pod has reached its size.
+// holds waits until a growing pod has logged that it has reached its size.
 func (n evictingNode) holds(name string, mib int) {
 	n.t.Helper()
 	n.logs(name, fmt.Sprintf("holding %d bytes", mib<<20))
 	n.lives(name)
 }
 
-// logs waits until a pod has said something.
+// logs waits until a pod has logged a text.
 func (n evictingNode) logs(name, want string) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, name+" says "+want, func(context.Context) error {
@@ -193,15 +194,15 @@ func (n evictingNode) remove(names ...string) {
 	n.c.Kubectl(n.t, append([]string{"--namespace", n.ns, "delete", "pod", "--grace-period=1"}, names...)...)
 }
 
-// inside starts a script in the group of a pod's container, which must be Burstable; it ends with the group or the
-// test.
+// inside starts a script in the cgroup of a pod's container, which must be Burstable. It ends with that cgroup or with
+// the test.
 func (n evictingNode) inside(pod *corev1.Pod, script string) *lab.Process {
 	n.t.Helper()
 	const enter = `echo $$ > "/sys/fs/cgroup/$0/cgroup.procs" && eval "$1"`
 	return n.Start(n.t, lab.Command{Args: []string{"sh", "-c", enter, n.group(pod, "c"), script}})
 }
 
-// protectsItself wants agent and runtime to be the last that the kernel would choose.
+// protectsItself checks the OOM scores of agent and runtime: the kernel must choose them last.
 func (n evictingNode) protectsItself() {
 	n.t.Helper()
 	for _, program := range []string{"containerd", "plimsoll"} {
@@ -215,7 +216,7 @@ func (n evictingNode) protectsItself() {
 	}
 }
 
-// grows has one pod take more than there is.
+// grows runs one pod that uses more memory than there is.
 func (n evictingNode) grows(how string) {
 	n.postLoad("grower", "16Mi", 1, "memory "+how)
 	n.evicted("grower", "memory")
@@ -225,7 +226,7 @@ func (n evictingNode) grows(how string) {
 	n.remove("grower")
 }
 
-// manySmall: six pods grow to 140 MiB each, of which three fit: three go, and no more.
+// manySmall: six pods grow to 140 MiB each, and three of them fit. Exactly three are evicted.
 func (n evictingNode) manySmall() {
 	var names []string
 	for i := range 6 {
@@ -264,12 +265,12 @@ func (n evictingNode) manySmall() {
 	n.remove(names...)
 }
 
-// runtimeHung: the runtime is stopped while a pod grows. It is killed all the same, and told so when the runtime goes
-// on.
+// runtimeHung: the runtime is stopped while a pod grows. The pod is killed all the same, and its status is right when
+// the runtime continues.
 func (n evictingNode) runtimeHung() {
 	pod := n.load("hung", "memory --hold=64Mi --grow=30Mi")
 	n.Run(n.t, "pkill", "-STOP", "-x", "containerd")
-	n.t.Cleanup(func() { // should it fail meanwhile
+	n.t.Cleanup(func() { // also if the test fails meanwhile
 		if _, err := n.Output(context.WithoutCancel(n.t.Context()), "pkill", "-CONT", "-x", "containerd"); err != nil {
 			n.t.Error(err)
 		}
@@ -297,21 +298,21 @@ func (n evictingNode) tasks(ctx context.Context, pod *corev1.Pod) (string, error
 	return strings.Join(strings.Fields(out), " "), err
 }
 
-// stubborn is a pod above the soft line that ends by SIGKILL only.
+// stubborn is a pod above the soft threshold that ignores SIGTERM.
 func (n evictingNode) stubborn(name string, grace int64) {
 	n.t.Helper()
 	n.postLoad(name, "16Mi", grace, "memory --hold=330Mi --for=1ms", "ignore-term")
 }
 
-// refuses: a pod does not listen to SIGTERM, and has the grace that it asks for, no more.
+// refuses: a pod ignores SIGTERM. It gets its termination grace period and no more.
 func (n evictingNode) refuses() {
 	n.stubborn("refuses", 4)
 	n.evicted("refuses", "memory")
 	n.remove("refuses")
 }
 
-// agentKilled: a pod was evicted and has grace left when the agent is killed. The next agent ends it, and starts it
-// no more.
+// agentKilled: a pod is evicted, and the agent is killed before its termination grace period has ended. The next agent
+// ends the pod and does not start it again.
 func (n evictingNode) agentKilled() {
 	n.stubborn("orphan", 8)
 	n.decided("orphan")
@@ -332,8 +333,8 @@ func (n evictingNode) decided(name string) {
 	n.says("pod evicted pod=" + n.ns + "/" + name + " ")
 }
 
-// hardWhileSoft: a pod has ten minutes of grace left when the hard threshold is met. It ends now, and no other pod
-// does.
+// hardWhileSoft: a pod has ten minutes of its termination grace period left when the hard threshold is met. It is
+// killed then, and no other pod is evicted.
 func (n evictingNode) hardWhileSoft() {
 	n.stubborn("gentle", 600)
 	n.decided("gentle")
@@ -343,8 +344,8 @@ func (n evictingNode) hardWhileSoft() {
 	n.remove("gentle", "hasty")
 }
 
-// pageCache: a pod reads a large file again and again, another one grows; together they have more than the line allows,
-// and nobody goes, since the kernel drops the cache.
+// pageCache: a pod reads a large file again and again while another one grows. Together they use more than the
+// threshold allows, and none is evicted, because the kernel can drop the cache.
 func (n evictingNode) pageCache() {
 	pod := n.load("reader", "sleep infinity")
 	n.fillsCache(pod, 320)
@@ -357,7 +358,7 @@ func (n evictingNode) pageCache() {
 // cachedFile is what fillsCache reads.
 const cachedFile = "/var/lib/cached"
 
-// fillsCache reads a file of some MiB until it is in active use, charged to the pod.
+// fillsCache reads a file of some MiB until its cache is active and charged to the pod.
 func (n evictingNode) fillsCache(pod *corev1.Pod, mib int) {
 	n.t.Helper()
 	n.inside(pod, fmt.Sprintf(`dd if=/dev/zero of=%s bs=1M count=%d 2>/dev/null; while :; do cat %[1]s > /dev/null; sleep 1; done`, cachedFile, mib))
@@ -380,28 +381,28 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 	return value
 }
 
-// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes.
-// The cache that the scenario before has left goes first: at a limit the kernel swaps beside dropping cache, so that
-// 264 MiB of old cache in the pods' group cost up to 290 MiB of swap for the 22 MiB that were needed (seen with a busy
-// host). It alone: where QEMU has translated code, each store has it look for that, until all of the page is
-// overwritten; with all caches dropped, programs' pages became the pods', and filling 540 MiB took minutes. Both grow
-// slower than the disk takes pages: where swap does not keep up, the kernel kills although there is some left.
+// swaps: a pod that may swap uses more than the pods' limit, partly in swap, and is not evicted. One that uses all
+// memory and swap is evicted. The cache that the scenario before has left is dropped first: at a limit the kernel swaps
+// beside dropping cache. 264 MiB of old cache in the pods' group cost up to 290 MiB of swap when 22 MiB were needed
+// (seen with a busy host). Only that cache is dropped. With all caches dropped, pages of programs were charged to the
+// pods, and filling 540 MiB took minutes, because QEMU checks each store to a page with translated code until the page
+// is overwritten. Both pods grow slower than the disk writes pages: otherwise the kernel kills although swap is left.
 func (n evictingNode) swaps() {
 	n.Run(n.t, "rm", "-f", cachedFile)
-	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi") // may have 300Mi in swap, by its request
+	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi") // may have 300Mi in swap, in proportion to its request
 	n.holds("swapper", 606)
 	pod := n.until("swapper", "is there", func(*corev1.Pod) error { return nil })
 	if swapped := n.read(n.group(pod, "c"), "memory.swap.current"); len(swapped) < len("10000000") {
 		n.t.Errorf("%s bytes are in swap", swapped)
 	}
 	n.remove("swapper")
-	// The line is 100Mi: this one swaps some 40 MiB of its 137Mi out.
+	// The threshold is 100Mi. This pod swaps out some 40 MiB of its 137Mi.
 	n.postLoad("insatiable", "220Mi", 1, "memory --hold=540Mi --grow=4Mi")
 	n.evicted("insatiable", "memory")
 	n.remove("insatiable")
 }
 
-// reclaims: as pageCache, with a signal that counts the cache, and a kernel that is told to drop it in time.
+// reclaims: as pageCache, with a signal that counts the cache: the agent makes the kernel drop it in time.
 func (n evictingNode) reclaims() {
 	pod := n.load("cacher", "sleep infinity")
 	n.inside(pod, `dd if=/dev/zero of=/var/lib/cached bs=1M count=200 2>/dev/null; cat /var/lib/cached /var/lib/cached /var/lib/cached > /dev/null; sleep infinity`)
@@ -431,8 +432,8 @@ func (n evictingNode) tasksLeft() (left int) {
 	return left
 }
 
-// forkBomb: a pod's processes start others for ever. Their number stays within the pod's limit, the node stays well,
-// and as process ids become short the bomb goes as a whole.
+// forkBomb: a pod's processes start others for ever. Their number stays within the pod's limit and the node stays
+// Ready. When process ids become short, all of the pod is evicted.
 func (n evictingNode) forkBomb() {
 	pod := n.load("bomb", "sleep infinity")
 	n.inside(pod, `bomb() { while :; do bomb & bomb & sleep 1; done; }; bomb 2>/dev/null`)

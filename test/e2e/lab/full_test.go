@@ -16,15 +16,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// stateDisk makes and mounts a disk of the agent's own.
+// stateDisk formats and mounts a separate disk for the agent's files.
 const (
 	makeStateDisk = `set -e
 modprobe loop
 truncate -s 256M /var/lib/node.disk
 mkfs.ext4 -q -N 2000 -m 0 /var/lib/node.disk`
 	mountStateDisk = `mkdir -p /var/lib/kubelet && modprobe loop && mount -o loop /var/lib/node.disk /var/lib/kubelet`
-	// lastBytes fills empty files of a directory until its disk has no block left: in blocks of 1 KiB, the disk's own,
-	// since a longer write may be refused where a part of it had room.
+	// lastBytes fills empty files of a directory until the disk has no block left. It writes blocks of 1 KiB, the file
+	// system's size: a longer write may fail where a part of it had room.
 	lastBytes = `set -e
 tries=0
 until [ "$(stat -f -c %a "$0")" = 0 ]; do
@@ -35,10 +35,10 @@ until [ "$(stat -f -c %a "$0")" = 0 ]; do
 done`
 )
 
-// TestFullDiskAndPower: a node whose state disk is full to the last inode and byte loses its power in the middle of a
-// record of the journal. It comes up again, frees the disk by evicting who filled it, and takes pods. Then the disk is
-// read-only for a while, and the calendar is two years ahead and two behind: the node goes on, or is as before when
-// that is over, by the same agent.
+// TestFullDiskAndPower fills a node's state disk to the last inode and byte, and cuts its power while a record of the
+// journal is being written. After the boot the agent frees the disk by evicting the pod that filled it, and runs new
+// pods. Then the disk is read-only for a while, and the real-time clock is two years ahead, then two behind. Each time
+// the node works, or works again when that is over, with the same agent process.
 func TestFullDiskAndPower(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -53,7 +53,7 @@ func TestFullDiskAndPower(t *testing.T) {
 	n.otherYears()
 }
 
-// takesPods wants the node to run a new pod, with a token and a hosts file of its own.
+// takesPods checks that the node runs a new pod, with its own token and hosts file.
 func (n evictingNode) takesPods(name string) {
 	n.t.Helper()
 	n.load(name, "sleep infinity")
@@ -65,7 +65,7 @@ func (n evictingNode) fullAndPowerless() {
 	pod := n.load("data", "sleep infinity")
 	n.Run(t, "fallocate", "-l", "120M", volume(pod)+"/big")
 	n.Agent.Stop()
-	// No sockets to take the inodes of, and a line that was cut off.
+	// No sockets whose inodes were used, and a record that was cut off.
 	n.Run(t, "sh", "-c", `cd /var/lib/kubelet && : > filled-by-the-lab && rm -rf device-plugins pod-resources pki && mkdir -p journal && printf '0badc0de {"number":4,"kind":"evic' >> journal/decisions`)
 	n.Run(t, "sh", "-c", `mkdir /var/lib/kubelet/many && cd /var/lib/kubelet/many && i=0 && while (: > $i) 2>/dev/null; do i=$((i+1)); done; test $i -gt 100`)
 	full := n.FillDisk(t, "/var/lib/kubelet", unit.MiB)
@@ -93,8 +93,8 @@ func (n evictingNode) fullAndPowerless() {
 	n.alive()
 }
 
-// readOnlyDisk: an agent comes up on a disk that cannot be written, with no harm to what runs; a new pod waits until it
-// can be.
+// readOnlyDisk starts an agent on a read-only disk. Running pods are not affected; a new pod waits until the disk is
+// writable.
 func (n evictingNode) readOnlyDisk() {
 	t := n.t
 	n.Agent.Stop()
@@ -117,8 +117,8 @@ func (n evictingNode) readOnlyDisk() {
 	n.alive()
 }
 
-// otherYears: the calendar goes two years on and two back. What tokens live by that is renewed within moments, since
-// nobody knows which of the two times was right; what runs goes on, and the right time finds the node as it was.
+// otherYears sets the real-time clock two years ahead and two back. Tokens are renewed within moments, since nobody
+// knows which of the times is right. Running pods continue, and with the right time the node is as before.
 func (n evictingNode) otherYears() {
 	steady := n.until("steady", "is ready", podReady)
 	token := func(ctx context.Context) string {
@@ -143,7 +143,7 @@ func (n evictingNode) otherYears() {
 	}
 }
 
-// alive wants the agent to be the one that was started.
+// alive checks that the agent is still the process that was started.
 func (n evictingNode) alive() {
 	n.t.Helper()
 	select {

@@ -1,11 +1,11 @@
 //go:build e2e
 
-// Package lab proves Plimsoll in the lab's guests, on machines that this one is not: the lab itself first, then what
-// our programs find and do there. Every test boots its own guest; none of them needs root once the image is built.
+// Package lab tests Plimsoll in the lab's guests, on machines of other kinds than this one: first the lab itself, then
+// what our programs find and do there. Every test boots its own guest. None needs root once the image is built.
 //
 //	make lab
 //
-// It is one of the packages of `make test-e2e`, with its core; the tag lab adds what takes longer.
+// `make test-e2e` runs its short tests; the build tag lab adds the long ones.
 package lab
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// TestGuestObeys takes one guest through everything that the lab promises of it.
+// TestGuestObeys tests in one guest everything that package lab promises.
 func TestGuestObeys(t *testing.T) {
 	g := lab.Boot(t, "tiny", lab.Options{Name: "obedient", Time: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)})
 	t.Run("commands", func(t *testing.T) { commands(t, g) })
@@ -132,7 +132,7 @@ func copies(t *testing.T, g *lab.Guest) {
 	}
 }
 
-// frozen: nothing happens in a frozen guest, and everything goes on when it thaws.
+// frozen: nothing happens in a frozen guest, and everything continues afterwards.
 func frozen(t *testing.T, g *lab.Guest) {
 	g.Freeze(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

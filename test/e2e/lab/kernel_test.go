@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab"
 )
 
-// onKernel are packages and tests of theirs that ask the kernel, and must run, not be skipped, in a guest: cgroup v2,
-// pressure stalls and project quota, which many a machine has not.
+// onKernel are packages and those of their tests that need kernel features. In a guest they must run and not be
+// skipped: cgroup v2, pressure stall information and project quota, which many machines lack.
 var onKernel = []struct{ pkg, must string }{
 	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitRings TestLiveReclaim TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},
@@ -25,7 +25,7 @@ var onKernel = []struct{ pkg, must string }{
 	{"agent/eviction", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
 }
 
-// TestOnAnotherKernel runs tests of packages that talk to the kernel on one that has what this machine's may lack.
+// TestOnAnotherKernel runs these tests on a kernel that has what this machine's may lack.
 func TestOnAnotherKernel(t *testing.T) {
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", dir+"/")

@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// The control plane of the tests that need one. Its nodes are guests, and two hollow nodes: when every node is silent,
-// the lifecycle controller evicts no pod, since its own watch may be broken.
+// The tests that need a control plane share one. Its nodes are guests and two hollow nodes: if all nodes were silent,
+// the lifecycle controller would evict no pod, because its own watch may be broken.
 func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, "lab", rig.Options{NoNode: true, UpFlags: []string{"--hollow", "2"}}))
 }

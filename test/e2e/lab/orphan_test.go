@@ -17,8 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestGuestDiesWithItsProcess kills plimsoll-lab, as one that runs a test may be, while its guest runs: QEMU must end
-// too.
+// TestGuestDiesWithItsProcess kills plimsoll-lab while its guest runs, as may happen in a test. QEMU must end too.
 func TestGuestDiesWithItsProcess(t *testing.T) {
 	program := filepath.Join(filepath.Dir(rig.Binary(t)), "plimsoll-lab")
 	command := exec.CommandContext(t.Context(), program, "exec", "tiny", "--", "sh", "-c", "echo up; sleep 1000")
@@ -64,7 +63,7 @@ func childrenOf(t *testing.T, parent int) (pids []int) {
 		if err != nil {
 			continue // it has ended
 		}
-		_, rest, _ := strings.Cut(string(text), ") ") // behind the name: state, parent
+		_, rest, _ := strings.Cut(string(text), ") ") // the fields after the name: state, parent
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// broken starts the agent over what would keep upstream's from starting, with all pods running. Each time the node is
-// Ready, a new pod runs, nothing has moved, and the log says what is different, with numbers.
+// broken restarts the agent in situations where upstream's kubelet refuses to start, with all pods running. Each time
+// the node becomes Ready, a new pod runs, no pinned pod has moved, and the log says with numbers what is different.
 func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 	n.t.Helper()
 	one, two := n.holding(n.get("one")), n.holding(n.get("two"))
@@ -37,10 +37,10 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			for cpu := range lost.All() {
 				n.OfflineCPU(n.t, cpu)
 			}
-			n.movedTo("one", kept, one.mems, pinned) // by the kernel, not by us
+			n.movedTo("one", kept, one.mems, pinned) // the kernel does that
 			n.Run(n.t, "sh", "-c", "echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
-			// What is left of the pod's core is the smallest core now, and the one CPU that systemReserved asks for is
-			// taken from there.
+			// What is left of the pod's core is now the core with the fewest CPUs, so systemReserved takes its one CPU
+			// there.
 		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("%v is assigned: missing %v", one.cpus, lost)}},
 		{"the CPU again, and another topology policy", pinnedConfig("single-numa-node"), func() {
 			for cpu := range lost.All() {
@@ -66,16 +66,16 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 	}
 }
 
-// Two files that upstream's managers refuse to start over, by their checksum or by what they say.
+// Two checkpoints with which upstream's managers refuse to start, because of their checksum or of their content.
 const (
 	truncated = `{"policyName":"static","defaultCp`
 	elsewhere = `{"policyName":"none","defaultCpuSet":"0-1023","checksum":1,"machineState":{"9":{"numberOfAssignments":3}}}`
 )
 
-// said is how the agent mentions a checkpoint.
+// said is what the agent logs about a checkpoint.
 func said(name, text string) string { return fmt.Sprintf("%s bytes=%d", name, len(text)) }
 
-// movedTo waits until the kernel has a pod run elsewhere, and notes that place.
+// movedTo waits until the kernel has moved a pod to the given CPUs, and remembers that place.
 func (n *pinnedNode) movedTo(name string, cpus, mems idset.Set, pinned map[string]string) {
 	n.t.Helper()
 	pid, _, _ := strings.Cut(pinned[name], " ")
@@ -89,7 +89,7 @@ func (n *pinnedNode) movedTo(name string, cpus, mems idset.Set, pinned map[strin
 	})
 }
 
-// logged waits until the agent has said something.
+// logged waits until the agent has logged a text.
 func (n *pinnedNode) logged(text string) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, "the agent says "+text, func(context.Context) error {
@@ -100,7 +100,8 @@ func (n *pinnedNode) logged(text string) {
 	})
 }
 
-// reserving keeps back the CPUs that one pod has, and nearly all memory of the node on which another has its own.
+// reserving is a configuration that reserves the CPUs of one pod, and nearly all memory of the NUMA node on which
+// another pod has its memory.
 func (n *pinnedNode) reserving(policy string, cpus, memory held) map[string]any {
 	config := maps.Clone(pinnedConfig(policy))
 	config["reservedSystemCPUs"] = cpus.cpus.String()

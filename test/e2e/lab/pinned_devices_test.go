@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// gpu is served by a real device plugin in the guest: two devices near node 1, one near node 0.
+// gpu is the resource of a real device plugin in the guest: two devices near node 1, one near node 0.
 const (
 	gpu        = "example.com/gpu"
 	pluginPath = "test/deviceplugin/plugin"
@@ -33,12 +33,12 @@ const (
 type devicesNode struct {
 	*pinnedNode
 	plugin *lab.Process
-	input  io.Closer // of plugin; it ends with that
+	input  io.Closer // of plugin
 }
 
-// TestPinnedDevices has pods get devices, CPUs, memory and huge pages on one NUMA node; kills plugin and agent at
-// random while others come; and boots the machine again, with less memory and the plugin late: its pod waits, and then
-// has what it had.
+// TestPinnedDevices runs pods with devices, CPUs, memory and huge pages on one NUMA node. It kills plugin and agent at
+// random while other pods come. Then it boots the machine again with less memory and starts the plugin late: the pod
+// waits, and then has what it had.
 func TestPinnedDevices(t *testing.T) {
 	n := &devicesNode{pinnedNode: pin(t, "two-socket", "single-numa-node")}
 	n.startPlugin()
@@ -50,7 +50,7 @@ func TestPinnedDevices(t *testing.T) {
 	if first.huge != 4*unit.MiB {
 		t.Errorf("it owns %v in huge pages", first.huge)
 	}
-	n.wantHeld(pod, first, 1, "gpu0", "gpu1") // CPUs alone would have been node 0's
+	n.wantHeld(pod, first, 1, "gpu0", "gpu1") // without devices it would get CPUs of node 0
 	place := n.where(pod)
 	n.step("a pod has two devices")
 	for round := range 2 {
@@ -90,7 +90,7 @@ func (n *devicesNode) killPlugin() {
 	n.ended(n.plugin)
 }
 
-// offers waits until the node publishes so many devices.
+// offers waits until the node publishes the given number of devices.
 func (n *devicesNode) offers(want int64) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, "the node publishes its devices", func(ctx context.Context) error {
@@ -111,7 +111,7 @@ func (n *devicesNode) withDevices(name string, cpus, devices int64) *corev1.Pod 
 	return p
 }
 
-// wantHeld compares a pod's assigned devices with what its process sees of them.
+// wantHeld compares a pod's assigned devices with those that its process sees.
 func (n *devicesNode) wantHeld(p *corev1.Pod, h held, node int, devices ...string) {
 	n.t.Helper()
 	cpus := idset.Of(0, 1, 2, 3)
@@ -138,8 +138,8 @@ func (n *devicesNode) gone(name string) {
 	})
 }
 
-// reboots boots the machine again, with less memory on the pod's node. The pod waits for its plugin, and has then what
-// it had.
+// reboots boots the machine again, with less memory on the pod's NUMA node. The pod waits for its plugin, and then has
+// what it had.
 func (n *devicesNode) reboots(had held) {
 	n.t.Helper()
 	n.Run(n.t, "sync")

@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// pinnedConfig gives Guaranteed pods CPUs and memory of their own.
+// pinnedConfig assigns exclusive CPUs and memory to Guaranteed pods.
 func pinnedConfig(policy string) map[string]any {
 	return map[string]any{
 		"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": policy,
@@ -40,8 +40,8 @@ func reservedMemory(node machine.NUMAID, amount string) map[string]any {
 	return map[string]any{"numaNode": int(node), "limits": map[string]string{"memory": amount}}
 }
 
-// TestPinnedTwoSocket gives two pods CPUs and memory of their own, reads from the kernel where they run and where their
-// memory is, and then kills the agent at random while others come and go.
+// TestPinnedTwoSocket runs two pods with assigned CPUs and memory, reads from the kernel where they run and where their
+// memory is, and kills the agent at random while other pods come and go.
 func TestPinnedTwoSocket(t *testing.T) {
 	n := pin(t, "two-socket", "single-numa-node")
 	pinned := n.homes(2)
@@ -49,7 +49,7 @@ func TestPinnedTwoSocket(t *testing.T) {
 	n.apart()
 }
 
-// TestPinnedEightNUMAAsymmetric does so where no two nodes are alike.
+// TestPinnedEightNUMAAsymmetric does the same on a machine where no two NUMA nodes are alike.
 func TestPinnedEightNUMAAsymmetric(t *testing.T) {
 	n := pin(t, "eight-numa-asymmetric", "best-effort")
 	pinned := n.homes(1)
@@ -57,7 +57,7 @@ func TestPinnedEightNUMAAsymmetric(t *testing.T) {
 	n.apart()
 }
 
-// TestPinnedFourNUMA starts the agent over all that would keep upstream's from starting.
+// TestPinnedFourNUMA restarts the agent in all situations where upstream's kubelet refuses to start.
 func TestPinnedFourNUMA(t *testing.T) {
 	n := pin(t, "four-numa", "restricted")
 	pinned := n.homes(2)
@@ -65,7 +65,7 @@ func TestPinnedFourNUMA(t *testing.T) {
 	n.apart()
 }
 
-// pinnedNode is a node with pods that own CPUs and memory.
+// pinnedNode is a node with pods that have assigned CPUs and memory.
 type pinnedNode struct {
 	*rig.GuestNode
 	t     *testing.T
@@ -106,7 +106,7 @@ func (n *pinnedNode) program(name string, args ...string) (*lab.Process, io.Clos
 
 func programPath(name string) string { return "/var/lib/" + name }
 
-// apart ends the watch and wants it to have seen nothing.
+// apart ends the watch and fails the test if it saw a process on CPUs of another pod.
 func (n *pinnedNode) apart() {
 	n.t.Helper()
 	n.end.Close()
@@ -120,7 +120,7 @@ func (n *pinnedNode) apart() {
 	n.step(last)
 }
 
-// homes has a pod without CPUs of its own, and two with, whose places it returns: what must not change.
+// homes creates a pod without assigned CPUs and two with them. It returns where the two run, which must not change.
 func (n *pinnedNode) homes(cpus int64) map[string]string {
 	n.t.Helper()
 	shared := n.create("shared", 0, "sleep", "infinity")
@@ -138,7 +138,7 @@ func (n *pinnedNode) homes(cpus int64) map[string]string {
 // holding is the command of pods with assigned CPUs.
 var holding = []string{"memory", "--hold", heldMemory, "--for", ownFor}
 
-// ownFor distinguishes the processes of pods with assigned CPUs from all others, by their arguments.
+// ownFor is an argument of the processes of pods with assigned CPUs. No other process has it.
 const ownFor = "86399s"
 
 func (n *pinnedNode) create(name string, cpus int64, args ...string) *corev1.Pod {
@@ -170,19 +170,19 @@ func (n *pinnedNode) pid(p *corev1.Pod) string {
 	return pids[0]
 }
 
-// where says of a pod which process it is and where the kernel has it run.
+// where describes a pod's process and where the kernel lets it run.
 func (n *pinnedNode) where(p *corev1.Pod) string {
 	n.t.Helper()
 	pid := n.pid(p)
 	return pid + " " + strings.Join(strings.Fields(n.Run(n.t, "grep", "-E", "Cpus_allowed_list|Mems_allowed_list", "/proc/"+pid+"/status")), " ")
 }
 
-// place is where, as it should be.
+// place is the wanted result of where.
 func place(pid string, cpus, mems idset.Set) string {
 	return fmt.Sprintf("%s Cpus_allowed_list: %v Mems_allowed_list: %v", pid, cpus, mems)
 }
 
-// isHome compares where a pod runs, and where the pages of its memory are, with what is published as its own.
+// isHome compares where a pod runs, and where the pages of its memory are, with its published assignment.
 func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	t := n.t
 	t.Helper()
@@ -205,7 +205,7 @@ func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	return h
 }
 
-// Pods with assigned CPUs use so much memory.
+// How much memory pods with assigned CPUs use.
 const (
 	heldMemory = "24Mi"
 	heldPages  = 24 << 20 / 4096
@@ -233,14 +233,14 @@ func (n *pinnedNode) pages(pid string, nodes idset.Set) (here, elsewhere int) {
 	return here, elsewhere
 }
 
-// held is what the one container of a pod owns.
+// held is what is assigned to the one container of a pod.
 type held struct {
 	cpus, mems idset.Set
 	huge       unit.Bytes // in huge pages
 	devices    []string
 }
 
-// published reads the node's object as a scheduler would.
+// published decodes the node's NodeResourceTopology object as the scheduler does.
 func (n *pinnedNode) published(ctx context.Context) (*topology.Node, error) {
 	body, err := n.c.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource, n.Name).DoRaw(ctx)
 	if err != nil {
@@ -297,7 +297,7 @@ func (n *pinnedNode) wantShared(p *corev1.Pod) {
 	})
 }
 
-// unmoved checks that the pinned pods are the same processes in the same places.
+// unmoved checks that the pinned pods have the same processes in the same places.
 func (n *pinnedNode) unmoved(when string, pinned map[string]string) {
 	n.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(pinned)) {
@@ -316,13 +316,13 @@ func (n *pinnedNode) get(name string) *corev1.Pod {
 	return p
 }
 
-// killed kills the agent at random while a pod with a CPU of its own comes, and goes again.
+// killed kills the agent at random while a pod with an assigned CPU is created and deleted.
 func (n *pinnedNode) killed(pinned map[string]string, rounds int) {
 	n.t.Helper()
 	for round := range rounds {
 		name := fmt.Sprint("guest-", round)
 		n.post(n.pod(name, 1, holding...))
-		after := time.Duration(rand.IntN(5000)) * time.Millisecond // anywhere on its way
+		after := time.Duration(rand.IntN(5000)) * time.Millisecond // at a random moment of it
 		<-time.After(after)
 		n.kill()
 		n.unmoved("without an agent", pinned)
@@ -342,7 +342,7 @@ func (n *pinnedNode) killed(pinned map[string]string, rounds int) {
 	})
 }
 
-// kill kills the agent as the kernel would.
+// kill kills the agent with SIGKILL.
 func (n *pinnedNode) kill() {
 	n.t.Helper()
 	n.Run(n.t, "pkill", "-KILL", "-f", "^plimsoll agent")
@@ -365,7 +365,7 @@ func (n *pinnedNode) post(p *corev1.Pod) {
 	}
 }
 
-// delete has a pod end. Its object goes when the agent has ended it and taken back what it had, not before.
+// delete deletes a pod. Its object must be gone only after the agent has ended it and released what it had.
 func (n *pinnedNode) delete(name string) {
 	n.t.Helper()
 	if err := n.c.API.CoreV1().Pods(n.ns).Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {

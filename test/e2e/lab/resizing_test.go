@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestResizingWithCgroupfs resizes pods of cgroup v2 while something stands against it: no room, a policy of restarts,
-// agents that die, containers that are in no group of ours. TestResizingWithSystemd does so under systemd.
+// TestResizingWithCgroupfs resizes pods on cgroup v2 under difficulties: no room, a policy of restarts, agents that
+// die, containers whose groups are not ours. TestResizingWithSystemd does the same under systemd.
 func TestResizingWithCgroupfs(t *testing.T) { resizing(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
 
 func TestResizingWithSystemd(t *testing.T) { resizing(t, lab.Systemd, "systemd", systemdNames) }
@@ -28,19 +28,19 @@ func resizing(t *testing.T, init wire.InitKind, driver string, names names) {
 	n := newRunningNode(t, "resizing", init, driver, names)
 	n.defers()
 	n.restarts()
-	if driver == "cgroupfs" { // systemd's wants a slice, and nobody names one
+	if driver == "cgroupfs" { // with systemd the parent must be a slice, and none is named
 		n.resizesElsewhere()
 	}
 }
 
-// anew kills the agent and starts another.
+// anew kills the agent and starts another one.
 func (n runningNode) anew() {
 	n.t.Helper()
 	n.Agent.Stop()
 	n.StartAgentOnly(n.t)
 }
 
-// defers has a resize wait, through the death of the agent, until somebody leaves.
+// defers makes a resize wait until another pod ends. Meanwhile the agent is killed.
 func (n runningNode) defers() {
 	t := n.t
 	t.Helper()
@@ -72,8 +72,7 @@ func (n runningNode) defers() {
 	n.c.Kubectl(t, "--namespace", n.ns, "delete", "pod", "patient")
 }
 
-// restarts resizes a container that is restarted for its memory, and one that is not, under agents that are killed
-// meanwhile.
+// restarts resizes a container that is restarted for memory, and one that is not, while agents are killed.
 func (n runningNode) restarts() {
 	t := n.t
 	t.Helper()
@@ -88,7 +87,7 @@ func (n runningNode) restarts() {
 		requests, limits := fmt.Sprintf("%dm,%dMi", mib, mib), fmt.Sprintf("%dm,%dMi", 2*mib, 2*mib)
 		n.ask("torn", "a", requests, limits)
 		n.ask("torn", "r", requests, limits)
-		<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond) // anywhere in the middle of it
+		<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond) // at a random moment of it
 		n.anew()
 		n.has("torn", "a", requests, limits)
 		pod = n.has("torn", "r", requests, limits)
@@ -107,7 +106,7 @@ func (n runningNode) restarts() {
 	}
 }
 
-// resizesElsewhere resizes a container that the runtime has put where it likes.
+// resizesElsewhere resizes a container whose cgroup the runtime has chosen.
 func (n runningNode) resizesElsewhere() {
 	t := n.t
 	t.Helper()
@@ -135,7 +134,7 @@ func (n runningNode) resizesElsewhere() {
 	}
 }
 
-// wantBounds compares two of the kernel's files of a container, or with an empty name of its pod.
+// wantBounds compares two of the kernel's files of a container, or of its pod if the name is empty.
 func (n runningNode) wantBounds(pod *corev1.Pod, container, cpu, memory string) {
 	n.t.Helper()
 	group := n.group(pod, container)

@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestRunningWithCgroupfs changes containers that run on cgroup v2: their size, and, by the kernel, which is out of
-// memory, their processes. test/e2e/resize and test/e2e/pods ask more, of cgroup v1. TestRunningWithSystemd does so
+// TestRunningWithCgroupfs changes running containers on cgroup v2: it resizes them, and lets the kernel kill their
+// processes for memory. test/e2e/resize and test/e2e/pods test more, on cgroup v1. TestRunningWithSystemd does the same
 // under systemd.
 func TestRunningWithCgroupfs(t *testing.T) { running(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
 
@@ -36,7 +36,7 @@ type runningNode struct {
 	names
 }
 
-// newRunningNode boots a guest for a test of that name and has it join.
+// newRunningNode boots a guest for a test of that name and makes it a node.
 func newRunningNode(t *testing.T, name string, init wire.InitKind, driver string, names names) runningNode {
 	t.Helper()
 	c := rig.Shared(t)
@@ -56,7 +56,7 @@ func running(t *testing.T, init wire.InitKind, driver string, names names) {
 	n.killsSingle()
 }
 
-// resizes brings a container up and down. Its neighbour keeps what it has, and the pod and the tier have the sum.
+// resizes resizes a container up and down. The other container keeps its values, and pod and tier have the sum.
 func (n runningNode) resizes() {
 	t := n.t
 	t.Helper()
@@ -90,15 +90,15 @@ tier 6 max/100000 max
 	}
 }
 
-// containersLimit is what is said where a neighbour has no limit, and so the pod has none. Else the pod's is their sum,
-// and may be reached first: the sandbox is in it, too.
+// containersLimit is the message where another container has no limit, so that the pod has none either. Otherwise the
+// pod's limit is their sum, and may be reached first, because the sandbox is in it too.
 const (
 	containersLimit = "of the container's limit (32Mi) were in use"
 	anyLimit        = " limit (32Mi) were in use"
 )
 
-// killsWhole has a child and a first process run out of memory where a container is killed as a whole, as is the
-// default.
+// killsWhole makes a child process and a first process run out of memory in a container that is killed as a whole, as
+// is the default.
 func (n runningNode) killsWhole() {
 	t := n.t
 	t.Helper()
@@ -127,13 +127,13 @@ func (n runningNode) killsWhole() {
 	pod = n.until("hungry", "c has ended", ended)
 	n.event("hungry", "Process "+n.victim(pod, "c")+" (workload)", anyLimit)
 
-	// The kernel's log has those two more than twice, under the ids of other threads, too.
+	// The kernel logs these two more than twice, also by the ids of other threads.
 	if said, err := n.events(t.Context(), "whole"); err != nil || len(said) != 2 {
 		t.Errorf("%d events, %v: %q", len(said), err, said)
 	}
 }
 
-// killsSingle has a child run out of memory where the kernel may take it alone.
+// killsSingle makes a child process run out of memory where the kernel may kill it alone.
 func (n runningNode) killsSingle() {
 	t := n.t
 	t.Helper()
@@ -198,7 +198,7 @@ func (n runningNode) until(name, what string, is func(*corev1.Pod) error) *corev
 	return pod
 }
 
-// ended wants the first container to be over, and its status to say of what.
+// ended waits until the first container has ended, and checks the reason in its status.
 func ended(p *corev1.Pod) error {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return fmt.Errorf("%s", p.Status.Phase)
@@ -210,14 +210,14 @@ func ended(p *corev1.Pod) error {
 	return nil
 }
 
-// resize asks for another size and waits until the container has it.
+// resize requests another size and waits until the container has it.
 func (n runningNode) resize(pod, container, requests, limits string) *corev1.Pod {
 	n.t.Helper()
 	n.ask(pod, container, requests, limits)
 	return n.has(pod, container, requests, limits)
 }
 
-// ask asks for another size of a container, as users do.
+// ask requests another size of a container by kubectl.
 func (n runningNode) ask(pod, container, requests, limits string) {
 	n.t.Helper()
 	want := sized(container, requests, limits).Resources
@@ -229,7 +229,7 @@ func amountsJSON(list corev1.ResourceList) string {
 	return fmt.Sprintf(`{"cpu":%q,"memory":%q}`, list.Cpu(), list.Memory())
 }
 
-// has waits until the container has a size and nothing is pending.
+// has waits until the container has a size and no resize is pending.
 func (n runningNode) has(pod, container, requests, limits string) *corev1.Pod {
 	n.t.Helper()
 	want := sized(container, requests, limits).Resources
@@ -256,7 +256,7 @@ func (n runningNode) status(p *corev1.Pod, container string) corev1.ContainerSta
 	return corev1.ContainerStatus{}
 }
 
-// group is the cgroup of a container, or with an empty name its pod's. All pods here are Burstable.
+// group is the cgroup of a container, or of its pod if the name is empty. All pods here are Burstable.
 func (n runningNode) group(p *corev1.Pod, container string) string {
 	group := path.Join(n.burstable, n.of(n.names.pod, n.burstable, p.UID))
 	if container == "" {
@@ -289,13 +289,13 @@ func (n runningNode) wantSizes(p *corev1.Pod, want string) {
 	}
 }
 
-// first is a container's id and its first process: what must not change.
+// first is a container's id and first process, which must not change.
 func (n runningNode) first(p *corev1.Pod, container string) string {
 	n.t.Helper()
 	return n.id(p, container) + " " + strings.Fields(n.read(n.group(p, container), "cgroup.procs"))[0]
 }
 
-// victim is the process that the kernel says it chose in a container.
+// victim is the process that the kernel logged as killed in a container.
 func (n runningNode) victim(p *corev1.Pod, container string) string {
 	n.t.Helper()
 	found := regexp.MustCompile(`oom-kill:.*`+n.id(p, container)+`.*,pid=(\d+),`).FindAllStringSubmatch(n.Run(n.t, "dmesg"), -1)
@@ -318,7 +318,7 @@ func (n runningNode) events(ctx context.Context, pod string) ([]string, error) {
 	return said, nil
 }
 
-// event waits for an Event OOMKilled about a pod that says what happened and whose limit was reached.
+// event waits for an Event OOMKilled about a pod with the given texts about what happened and which limit was reached.
 func (n runningNode) event(pod, what, limit string) {
 	n.t.Helper()
 	rig.Eventually(n.t, podWithin, fmt.Sprintf("an event of %s with %q", pod, what), func(ctx context.Context) error {

@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// death: three nodes of seven die. They are marked at once and emptied one after another; the leader is killed when the
-// first was. The other takes over, goes on where it was, and deletes nobody twice.
+// death: three of seven nodes die. They are marked at once and evicted one after another. The leader is killed after
+// the first of them. The other candidate takes over and continues from there, and deletes no pod twice.
 func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 	doomed.Stop()
 	before := map[string]types.UID{}
@@ -48,8 +48,8 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 	}
 	first := emptied(nodes)
 	holder := c.holder(t)
-	// Which of the two leads is not known from outside: the one that is killed and does not lead changes nothing, so
-	// kill one; if the holder stays, it was the other.
+	// The test cannot know which of the two leads. Killing the other one changes nothing. So it kills one, and if the
+	// holder stays, the other one too.
 	left.Stop()
 	if got := c.holderAfter(t, holder, 5*time.Second); got == holder {
 		left.Start()
@@ -102,7 +102,7 @@ func unknownAndClosed(n *corev1.Node) error {
 	return nil
 }
 
-// checkFates: what follows from a pod's owner, and what kubectl shows.
+// checkFates checks what becomes of each pod, depending on its owner, and what kubectl shows.
 func (c *cluster) checkFates(t *testing.T, before map[string]types.UID) {
 	t.Helper()
 	shown := map[string]string{}
@@ -118,9 +118,9 @@ func (c *cluster) checkFates(t *testing.T, before map[string]types.UID) {
 		if uid, known := before[p.Name]; !known || uid != p.UID {
 			t.Errorf("pod %s is new on dead node %s", p.Name, p.Spec.NodeName)
 		}
-		want := "Terminating" // of a Deployment: replaced elsewhere; of a StatefulSet: its name is not free
+		want := "Terminating" // of a Deployment: replaced on another node; of a StatefulSet: its name is not free
 		if app := p.Labels["app"]; app == "ds" || app == "" {
-			want = "Running" // the last reported phase
+			want = "Running" // the phase that was reported last
 		}
 		if shown[p.Name] != want {
 			t.Errorf("kubectl shows pod %s on %s as %s, want %s", p.Name, p.Spec.NodeName, shown[p.Name], want)
@@ -151,7 +151,7 @@ func (c *cluster) holder(t *testing.T) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// holderAfter waits for another holder than was.
+// holderAfter waits until the Lease has another holder.
 func (c *cluster) holderAfter(t *testing.T, was string, limit time.Duration) string {
 	end := time.Now().Add(limit)
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -168,7 +168,7 @@ func (c *cluster) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	return c.API.CoreV1().Pods(c.ns).Get(ctx, name, metav1.GetOptions{})
 }
 
-// statefulOn is the StatefulSet's pod on a node.
+// statefulOn returns the StatefulSet's pod on a node.
 func (c *cluster) statefulOn(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	for _, p := range c.pods(t.Context()) {
@@ -180,7 +180,7 @@ func (c *cluster) statefulOn(t *testing.T, node string) *corev1.Pod {
 	return nil
 }
 
-// moved waits until the StatefulSet's pod is another one elsewhere.
+// moved waits until the StatefulSet's pod has been replaced on another node.
 func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
 	t.Helper()
 	rig.Eventually(t, slack, was.Name+" Ready elsewhere", func(ctx context.Context) error {
@@ -195,7 +195,7 @@ func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
 	})
 }
 
-// metrics: the leader counts under upstream's names, for those who may read them.
+// metrics checks the leader's metrics, which have upstream's names, and who may read them.
 func (c *cluster) metrics(t *testing.T) {
 	ctx := t.Context()
 	tokens := map[string]string{}
@@ -250,14 +250,14 @@ func (c *cluster) metrics(t *testing.T) {
 	})
 }
 
-// outOfService: an administrator has marked doomed-0 as out of service.
+// outOfService checks what follows when an administrator has marked doomed-0 as out of service.
 func (c *cluster) outOfService(t *testing.T) {
 	was := c.statefulOn(t, "doomed-0")
 	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")
 	c.moved(t, was)
 }
 
-// deletedNode: doomed-1 is taken out of the API. Its pods are collected, a DaemonSet's too.
+// deletedNode deletes the Node doomed-1. Its pods are deleted, a DaemonSet's too.
 func (c *cluster) deletedNode(t *testing.T) {
 	was := c.statefulOn(t, "doomed-1")
 	c.Kubectl(t, "delete", "node", "doomed-1")
@@ -272,8 +272,8 @@ func (c *cluster) deletedNode(t *testing.T) {
 	})
 }
 
-// comeBack: the dead return. Who was replaced ends, the StatefulSet's pod is made anew, the others are Ready again and
-// are the same.
+// comeBack starts the dead nodes again. Pods that were replaced end, the StatefulSet's pod is created again, and the
+// others are the same and Ready again.
 func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	was := c.statefulOn(t, "doomed-2")
 	static, err := c.pod(t.Context(), "static-doomed-2")
@@ -305,8 +305,8 @@ func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	}
 }
 
-// budgets: a node is tainted by hand. The StatefulSet may spare no pod, and keeps it until it may; the Deployment's
-// pods go.
+// budgets taints a node by hand. The StatefulSet's budget allows no eviction at first, so its pod stays until it does.
+// The Deployment's pods are evicted.
 func (c *cluster) budgets(t *testing.T) {
 	was, err := c.pod(t.Context(), "db-0")
 	if err != nil {
@@ -335,8 +335,8 @@ func (c *cluster) budgets(t *testing.T) {
 	c.Kubectl(t, "taint", "node", node, "example.com/drain-")
 }
 
-// away: the API server is silent for twice the grace. The leader gives up and comes back with it. Nobody is emptied,
-// and nobody evicted.
+// away stops the API server for twice the node-monitor grace period. The leader ends and another leads when it is back.
+// No node is tainted and no pod evicted.
 func (c *cluster) away(t *testing.T) {
 	before := map[types.UID]bool{}
 	for _, p := range c.pods(t.Context()) {

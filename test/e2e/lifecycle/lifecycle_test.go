@@ -1,12 +1,13 @@
 //go:build e2e
 
-// Package lifecycle drives `plimsoll lifecycle` on a real control plane with hollow nodes: what becomes of pods of each
-// kind of owner when their nodes die, return, are deleted or said to be out of service; two candidates of which the
-// leader is killed in the middle of a wave; an API server that is away for longer than the grace. It needs no root.
+// Package lifecycle tests `plimsoll lifecycle` on a real control plane with hollow nodes: what becomes of pods of each
+// kind of owner when their nodes die, return, are deleted or are marked as out of service; two candidates, of which the
+// leader is killed between evictions; an API server that is unreachable for longer than the node-monitor grace period.
+// It needs no root.
 //
 //	make build && go test -tags e2e ./test/e2e/lifecycle
 //
-// Graces are short and rates high, by flags, so that it takes a minute and not a quarter of an hour.
+// Flags make grace periods short and rates high, so that it takes a minute and not a quarter of an hour.
 package lifecycle
 
 import (
@@ -24,15 +25,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// The times of the test: leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is
-// emptied every 4 s, pods tolerate that for 2 s.
+// The times of the test: Leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is
+// tainted every 4 s, and pods tolerate that for 2 s.
 const (
 	leaseDuration = "4s"
 	grace         = 6 * time.Second
 	patience      = int64(2)
 )
 
-// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to what is to follow at once.
+// soon bounds what takes seconds on an idle machine. slack is how much later than it should something may happen on a
+// busy machine.
 const (
 	soon  = 2 * time.Minute
 	slack = 20 * time.Second
@@ -45,7 +47,7 @@ type cluster struct {
 	ports []string // of the controllers
 }
 
-// TestFates takes one cluster through its bad days; the parts build on each other.
+// TestFates breaks the nodes of one cluster in several ways. Each part needs the state that the part before it left.
 func TestFates(t *testing.T) {
 	top := t
 	c := &cluster{Cluster: rig.New(t, "fates", rig.Options{NoNode: true, UpFlags: []string{"--no-lifecycle"}})}
@@ -127,7 +129,7 @@ func tolerations() []corev1.Toleration {
 	return out
 }
 
-// workloads makes one of each owner. Those of the StatefulSet stand on doomed nodes, one each; a pod with a static
+// workloads creates one workload of each kind. Each pod of the StatefulSet is on a doomed node. A pod with a static
 // pod's tolerations and annotations is on doomed-2.
 func (c *cluster) workloads(t *testing.T) {
 	t.Helper()
@@ -152,7 +154,7 @@ func (c *cluster) workloads(t *testing.T) {
 	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	// The StatefulSet's three pods get a doomed node each: the scheduler knows no anti-affinity yet.
+	// The test binds the StatefulSet's three pods itself, one to each doomed node.
 	three := int32(3)
 	stateful := spec
 	stateful.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
@@ -223,7 +225,7 @@ func (c *cluster) doomedNodes(ctx context.Context) ([]corev1.Node, error) {
 	return out, nil
 }
 
-// emptied is when each doomed node was given its NoExecute taint.
+// emptied returns when each doomed node got its NoExecute taint.
 func emptied(nodes []corev1.Node) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, n := range nodes {

@@ -20,11 +20,11 @@ import (
 // soon bounds what takes a second or two on an idle machine.
 const soon = 2 * time.Minute
 
-// slack is what a machine with many times more to do than CPUs may add to a time that the agent keeps (measured at a
-// load of 60 on two CPUs: 13 s). Graces are chosen so that a wrong one is longer still.
+// slack is how much later than set a timer of the agent may fire on a busy machine (measured at a load of 60 on two
+// CPUs: 13 s). Termination grace periods in tests are so long that a wrong one is noticed nevertheless.
 const slack = 20 * time.Second
 
-// bench is where one test works: the package's node and a namespace of its own.
+// bench is what one test works with: the package's node and its own namespace.
 type bench struct {
 	*rig.Cluster
 	t  *testing.T
@@ -73,7 +73,7 @@ func (b bench) post(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// until waits for a state of a pod and returns the pod in it.
+// until waits for a state of a pod and returns that version of the pod.
 func (b bench) until(name, what string, within time.Duration, look func(*corev1.Pod) error) *corev1.Pod {
 	b.t.Helper()
 	var pod *corev1.Pod
@@ -108,7 +108,7 @@ func wantCondition(p *corev1.Pod, kind corev1.PodConditionType, status corev1.Co
 	return nil
 }
 
-// ended waits until the pod has ended for good, and checks how.
+// ended waits until the pod has ended for good, and checks its phase.
 func (b bench) ended(name string, phase corev1.PodPhase) *corev1.Pod {
 	b.t.Helper()
 	p := b.until(name, "ended", soon, func(p *corev1.Pod) error {
@@ -123,7 +123,7 @@ func (b bench) ended(name string, phase corev1.PodPhase) *corev1.Pod {
 	return p
 }
 
-// container is the status of one container, empty while there is none.
+// container returns the status of a container; empty while there is none.
 func container(p *corev1.Pod, name string) corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, s := range list {
@@ -135,7 +135,7 @@ func container(p *corev1.Pod, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// waiting wants a container that waits for a reason.
+// waiting checks that a container waits with the given reason.
 func waiting(name, reason string) func(*corev1.Pod) error {
 	return func(p *corev1.Pod) error {
 		if w := container(p, name).State.Waiting; w == nil || w.Reason != reason {
@@ -182,7 +182,7 @@ func (b bench) kubectl(args ...string) string {
 	return b.Kubectl(b.t, append([]string{"--namespace", b.ns}, args...)...)
 }
 
-// in runs a verb of the workload program in a container, the pod's first one unless pod is pod/container.
+// in runs a verb of the workload program in a container: the pod's first one, unless pod has the form pod/container.
 func (b bench) in(pod string, args ...string) string {
 	b.t.Helper()
 	out, err := b.tryIn(pod, args...)
@@ -200,7 +200,7 @@ func (b bench) tryIn(pod string, args ...string) (string, error) {
 	return b.TryKubectl(b.t, append(append(append([]string{"--namespace", b.ns}, target...), "--", "/workload"), args...)...)
 }
 
-// logs are what a container has printed.
+// logs returns what a container has printed.
 func (b bench) logs(pod, container string) string {
 	b.t.Helper()
 	out, err := b.API.CoreV1().Pods(b.ns).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(b.t.Context())
@@ -210,7 +210,7 @@ func (b bench) logs(pod, container string) string {
 	return string(out)
 }
 
-// delete deletes a pod with a grace (negative: the pod's own) and returns how long it took until it was gone.
+// delete deletes a pod with a grace period (negative: the pod's own) and returns how long it took until it was gone.
 func (b bench) delete(name string, grace int64, within time.Duration) time.Duration {
 	b.t.Helper()
 	o := metav1.DeleteOptions{}
@@ -239,7 +239,7 @@ func (b bench) gone(name string, within time.Duration) {
 
 func ptr[T any](v T) *T { return &v }
 
-// want reports what is not as it should be.
+// want fails the test if two values differ.
 func (b bench) want(what, got, want string) {
 	b.t.Helper()
 	if got != want {

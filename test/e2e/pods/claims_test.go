@@ -17,9 +17,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A claim that waits for its first consumer is bound when its pod is placed: our scheduler chooses the volume and keeps
-// it for the claim, upstream's volume controller binds the two, our agent mounts the directory. A pod for whose claim
-// there is no volume waits, and is woken by the volume.
+// A claim with WaitForFirstConsumer is bound when its pod is placed. Our scheduler chooses the volume and reserves it
+// for the claim, upstream's volume controller binds the two, and our agent mounts the directory. A pod without a
+// suitable volume waits, and is placed when the volume is created.
 func TestClaims(t *testing.T) {
 	b := at(t)
 	class := b.ns + "-local"
@@ -66,7 +66,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// localVolume makes a volume of kind local on this machine, and returns its directory.
+// localVolume creates a volume of kind local on this machine, and returns its directory.
 func (b bench) localVolume(class, name string) string {
 	b.t.Helper()
 	nodes, err := b.API.CoreV1().Nodes().List(b.t.Context(), metav1.ListOptions{})

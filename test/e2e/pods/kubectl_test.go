@@ -163,7 +163,7 @@ func (b bench) portForward() {
 	}
 }
 
-// describe tells the story of a pod and of the node.
+// kubectl describe shows what happened to a pod and to the node.
 func TestDescribe(t *testing.T) {
 	b := at(t)
 	b.create("p", lasting(workload("c", "sleep", "infinity")))
@@ -183,7 +183,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// kubectl debug adds a container to a pod that runs, beside its containers and in their midst; the pod is what it was.
+// kubectl debug adds a container to a running pod, also one in the namespaces of another container. The pod's other
+// containers do not change.
 func TestDebug(t *testing.T) {
 	b := at(t)
 	b.create("p", lasting(workload("c", "sleep", "infinity"), workload("d", "http")))

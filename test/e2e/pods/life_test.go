@@ -25,7 +25,7 @@ func TestRestartPolicy(t *testing.T) {
 	type outcome struct {
 		policy corev1.RestartPolicy
 		code   int32
-		phase  corev1.PodPhase // Running: it is restarted
+		phase  corev1.PodPhase // Running: the container is restarted
 	}
 	all := []outcome{
 		{corev1.RestartPolicyNever, 0, corev1.PodSucceeded}, {corev1.RestartPolicyNever, 1, corev1.PodFailed},
@@ -53,7 +53,7 @@ func TestRestartPolicy(t *testing.T) {
 			})
 			b.want(name(o)+" phase", string(p.Status.Phase), "Running")
 			b.want(name(o)+" waits", container(p, "c").State.Waiting.Message, fmt.Sprintf("back-off %ds restarting failed container=c pod=%s_%s(%s)",
-				5<<container(p, "c").RestartCount, p.Name, p.Namespace, p.UID)) // 10 s doubling, from the second exit on
+				5<<container(p, "c").RestartCount, p.Name, p.Namespace, p.UID)) // the back-off begins with 10 s at the second exit, and doubles
 			b.event(name(o), "BackOff", "Back-off restarting failed container c in pod "+name(o)+"_"+b.ns)
 			end = container(p, "c").LastTerminationState.Terminated
 		} else {
@@ -163,7 +163,105 @@ func TestInitAndSidecar(t *testing.T) {
 	}
 }
 
-// A pod that does not listen is killed at its grace, and not before.
+// A sidecar's preStop hook begins with the end of its pod, and SIGTERM comes in its turn, after the main containers.
+func TestSidecarHook(t *testing.T) {
+	b := at(t)
+	dir := t.TempDir()
+	preStop := func(verbs ...string) *corev1.Lifecycle {
+		return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: append([]string{"/workload", "run"}, verbs...)}}}
+	}
+	side := workload("side", "sleep", "infinity")
+	side.RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
+	side.Lifecycle = preStop("write --append /host/log side-hook")
+	main := workload("main", "sleep", "infinity")
+	main.Lifecycle = preStop("sleep 2s", "write --append /host/log main-hook")
+	spec := lasting(main)
+	spec.InitContainers = []corev1.Container{side}
+	spec.TerminationGracePeriodSeconds = ptr(int64(30))
+	spec.Volumes = []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			list[i].VolumeMounts = []corev1.VolumeMount{{Name: "host", MountPath: "/host"}}
+		}
+	}
+	b.create("p", spec)
+	b.ready("p")
+	b.delete("p", -1, soon)
+	log, err := os.ReadFile(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(string(log)); len(got) < 2 || got[0] != "side-hook" || got[1] != "main-hook" {
+		t.Errorf("order: %q", got)
+	}
+}
+
+// A container's rules decide about its exits instead of its policy: one code restarts it, one restarts every container
+// of the pod in the same sandbox, init containers first, and any other is final.
+func TestRestartRules(t *testing.T) {
+	b := at(t)
+	rule := func(action corev1.ContainerRestartRuleAction, code int32) corev1.ContainerRestartRule {
+		return corev1.ContainerRestartRule{Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{code},
+		}}
+	}
+	web := workload("web", "run", "write --append /d/log web", "http")
+	web.RestartPolicy = ptr(corev1.ContainerRestartPolicyNever)
+	web.RestartPolicyRules = []corev1.ContainerRestartRule{
+		rule(corev1.ContainerRestartRuleActionRestart, 41), rule(corev1.ContainerRestartRuleActionRestartAllContainers, 42),
+	}
+	spec := brief(web, workload("other", "run", "write --append /d/log other", "sleep infinity"))
+	spec.InitContainers = []corev1.Container{workload("init", "write", "--append", "/d/log", "init")}
+	spec.Volumes = []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			list[i].VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/d"}}
+		}
+	}
+	b.create("p", spec)
+	begun := b.ready("p")
+	address := begun.Status.PodIP
+	after := func(code int, init, web, other int32) *corev1.Pod {
+		b.in("p/other", "get", fmt.Sprintf("http://%s:8080/exit?code=%d", address, code))
+		return b.until("p", fmt.Sprintf("exit %d was acted on", code), soon, func(p *corev1.Pod) error {
+			for name, want := range map[string]int32{"init": init, "web": web, "other": other} {
+				if got := container(p, name).RestartCount; got != want {
+					return fmt.Errorf("%s was restarted %d times, want %d", name, got, want)
+				}
+			}
+			if last := container(p, "web").LastTerminationState.Terminated; last == nil || last.ExitCode != int32(code) {
+				return fmt.Errorf("last end of web: %+v", last)
+			}
+			return wantCondition(p, corev1.PodReady, corev1.ConditionTrue)
+		})
+	}
+	after(41, 0, 1, 0)
+	p := after(42, 1, 2, 1)
+	b.want("address", p.Status.PodIP, address) // the sandbox is the same
+	for kind, want := range map[corev1.PodConditionType]corev1.ConditionStatus{
+		corev1.AllContainersRestarting: corev1.ConditionFalse, corev1.PodInitialized: corev1.ConditionTrue,
+	} {
+		if err := wantCondition(p, kind, want); err != nil {
+			t.Error(err)
+		}
+	}
+	if was, is := condition(begun, corev1.PodInitialized), condition(p, corev1.PodInitialized); !was.LastTransitionTime.Equal(&is.LastTransitionTime) {
+		t.Errorf("Initialized changed: %+v, %+v", was, is)
+	}
+	lines := strings.Fields(b.in("p/other", "cat", "/d/log"))
+	if len(lines) != 7 || lines[0] != "init" || lines[3] != "web" || lines[4] != "init" {
+		t.Errorf("ran: %q", lines)
+	}
+	b.in("p/other", "get", "http://"+address+":8080/exit?code=1")
+	b.until("p", "web ended for good", soon, func(p *corev1.Pod) error {
+		if end := container(p, "web").State.Terminated; end == nil || end.ExitCode != 1 || container(p, "other").RestartCount != 1 {
+			return fmt.Errorf("web %+v", container(p, "web"))
+		}
+		return nil
+	})
+}
+
+// A pod that ignores SIGTERM is killed at the end of its termination grace period, and not before.
 func TestTerminationGrace(t *testing.T) {
 	b := at(t)
 	deaf := lasting(workload("c", "ignore-term"), workload("d", "ignore-term"))
@@ -219,7 +317,7 @@ func TestTerminationGrace(t *testing.T) {
 	}
 }
 
-// A pod may be deleted at any moment of its start. Nothing of it stays.
+// A pod may be deleted at any moment of its start. Nothing of it is left.
 func TestDeletedWhileStarting(t *testing.T) {
 	b := at(t)
 	var uids []string
@@ -277,7 +375,7 @@ func (b bench) leavesNothing(uid string) {
 func TestActiveDeadline(t *testing.T) {
 	b := at(t)
 	spec := lasting(workload("c", "run", "log --lines 1", "sleep infinity"))
-	spec.ActiveDeadlineSeconds = ptr(int64(20)) // counts from the pod's arrival; its start takes a while on a loaded machine
+	spec.ActiveDeadlineSeconds = ptr(int64(20)) // counts from the pod's arrival, and its start is slow on a busy machine
 	b.create("p", spec)
 	p := b.ended("p", corev1.PodFailed)
 	b.want("reason", p.Status.Reason, "DeadlineExceeded")
@@ -295,7 +393,7 @@ func TestActiveDeadline(t *testing.T) {
 	b.event("p", "DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 }
 
-// What a container says when it ends: from its file, else from its log.
+// The termination message of a container comes from its file, otherwise from its log.
 func TestTerminationMessage(t *testing.T) {
 	b := at(t)
 	told := workload("told", "exit", "--code", "1", "--message", "out of luck")
@@ -316,7 +414,8 @@ func TestTerminationMessage(t *testing.T) {
 	}
 }
 
-// Hooks run when they should, a failing one says so, and a slow preStop does not stretch the grace.
+// Hooks run at the right time, an Event reports one that fails, and a slow preStop hook does not lengthen the
+// termination grace period.
 func TestHooks(t *testing.T) {
 	b := at(t)
 	dir := t.TempDir()

@@ -48,7 +48,7 @@ func TestCgroups(t *testing.T) {
 	for name, want := range map[string]struct {
 		class      corev1.PodQOSClass
 		tier       string
-		pod, inner map[string]string // by file: of the pod's group, of the container's
+		pod, inner map[string]string // by file: values of the pod's group and of the container's
 		score      string
 	}{
 		"best": {corev1.PodQOSBestEffort, "besteffort/", map[string]string{"cpu/cpu.shares": "2"}, map[string]string{"cpu/cpu.shares": "2", "cpu/cpu.cfs_quota_us": "-1"}, "1000"},
@@ -74,7 +74,7 @@ func TestCgroups(t *testing.T) {
 		}
 		if score := readLine(t, "/proc/"+pids[0]+"/oom_score_adj"); want.score != "" && score != want.score {
 			t.Logf("%s: oom_score_adj %s, want %s", name, score, want.score)
-			if want.score[0] != '-' { // lowering it needs CAP_SYS_RESOURCE
+			if want.score[0] != '-' { // a lower one needs CAP_SYS_RESOURCE
 				t.Errorf("%s: oom_score_adj %s, want %s", name, score, want.score)
 			}
 		}
@@ -95,7 +95,7 @@ func readLine(t *testing.T, path string) string {
 	return strings.TrimSpace(readAll(t, path))
 }
 
-// The node has the last word on pods that somebody bound to it without asking the scheduler.
+// The agent rejects pods that were bound to the node without the scheduler and do not fit.
 func TestAdmission(t *testing.T) {
 	b := at(t)
 	bound := func(name string, change func(*corev1.PodSpec)) {
@@ -130,13 +130,13 @@ func TestAdmission(t *testing.T) {
 	bound("second", with)
 	p := b.ended("second", corev1.PodFailed)
 	b.want("ports", p.Status.Reason, "NodePorts")
-	// One whose object is gone still has its ports until it has ended, which who binds the next cannot see.
+	// A pod that was deleted by force has its ports until it has ended, and whoever binds the next pod cannot see that.
 	b.delete("first", 0, slack)
 	bound("third", with)
 	b.ready("third")
 }
 
-// What security contexts promise.
+// The effects of security contexts.
 func TestSecurityContext(t *testing.T) {
 	b := at(t)
 	status := func(c corev1.Container, pod *corev1.PodSecurityContext) corev1.PodSpec {
@@ -191,7 +191,7 @@ func TestSecurityContext(t *testing.T) {
 	}
 }
 
-// Images that are not there, and references to what is not there yet.
+// Missing images, and references to objects that do not exist yet.
 func TestMissing(t *testing.T) {
 	b := at(t)
 	const absent = "registry.invalid/no/such:1"

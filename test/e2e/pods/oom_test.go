@@ -16,16 +16,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// reports is for whoever needs the kernel's report on a kill, and for one alone who makes it withhold some: it writes
-// ten in five seconds for the whole machine (oom_kill_process in mm/oom_kill.c), and a kill without one is told without
-// the limit.
+// reports is locked by tests that need the kernel's report on a kill, and exclusively by the test that makes the kernel
+// leave reports out. The kernel writes ten in five seconds for the whole machine (oom_kill_process in mm/oom_kill.c).
+// Without one, the Event of a kill does not name the limit.
 var reports sync.RWMutex
 
 // reportsWindow is the kernel's DEFAULT_RATELIMIT_INTERVAL.
 const reportsWindow = 5 * time.Second
 
-// A container that takes more memory than its limit is killed by the kernel, and its status says so with the numbers:
-// at once, when containerd 1.6 does not listen yet, and later.
+// A container that exceeds its memory limit is killed by the kernel. Its status says so with the numbers, both for a
+// kill so early that containerd 1.6 does not notice it, and for a later one.
 func TestOOMKilled(t *testing.T) {
 	b := at(t)
 	reports.RLock()
@@ -49,7 +49,7 @@ func TestOOMKilled(t *testing.T) {
 	}
 }
 
-// The kernel takes a child. The container goes on, and everybody can see what happened.
+// The kernel kills a child process. The container goes on, and an Event says what happened.
 func TestOOMOfChild(t *testing.T) {
 	b := at(t)
 	reports.RLock()
@@ -73,8 +73,8 @@ func TestOOMOfChild(t *testing.T) {
 	}
 }
 
-// More kills than the kernel reports in full are all found. The limit is such that one of so many children always holds
-// more than the container's first process, which the kernel would take otherwise.
+// All kills are found, even if they are more than the kernel reports in full. The limit is such that one of the many
+// children always uses more memory than the container's first process, which the kernel would kill otherwise.
 func TestOOMOfMany(t *testing.T) {
 	b := at(t)
 	const kills = 14

@@ -45,7 +45,7 @@ func (b bench) endpoints(ctx context.Context, service string) (ready []string, e
 	return ready, nil
 }
 
-// Readiness decides whether traffic comes.
+// A pod gets traffic only while it is ready.
 func TestReadiness(t *testing.T) {
 	b := at(t)
 	b.kubectl("create", "service", "clusterip", "p", "--tcp=80:8080")

@@ -5,14 +5,16 @@ package pods
 import (
 	"encoding/base64"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// secret makes a secret of one key in the test's namespace.
+// secret creates a secret with one key in the test's namespace.
 func (b bench) secret(name string, kind corev1.SecretType, key, content string) {
 	b.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: kind, StringData: map[string]string{key: content}}
@@ -21,7 +23,7 @@ func (b bench) secret(name string, kind corev1.SecretType, key, content string) 
 	}
 }
 
-// pulls is a pod with one container of an image that is pulled each time.
+// pulls is a pod with one container whose image is pulled each time.
 func pulls(image string, secrets ...string) corev1.PodSpec {
 	c := workload("c", "exit", "--code", "0")
 	c.Image = image
@@ -33,12 +35,12 @@ func pulls(image string, secrets ...string) corev1.PodSpec {
 	return spec
 }
 
-// An image of a registry with a password: without one it is refused; with several credentials each is tried, the most
-// specific first; old forms of secrets count; secrets that are no credentials, or not there, are told of and passed
-// over.
+// An image of a registry that requires a password: without one the pull fails. With several credentials each is tried,
+// the most specific first. Old forms of secrets count. Secrets without credentials and missing ones are reported and
+// passed over.
 func TestImagePullSecrets(t *testing.T) {
 	b := at(t)
-	r := newRegistry(t, "team", "right")
+	r := newRegistry(t)
 	host := r.Listener.Addr().String()
 	padless := base64.RawStdEncoding.EncodeToString([]byte("team:right"))
 	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
@@ -73,12 +75,11 @@ func TestImagePullSecrets(t *testing.T) {
 	}
 }
 
-// TestPrivateImages: an image that is on the node because somebody's pull secret was good for it is no gift to pods
-// that have none: they have to show the registry a credential of their own. The same credential in another secret is
-// enough.
+// TestPrivateImages: an image was pulled with a pod's credentials. A pod without credentials may not use it: it needs
+// its own credentials, which the registry must accept. The same credentials in another secret are enough.
 func TestPrivateImages(t *testing.T) {
 	b := at(t)
-	r := newRegistry(t, "team", "right")
+	r := newRegistry(t)
 	host := r.Listener.Addr().String()
 	right := fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host)
 	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, right)
@@ -110,4 +111,69 @@ func TestPrivateImages(t *testing.T) {
 	never.Containers[0].ImagePullPolicy = corev1.PullNever
 	b.create("never", never)
 	b.until("never", "is refused", soon, waiting("c", "ErrImageNeverPull"))
+}
+
+// TestBadRegistries: a registry that refuses, serves garbage or does not answer holds up no pod whose image is there; an
+// Event says what is wrong, and the pods start without anybody's help when it works again.
+func TestBadRegistries(t *testing.T) {
+	b := at(t)
+	r := newRegistry(t)
+	host := r.Listener.Addr().String()
+	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
+	bad := map[string]struct {
+		answer answer
+		says   string
+	}{
+		"unavailable": {says: "503 Service Unavailable", answer: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		}},
+		"no-manifest": {says: "invalid character", answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
+			if !strings.Contains(request.URL.Path, "/manifests/") {
+				registry.ServeHTTP(w, request)
+				return
+			}
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+			fmt.Fprint(w, "<html>Welcome to the hotel's network</html>")
+		}},
+		"other-blobs": {says: "unexpected commit digest", answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
+			if !strings.Contains(request.URL.Path, "/blobs/") {
+				registry.ServeHTTP(w, request)
+				return
+			}
+			w.Header().Set("Content-Type", "application/octet-stream")
+			right := r.blobs[request.URL.Path[strings.LastIndexByte(request.URL.Path, '/')+1:]]
+			fmt.Fprint(w, strings.Repeat("x", len(right)))
+		}},
+	}
+	for name, one := range bad {
+		r.misbehave(name, one.answer)
+		b.create(name, pulls(r.name(name), "right"))
+	}
+	b.create("neighbour", brief(workload("c", "exit", "--code", "0")))
+	b.ended("neighbour", corev1.PodSucceeded)
+	for name, one := range bad {
+		b.event(name, "Failed", "Failed to pull image", one.says)
+	}
+
+	// Pulls are made one after the other (serializeImagePulls): a registry that is silent holds them all up, but no pod
+	// whose image is there, and a deletion ends it.
+	r.misbehave("silent", func(_ http.ResponseWriter, request *http.Request, _ http.Handler) {
+		select {
+		case <-request.Context().Done():
+		case <-t.Context().Done(): // the test has failed
+		}
+	})
+	b.create("silent", pulls(r.name("silent"), "right"))
+	b.event("silent", "Pulling", "silent:1")
+	b.create("another", brief(workload("c", "exit", "--code", "0")))
+	b.ended("another", corev1.PodSucceeded)
+	b.until("silent", "waits for its image", soon, waiting("c", "ContainerCreating"))
+	b.delete("silent", -1, soon)
+
+	for name := range bad {
+		r.misbehave(name, nil)
+	}
+	for name := range bad {
+		b.ended(name, corev1.PodSucceeded)
+	}
 }

@@ -4,14 +4,20 @@ package pods
 
 import (
 	"archive/tar"
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,36 +27,164 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// registry serves our workload image, under any name, to who gives the right password: the pull side of the OCI
-// distribution specification 1.1 with basic authentication, in plain HTTP, which containerd takes of loopback
-// addresses.
+// The one account of the registry, and its line in an htpasswd file: bcrypt, at its lowest cost.
+const (
+	registryUser     = "team"
+	registryPassword = "right"
+	registryAccount  = "team:$2a$04$B9bKat56zyIFMxlsPW7rcudTp39Nze8XkwwLgMmUHDX.yIed7LTJm\n"
+)
+
+// registry is the distribution project's registry, with a password, behind a proxy on a loopback address: containerd
+// asks those in plain HTTP. The proxy notes who asked, and can misbehave in the registry's place.
 type registry struct {
 	*httptest.Server
-	blobs    map[string][]byte // by digest
-	manifest string            // digest
-	user     string
-	password string
+	t        *testing.T
+	blobs    map[string][]byte // of our workload image, by digest
+	manifest string            // its digest
+	behind   *http.Client      // asks the registry itself, by its unix socket
 
-	mu    sync.Mutex
-	tried []string // user:password of each request that had one, without repetitions in a row
+	mu     sync.Mutex
+	pushed map[string]bool   // by path
+	tried  []string          // user:password of each request that had one, without repetitions in a row
+	bad    map[string]answer // by path: who answers in the registry's place
 }
 
-func newRegistry(t *testing.T, user, password string) *registry {
+// answer is what the proxy does with a request; registry answers it as it should be.
+type answer func(w http.ResponseWriter, request *http.Request, registry http.Handler)
+
+func newRegistry(t *testing.T) *registry {
 	t.Helper()
-	r := &registry{blobs: map[string][]byte{}, user: user, password: password}
-	if err := r.load(filepath.Join(filepath.Dir(rig.Binary(t)), "images", ours.WorkloadFile)); err != nil {
+	r := &registry{t: t, blobs: map[string][]byte{}, pushed: map[string]bool{}, bad: map[string]answer{}}
+	bin := filepath.Dir(rig.Binary(t))
+	if err := r.load(filepath.Join(bin, "images", ours.WorkloadFile)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.sign(t.Name()); err != nil {
 		t.Fatal(err)
 	}
-	r.Server = httptest.NewServer(r)
+	transport := r.run(filepath.Join(bin, "registry"))
+	r.behind = &http.Client{Transport: transport}
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(p *httputil.ProxyRequest) {
+		p.SetURL(&url.URL{Scheme: "http", Host: "registry"})
+		p.Out.Host = p.In.Host
+	}}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if bad := r.note(request); bad != nil {
+			bad(w, request, proxy)
+			return
+		}
+		proxy.ServeHTTP(w, request)
+	}))
 	t.Cleanup(r.Close)
 	return r
 }
 
-// name is an image of the registry.
-func (r *registry) name(path string) string { return r.Listener.Addr().String() + "/" + path + ":1" }
+// run starts the registry and waits until it answers. The transport returned leads to its socket.
+func (r *registry) run(program string) *http.Transport {
+	r.t.Helper()
+	dir := r.t.TempDir()
+	socket, accounts, config := filepath.Join(dir, "socket"), filepath.Join(dir, "htpasswd"), filepath.Join(dir, "config.json")
+	text, err := json.Marshal(map[string]any{ // YAML takes JSON
+		"version": "0.1",
+		"log":     map[string]any{"level": "warn"},
+		"storage": map[string]any{"filesystem": map[string]any{"rootdirectory": filepath.Join(dir, "images")}},
+		"auth":    map[string]any{"htpasswd": map[string]any{"realm": "registry", "path": accounts}},
+		"http":    map[string]any{"net": "unix", "addr": socket, "relativeurls": true},
+	})
+	if err := errors.Join(err, os.WriteFile(accounts, []byte(registryAccount), 0o600), os.WriteFile(config, text, 0o600)); err != nil {
+		r.t.Fatal(err)
+	}
+	var log bytes.Buffer
+	command := exec.Command(program, "serve", config)
+	command.Stdout, command.Stderr = &log, &log
+	if err := command.Start(); err != nil {
+		r.t.Fatalf("%v; run make bin/registry", err)
+	}
+	r.t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if r.t.Failed() {
+			r.t.Logf("registry:\n%s", log.String())
+		}
+	})
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	r.t.Cleanup(transport.CloseIdleConnections)
+	rig.Eventually(r.t, soon, "the registry answers", func(ctx context.Context) error {
+		connection, err := transport.DialContext(ctx, "", "")
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	})
+	return transport
+}
+
+// name is an image of the registry, pushed at its first mention.
+func (r *registry) name(path string) string {
+	r.t.Helper()
+	r.mu.Lock()
+	known := r.pushed[path]
+	r.pushed[path] = true
+	r.mu.Unlock()
+	if !known {
+		if err := r.push(path); err != nil {
+			r.t.Fatalf("push %s: %v", path, err)
+		}
+	}
+	return r.Listener.Addr().String() + "/" + path + ":1"
+}
+
+// push uploads the image as the OCI distribution specification 1.1 says: each blob in one piece, then the manifest.
+func (r *registry) push(path string) error {
+	for digest, content := range r.blobs {
+		if digest == r.manifest {
+			continue
+		}
+		begun, err := r.send(http.MethodPost, "/v2/"+path+"/blobs/uploads/", "", nil, http.StatusAccepted)
+		if err != nil {
+			return err
+		}
+		to, err := url.Parse(begun.Get("Location"))
+		if err != nil {
+			return err
+		}
+		query := to.Query()
+		query.Set("digest", digest)
+		to.RawQuery = query.Encode()
+		if _, err := r.send(http.MethodPut, to.RequestURI(), "application/octet-stream", content, http.StatusCreated); err != nil {
+			return err
+		}
+	}
+	_, err := r.send(http.MethodPut, "/v2/"+path+"/manifests/1", "application/vnd.oci.image.manifest.v1+json", r.blobs[r.manifest], http.StatusCreated)
+	return err
+}
+
+// send asks the registry itself and returns the header of its answer.
+func (r *registry) send(method, path, kind string, body []byte, want int) (http.Header, error) {
+	request, err := http.NewRequest(method, "http://registry"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.SetBasicAuth(registryUser, registryPassword)
+	if kind != "" {
+		request.Header.Set("Content-Type", kind)
+	}
+	response, err := r.behind.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != want {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	}
+	return response.Header, nil
+}
 
 // load reads an image in an OCI layout.
 func (r *registry) load(path string) error {
@@ -106,6 +240,8 @@ func (r *registry) sign(author string) error {
 	if text, err = json.Marshal(manifest); err != nil {
 		return err
 	}
+	delete(r.blobs, digest)
+	delete(r.blobs, r.manifest)
 	r.manifest = r.add(text)
 	return nil
 }
@@ -117,43 +253,29 @@ func (r *registry) add(content []byte) string {
 	return digest
 }
 
-func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	user, password, ok := request.BasicAuth()
-	if ok {
-		r.note(user + ":" + password)
-	}
-	if user != r.user || password != r.password {
-		w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
-		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
-		return
-	}
-	kind := "application/octet-stream"
-	reference := request.URL.Path[strings.LastIndexByte(request.URL.Path, '/')+1:]
-	if strings.Contains(request.URL.Path, "/manifests/") {
-		kind = "application/vnd.oci.image.manifest.v1+json"
-		if !strings.HasPrefix(reference, "sha256:") { // a tag: they all mean the one image
-			reference = r.manifest
-		}
-	}
-	content, ok := r.blobs[reference]
-	if !ok {
-		http.NotFound(w, request)
-		return
-	}
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-	w.Header().Set("Docker-Content-Digest", reference)
-	if request.Method == http.MethodGet {
-		w.Write(content) // who asked sees what is missing
-	}
-}
-
-func (r *registry) note(credentials string) {
+// misbehave lets the proxy answer requests for the image of that path; nil: the registry again.
+func (r *registry) misbehave(path string, bad answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n := len(r.tried); n == 0 || r.tried[n-1] != credentials {
-		r.tried = append(r.tried, credentials)
+	r.bad[path] = bad
+}
+
+// note remembers who asked, and returns who answers in the registry's place; nil: the registry itself.
+func (r *registry) note(request *http.Request) answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if user, password, ok := request.BasicAuth(); ok {
+		credentials := user + ":" + password
+		if n := len(r.tried); n == 0 || r.tried[n-1] != credentials {
+			r.tried = append(r.tried, credentials)
+		}
 	}
+	for path, bad := range r.bad {
+		if strings.HasPrefix(request.URL.Path, "/v2/"+path+"/") {
+			return bad
+		}
+	}
+	return nil
 }
 
 // take returns what was tried since the last time.

@@ -97,7 +97,7 @@ func TestEnvironment(t *testing.T) {
 	b.want("argument", lines[len(lines)-1], "hello-world-$(WHO)-$(NOBODY)")
 }
 
-// Volumes of every kind, as the container sees them.
+// The content of every kind of volume, as the container sees it.
 func TestVolumes(t *testing.T) {
 	b := at(t)
 	b.configMap("source", map[string]string{"a": "one", "b": "two"})
@@ -172,7 +172,7 @@ func TestVolumes(t *testing.T) {
 	b.leavesNothing(string(p.UID))
 }
 
-// updates: what changes in the API reaches the files of a running container.
+// updates checks that changes in the API reach the files of a running container.
 func (b bench) updates(pod string) {
 	b.t.Helper()
 	b.kubectl("patch", "configmap", "source", "-p", `{"data":{"a":"changed","c":"new"}}`)
@@ -189,7 +189,7 @@ func (b bench) updates(pod string) {
 	b.want("a subPath mount keeps what it had", b.in(pod, "cat", "/one"), "two")
 }
 
-// The projected token of an ordinary pod is that pod's identity for the API server.
+// The API server accepts the projected token of an ordinary pod as that pod's identity.
 func TestServiceAccountToken(t *testing.T) {
 	b := at(t)
 	spec := lasting(workload("c", "sleep", "infinity"))
@@ -215,7 +215,7 @@ func TestServiceAccountToken(t *testing.T) {
 			t.Errorf("%s: %+v", file, review.Status)
 		}
 	}
-	// With the token and the authority of the pod's own files, as a client in the pod would.
+	// It uses the token and the CA certificate of the pod's files, as a client in the pod does.
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(ca, []byte(b.in("p", "cat", dir+"ca.crt")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestServiceAccountToken(t *testing.T) {
 	b.want("user", who.Status.UserInfo.Username, "system:serviceaccount:"+b.ns+":default")
 }
 
-// Pods reach each other, the host reaches them, host ports lead to them, and hostNetwork shares the host's.
+// Pods reach each other and the host reaches them. Host ports lead to pods, and hostNetwork uses the host's network.
 func TestNetwork(t *testing.T) {
 	b := at(t)
 	port, own := rig.FreePort(t), rig.FreePort(t)

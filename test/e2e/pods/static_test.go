@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// manifest writes a static pod; whole, as a careful editor does.
+// manifest writes the manifest of a static pod by a rename, so that no reader sees a part of it.
 func (b bench) manifest(name, args string) (path string) {
 	b.t.Helper()
 	path = filepath.Join(b.StaticPods(), b.ns+"-"+name+".yaml")
@@ -42,7 +42,7 @@ spec:
 	return path
 }
 
-// Static pods live and die with their manifests; their mirrors only show them.
+// Static pods start and end with their manifests. Their mirror pods only show them.
 func TestStaticPods(t *testing.T) {
 	b := at(t)
 	path := b.manifest("a", "sleep, infinity")
@@ -62,7 +62,7 @@ func TestStaticPods(t *testing.T) {
 	}
 	b.want("exec", b.in(name, "env", "HOSTNAME"), name)
 
-	// Deleting the mirror brings another mirror of the same container.
+	// A deleted mirror is created again, with the same container.
 	if err := b.API.CoreV1().Pods(b.ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestStaticPods(t *testing.T) {
 			t.Errorf("%s: %v, %+v", n, err, container(p, "c"))
 		}
 	}
-	// An edit makes another pod of the same name, after the one before it.
+	// An edited manifest is a new pod of the same name, which starts after the old one has ended.
 	b.manifest("a", "sleep, 1h")
 	edited := b.until(name, "runs as edited", soon, func(p *corev1.Pod) error {
 		if p.Spec.Containers[0].Args[1] != "1h" || container(p, "c").State.Running == nil || id(p) == id(mirror) {
@@ -115,8 +115,8 @@ func TestStaticPods(t *testing.T) {
 	b.until("crash-"+b.NodeName, "backs off", soon, waiting("c", "CrashLoopBackOff"))
 }
 
-// A mirror that somebody deletes with a grace is made again at once; the mirror of a pod whose manifest went stays
-// until the pod has ended.
+// A mirror that is deleted with a grace period is created again at once. The mirror of a pod whose manifest was removed
+// stays until the pod has ended.
 func TestMirrorDeletedWithGrace(t *testing.T) {
 	b := at(t)
 	path := b.manifest("a", "ignore-term")

@@ -29,8 +29,8 @@ func (b bench) held(name, field string) *corev1.Pod {
 	})
 }
 
-// tellings counts the Events about a pod.
-func (b bench) tellings(pod string, reasons ...string) (count int32) {
+// countEvents counts the Events about a pod with one of the reasons.
+func (b bench) countEvents(pod string, reasons ...string) (count int32) {
 	b.t.Helper()
 	events, err := b.API.CoreV1().Events(b.ns).List(b.t.Context(), metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})
 	if err != nil {
@@ -46,8 +46,8 @@ func (b bench) tellings(pod string, reasons ...string) (count int32) {
 	return count
 }
 
-// What the agent cannot carry out holds a pod: nothing of it runs, it is told of once, and it goes at once when it is
-// deleted. The node says so, and the scheduler sends it nothing that it would hold.
+// A pod with a field that the agent cannot carry out is held: none of its containers runs, one Event says why, and it
+// is gone at once when it is deleted. The Node lists such fields, and the scheduler binds no such pod to it.
 func TestUnsupportedFields(t *testing.T) {
 	b := at(t)
 	for name, c := range map[string]struct {
@@ -81,10 +81,10 @@ func TestUnsupportedFields(t *testing.T) {
 			t.Errorf("%s: something of it is there: %+v", name, p.Status)
 		}
 		reasons := []string{"UnsupportedField", "FailedCreatePodSandBox"}
-		if name != "claim" { // the Node authorizer may not have seen yet whose claim it is: FailedMount, as with the kubelet
+		if name != "claim" { // the Node authorizer may not know yet that a pod of this node uses the claim: FailedMount, as with the kubelet
 			reasons = append(reasons, "FailedMount")
 		}
-		if told := b.tellings(name, reasons...); told != 1 {
+		if told := b.countEvents(name, reasons...); told != 1 {
 			t.Errorf("%s: told %d times", name, told)
 		}
 		if took := b.delete(name, -1, soon); took > slack {
@@ -138,7 +138,7 @@ func (b bench) remoteVolume(claim string) string {
 	return name
 }
 
-// What upstream's kubelet rejects is rejected with its reasons.
+// Pods that upstream's kubelet rejects are rejected with the same reasons.
 func TestRejectedBySystem(t *testing.T) {
 	b := at(t)
 	for name, c := range map[string]struct {
@@ -168,7 +168,7 @@ func TestRejectedBySystem(t *testing.T) {
 	b.ready("safe")
 }
 
-// A static pod goes the same way, and its mirror says so.
+// A static pod is held in the same way, and its mirror says so.
 func TestUnsupportedStaticPod(t *testing.T) {
 	b := at(t)
 	write := func(name, extra string) string {

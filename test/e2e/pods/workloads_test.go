@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// apply creates what a manifest says, with IMAGE replaced.
+// apply creates the objects of a manifest, in which IMAGE is replaced.
 func (b bench) apply(manifest string) {
 	b.t.Helper()
 	cmd := b.KubectlCommand(b.t.Context(), "apply", "-n", b.ns, "-f", "-")
@@ -25,7 +25,7 @@ func (b bench) apply(manifest string) {
 	}
 }
 
-// pods wants a number of live pods with a label and returns them.
+// pods waits for a number of pods with a label that have not ended, and returns them.
 func (b bench) pods(selector string, want int) []corev1.Pod {
 	b.t.Helper()
 	var pods []corev1.Pod
@@ -61,7 +61,7 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 `
 
-// A Deployment rolls out, heals, scales, changes, and ends within its grace.
+// A Deployment rolls out, replaces a deleted pod, scales, changes, and ends within its termination grace period.
 func TestDeployment(t *testing.T) {
 	b := at(t)
 	b.apply(deployment)
@@ -88,7 +88,8 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// A Job runs to completion and retries failures; a DaemonSet has one pod here; a StatefulSet goes one by one.
+// A Job runs to completion and retries failures. A DaemonSet has one pod on this node. A StatefulSet creates its pods
+// one by one.
 func TestControllers(t *testing.T) {
 	b := at(t)
 	b.apply(`
@@ -146,8 +147,8 @@ spec:
 	}
 }
 
-// Drain empties the node and uncordon opens it again. It concerns all pods of the node, so it runs alone, before the
-// parallel tests.
+// kubectl drain evicts the node's pods, and uncordon allows new ones. It concerns all pods of the node, so it runs
+// alone, before the parallel tests.
 func TestDrain(t *testing.T) {
 	c := rig.Shared(t)
 	b := bench{c, t, c.Namespace(t)}

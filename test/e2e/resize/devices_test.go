@@ -29,10 +29,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// gpu is a resource of this test alone: pods of the last one may be on their way out, with their devices.
+// gpu is a resource of this test alone, because pods of the test before may still be ending, with their devices.
 func (b bench) gpu() corev1.ResourceName { return corev1.ResourceName("example.com/" + b.ns) }
 
-// pluginProcess is test/deviceplugin as a process.
+// pluginProcess is a running test/deviceplugin.
 type pluginProcess struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -41,7 +41,7 @@ type pluginProcess struct {
 	said []string
 }
 
-// startPlugin serves three devices, of which it prefers the last.
+// startPlugin starts a plugin with three devices, of which it prefers the last.
 func (b bench) startPlugin() *pluginProcess {
 	b.t.Helper()
 	p := &pluginProcess{cmd: exec.Command(rig.Build(b.t, "test/deviceplugin/plugin"), "--dir", filepath.Join(b.AgentRoot(), "device-plugins"), "--resource", string(b.gpu()),
@@ -68,9 +68,9 @@ func (b bench) startPlugin() *pluginProcess {
 	return p
 }
 
-// kill is kill -9.
+// kill kills the plugin with SIGKILL.
 func (p *pluginProcess) kill() {
-	_ = p.cmd.Process.Kill() // it may be dead already
+	_ = p.cmd.Process.Kill() // it may have ended already
 	_ = p.cmd.Wait()
 }
 
@@ -80,7 +80,7 @@ func (p *pluginProcess) calls() []string {
 	return slices.Clone(p.said)
 }
 
-// offers waits until the node publishes so many devices, allocatable/capacity.
+// offers waits until the node publishes the given numbers of devices, as allocatable/capacity.
 func (b bench) offers(want string) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "the node publishes "+want+" devices", func(ctx context.Context) error {
@@ -96,7 +96,8 @@ func (b bench) offers(want string) {
 	})
 }
 
-// withDevices creates a pod that wants n devices, bound without a scheduler, which would wait for them itself.
+// withDevices creates a pod that requests n devices. It is bound without the scheduler, because the scheduler would
+// wait for devices itself.
 func (b bench) withDevices(name string, n int64) {
 	b.t.Helper()
 	nodes, err := b.API.CoreV1().Nodes().List(b.t.Context(), metav1.ListOptions{})
@@ -122,11 +123,11 @@ func (b bench) ready(name string) *corev1.Pod {
 	})
 }
 
-// has waits until a container sees its devices and no others.
+// has waits until a container sees the given devices and no others.
 func (b bench) has(pod, ids string) {
 	b.t.Helper()
 	var out string
-	rig.Eventually(b.t, soon, "a command in "+pod, func(context.Context) (err error) { // the agent may be on its way back
+	rig.Eventually(b.t, soon, "a command in "+pod, func(context.Context) (err error) { // the agent may be about to restart
 		out, err = b.TryKubectl(b.t, "--namespace", b.ns, "exec", pod, "--", "/workload", "run", "env GPUS", "ls /dev", "cat /opt/release")
 		return err
 	})
@@ -148,7 +149,7 @@ func (b bench) has(pod, ids string) {
 	}
 }
 
-// waits waits until a pod says that it waits for its devices.
+// waits waits until a pod's status says that it waits for its devices.
 func (b bench) waits(pod, why string) {
 	b.t.Helper()
 	b.until(pod, "waits for its devices", func(p *corev1.Pod) error {
@@ -160,7 +161,7 @@ func (b bench) waits(pod, why string) {
 	})
 }
 
-// TestDevices follows a device plugin that comes, dies, comes back late and finds its agent dead, and the pods with its
+// TestDevices starts and kills a device plugin, starts it late and while no agent runs, and checks the pods with its
 // devices.
 func TestDevices(t *testing.T) {
 	b := at(t)
@@ -197,7 +198,7 @@ func TestDevices(t *testing.T) {
 	b.startPlugin()
 	b.offers("3/3")
 	b.ready("q")
-	b.has("q", "gpu0") // p's devices stay assigned to p, whatever ended meanwhile
+	b.has("q", "gpu0") // p's devices stay assigned to p, whichever processes ended meanwhile
 	p = b.until("p", "runs again", func(p *corev1.Pod) error {
 		if s := statusOf(p, "c"); s.State.Running == nil || s.RestartCount == 0 {
 			return fmt.Errorf("%+v", s)
@@ -230,7 +231,7 @@ func (b bench) killContainer(p *corev1.Pod) {
 	}
 }
 
-// listed wants the pod-resources API to say what a pod has.
+// listed checks what the pod-resources API lists for a pod.
 func (b bench) listed(pod string, ids ...string) {
 	b.t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(b.AgentRoot(), "pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -256,8 +257,8 @@ func (b bench) listed(pod string, ids ...string) {
 	}
 }
 
-// TestDevicesAmongKills kills the plugin and the agent at random moments while pods with devices come and go: no device
-// is two pods', and no pod fails.
+// TestDevicesAmongKills kills the plugin and the agent at random moments while pods with devices come and go. No device
+// may be assigned to two pods, and no pod may fail.
 func TestDevicesAmongKills(t *testing.T) {
 	b := at(t)
 	seed := rand.Uint64()
@@ -294,7 +295,7 @@ func TestDevicesAmongKills(t *testing.T) {
 	}
 }
 
-// owners wants each device to be one pod's.
+// owners checks that each device is assigned to one pod at most.
 func (b bench) owners() {
 	b.t.Helper()
 	pods, err := b.API.CoreV1().Pods(b.ns).List(b.t.Context(), metav1.ListOptions{})

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package resize changes the CPU and memory of running pods on a real node, gives CPUs to pods of their own, and reads
-// what the kernel made of it. Its tests fill the node, so they have an instance of their own. It needs root and cgroup
+// Package resize changes the CPU and memory of running pods on a real node, gives pods exclusive CPUs, and reads the
+// resulting values from the kernel. Its tests fill the node, so they have a separate instance. It needs root and cgroup
 // v1.
 //
 //	make build && go test -tags e2e ./test/e2e/resize
@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// nodeConfig gives CPUs to pods of their own, which makes resizes of Guaranteed pods' CPUs infeasible.
+// nodeConfig assigns exclusive CPUs to pods, which makes resizes of Guaranteed pods' CPUs infeasible.
 const nodeConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cpuManagerPolicy: static
@@ -53,7 +53,7 @@ func run(m *testing.M) int {
 // soon bounds what takes a second on an idle machine.
 const soon = time.Minute
 
-// bench is where one test works.
+// bench is what one test works with.
 type bench struct {
 	*rig.Cluster
 	t  *testing.T
@@ -129,7 +129,7 @@ func (b bench) post(name string, spec corev1.PodSpec) *corev1.Pod {
 	})
 }
 
-// patch asks for other resources as users do, and returns kubectl's complaint.
+// patch requests other resources by kubectl, and returns kubectl's error.
 func (b bench) patch(pod, container, requests, limits string) error {
 	b.t.Helper()
 	list := func(text string) string {
@@ -174,7 +174,7 @@ func (b bench) until(name, what string, look func(*corev1.Pod) error) *corev1.Po
 	return pod
 }
 
-// resized waits until a container runs with the resources and no resize is pending or under way.
+// resized waits until a container runs with the resources and no resize is pending or in progress.
 func (b bench) resized(pod, container, requests, limits string) *corev1.Pod {
 	b.t.Helper()
 	return b.until(pod, "resized", func(p *corev1.Pod) error {
@@ -182,7 +182,7 @@ func (b bench) resized(pod, container, requests, limits string) *corev1.Pod {
 		if s.Resources == nil || !same(s.Resources.Requests, amounts(requests)) || !same(s.Resources.Limits, amounts(limits)) || !same(s.AllocatedResources, amounts(requests)) {
 			return fmt.Errorf("resources %+v, allocated %v, conditions %+v", s.Resources, s.AllocatedResources, p.Status.Conditions)
 		}
-		if s.State.Running == nil { // between its stop and its start it has all that it is to have
+		if s.State.Running == nil { // between stop and start, the status shows the new resources already
 			return fmt.Errorf("%+v", s.State)
 		}
 		for _, kind := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
@@ -287,7 +287,7 @@ func size(request, limit, memory int64) map[string]int64 {
 	return map[string]int64{"cpu.shares": request * 1024 / 1000, "cpu.cfs_quota_us": limit * 100, "memory.limit_in_bytes": memory << 20}
 }
 
-// first is the first process of a container and its id: what must not change.
+// first is a container's id and first process, which must not change.
 func (b bench) first(p *corev1.Pod, container string) string {
 	b.t.Helper()
 	_, id, _ := strings.Cut(statusOf(p, container).ContainerID, "://")

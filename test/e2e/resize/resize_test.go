@@ -20,7 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// CPU and memory go up and down under running processes: container, sidecar and pod, in the kernel and in the status.
+// CPU and memory are raised and lowered while processes run: of a container, a sidecar and the pod, in the kernel and
+// in the status.
 func TestInPlace(t *testing.T) {
 	b := amid(t)
 	always := corev1.ContainerRestartPolicyAlways
@@ -56,7 +57,7 @@ func TestInPlace(t *testing.T) {
 	b.event("p", "ResizeCompleted", `"generation":2}`)
 }
 
-// A resize policy asks for a restart: of that container, for that resource only.
+// A resize policy restarts that container, for that resource only.
 func TestRestartContainer(t *testing.T) {
 	b := amid(t)
 	a := container("a", "100m,32Mi", "200m,64Mi", "sleep", "infinity")
@@ -80,7 +81,7 @@ func TestRestartContainer(t *testing.T) {
 	b.event("p", "Killing", "Container a resize requires restart")
 }
 
-// Resources of the pod as a whole, which bound containers that have none of their own; and an init container that runs.
+// Resources of the pod as a whole limit containers that have none, and an init container is resized while it runs.
 func TestPodLevelAndInit(t *testing.T) {
 	b := amid(t)
 	whole := corev1.ResourceRequirements{Requests: amounts("200m,64Mi"), Limits: amounts("400m,128Mi")}
@@ -144,7 +145,7 @@ func TestDeferred(t *testing.T) {
 	b.kernel(p, "", map[string]int64{"cpu.shares": all / 10 * 1024 / 1000})
 	b.event("patient", "ResizeDeferred", `"error":"Node didn't have enough resource: cpu`)
 
-	// The agent dies. Nothing that matters is lost: a resize that waits still waits; allocated differs from desired.
+	// The agent is killed. A resize that waits still waits afterwards: allocated differs from desired.
 	b.killAgent()
 	rig.Eventually(t, soon, "the new agent serves", func(ctx context.Context) error { return b.serves(ctx) })
 	b.pending("patient", corev1.PodReasonDeferred)
@@ -166,7 +167,7 @@ func TestDeferred(t *testing.T) {
 		t.Errorf("restarted: %s, was %s", now, was)
 	}
 
-	// What the API admits is what the node has; a wish that is taken back waits no more.
+	// The agent carries out what the API admitted. A resize that the user takes back no longer waits.
 	b.resize("patient", "c", part(10), "")
 	b.pending("patient", corev1.PodReasonDeferred)
 	b.resize("patient", "c", part(8), "")
@@ -188,7 +189,7 @@ func TestDeferred(t *testing.T) {
 	})
 }
 
-// What this node can never grant.
+// Resizes that this node can never carry out.
 func TestInfeasible(t *testing.T) {
 	b := amid(t)
 	p := b.create("p", container("c", "100m,32Mi", "100m,32Mi", "sleep", "infinity"))
@@ -209,7 +210,7 @@ func TestInfeasible(t *testing.T) {
 	}
 }
 
-// A memory limit is not set below what is in use.
+// A memory limit is not lowered below the memory in use.
 func TestMemoryInUse(t *testing.T) {
 	b := amid(t)
 	p := b.create("p", container("c", "10m,16Mi", "500m,128Mi", "memory", "--hold", "48Mi"))
@@ -239,7 +240,8 @@ func TestMemoryInUse(t *testing.T) {
 	}
 }
 
-// Agents die at random instants of resizes. The pod has what its specification says in the end, and never noticed.
+// The agent is killed at random moments of resizes. In the end the pod has what its specification says, and its
+// containers were not restarted.
 func TestAgentDies(t *testing.T) {
 	b := at(t)
 	restarted := container("r", "50m,16Mi", "100m,32Mi", "sleep", "infinity")
@@ -326,7 +328,7 @@ func (b bench) killAgent() {
 	deaths++
 }
 
-// serves asks whether the agent is there.
+// serves checks that the agent answers.
 func (b bench) serves(ctx context.Context) error {
 	if b.PID(b.t, "agent") == 0 {
 		return fmt.Errorf("no agent")

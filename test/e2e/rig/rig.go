@@ -98,6 +98,9 @@ func Start(name string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(dir, 0o711); err != nil { // pods with users of their own pass through it
+		return nil, err
+	}
 	number := int(started.Add(1))
 	c := &Cluster{
 		Name: instanceName(name, number), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), binary: binary,

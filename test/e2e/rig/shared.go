@@ -33,7 +33,7 @@ const parallel = 12
 // the instance.
 func Main(m *testing.M, name string, o Options) int {
 	shared.start = func() (*Cluster, error) { return Start(name, o) }
-	// Tests of pods wait for timers more than they compute. A flag on the command line has precedence.
+	// Tests of pods mostly wait for timers. A flag on the command line has precedence.
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		return 1

@@ -32,8 +32,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// kubeadmLine is the command of kubeadm 1.36's static pod; k3sLine what k3s gives its scheduler. Both hear of their
-// kubeconfig once more by rig.Keep. How long k3s waits before it acts is upstream's own default.
+// kubeadmLine is the command of kubeadm 1.36's static pod; k3sLine is what k3s starts its scheduler with. rig.Keep
+// passes the kubeconfig to both once more. How long k3s waits before it acts is upstream's default.
 func kubeadmLine(kubeconfig, address string) []string {
 	return []string{"scheduler", "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=" + address, "--kubeconfig=" + kubeconfig, "--leader-elect=true"}
@@ -45,7 +45,7 @@ func k3sLine(kubeconfig string) []string {
 		"--secure-port=10259", "--tls-cert-file=", "--tls-private-key-file=", "--v=0", "--vmodule="}
 }
 
-// dropIn is an instance whose scheduler is ours in the place, the role and the words of kube-scheduler.
+// dropIn is an instance that runs our scheduler with kube-scheduler's user, roles and command line.
 type dropIn struct {
 	*rig.Cluster
 	conf     string // the kubeconfig of system:kube-scheduler, whole in one file
@@ -55,11 +55,11 @@ type dropIn struct {
 	asAdmin  *http.Client // with the admin's client certificate
 }
 
-// TestDropIn starts our scheduler as kubeadm and k3s start kube-scheduler, on a real API server that lets it do what
-// its bootstrap roles for system:kube-scheduler allow and nothing else.
+// TestDropIn starts our scheduler as kubeadm and k3s start kube-scheduler, on a real API server that allows it only
+// what the bootstrap roles of system:kube-scheduler allow.
 func TestDropIn(t *testing.T) {
 	d := &dropIn{Cluster: rig.New(t, "drop", rig.Options{UpFlags: []string{"--no-scheduler", "--no-lifecycle"}})}
-	// Ours beside upstream's roles: without it reports of NUMA nodes are not to be had.
+	// Our role, in addition to upstream's: it allows reading reports of NUMA nodes.
 	reader := "plimsoll:topology-reader"
 	if err := d.API.RbacV1().ClusterRoleBindings().Delete(t.Context(), reader, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestDropIn(t *testing.T) {
 	d.allRun(t, "k3s's command line", d.testK3s)
 }
 
-// allRun stops after the first that fails: the next would find its port taken.
+// allRun runs the parts, and stops after the first that fails, because the next would find its port in use.
 func (d *dropIn) allRun(t *testing.T, name string, do func(*testing.T)) {
 	t.Helper()
 	if !t.Run(name, do) {
@@ -82,7 +82,8 @@ func (d *dropIn) allRun(t *testing.T, name string, do func(*testing.T)) {
 	}
 }
 
-// identify makes the scheduler's kubeconfig one file, and gives those who ask its port their credentials.
+// identify writes the scheduler's kubeconfig with its certificates in one file, and makes credentials for the clients
+// of its port.
 func (d *dropIn) identify(t *testing.T) {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(filepath.Join(d.StateDir, "pki", "scheduler.kubeconfig"))
@@ -129,17 +130,17 @@ func (d *dropIn) identify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin.InsecureSkipVerify = true // its certificate is its own, as kube-scheduler's is
+	admin.InsecureSkipVerify = true // its certificate is self-signed, as kube-scheduler's is
 	d.asAdmin = &http.Client{Transport: &http.Transport{TLSClientConfig: admin}, Timeout: time.Minute}
 }
 
-// node makes one without a machine. They have labels to choose them by, which the node with a machine has not.
+// node creates a Node without a machine. It has labels by which pods select it, which the instance's real node lacks.
 func (d *dropIn) node(t *testing.T, name string) {
 	t.Helper()
 	makeNode(t, d.API.CoreV1().Nodes(), name, "4", map[string]string{corev1.LabelHostname: name, "of": "test"})
 }
 
-// pod makes one for the nodes without machines.
+// pod creates a pod for the nodes without machines.
 func (d *dropIn) pod(t *testing.T, name, cpu string, change func(*corev1.Pod)) {
 	t.Helper()
 	pod := onlyCPU(name, cpu)
@@ -168,7 +169,7 @@ func (d *dropIn) bound(t *testing.T, name string) (node string) {
 	return node
 }
 
-// drop ends pods at once: no agent is there to do it.
+// drop deletes pods with a grace period of 0, because no agent ends them.
 func (d *dropIn) drop(t *testing.T, names ...string) {
 	t.Helper()
 	atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
@@ -180,9 +181,9 @@ func (d *dropIn) drop(t *testing.T, names ...string) {
 	}
 }
 
-// ask asks a scheduler's port, with a token or without.
+// ask sends a request to a scheduler's port, with or without a token.
 func (d *dropIn) ask(ctx context.Context, address, path, token string) (status int, body string, err error) {
-	anybody := &tls.Config{InsecureSkipVerify: true} // its certificate is its own
+	anybody := &tls.Config{InsecureSkipVerify: true} // its certificate is self-signed
 	client := &http.Client{
 		Transport: &http.Transport{TLSClientConfig: anybody, DisableKeepAlives: true},
 		Timeout:   time.Minute,
@@ -206,7 +207,7 @@ func (d *dropIn) ask(ctx context.Context, address, path, token string) (status i
 	return answer.StatusCode, string(text), err
 }
 
-// expect asks until the answer is as it shall be: a role that was just given is not known at once.
+// expect repeats a request until the answer is the wanted one: a new role takes effect a moment later.
 func (d *dropIn) expect(t *testing.T, address, path, token string, want int, part string) {
 	t.Helper()
 	what := fmt.Sprintf("%s answers %d to %.12q, with %q", path, want, token, part)
@@ -219,7 +220,7 @@ func (d *dropIn) expect(t *testing.T, address, path, token string, want int, par
 	})
 }
 
-// testManifest lets our agent run kubeadm's static pod: its probes start it, and keep it.
+// testManifest runs kubeadm's static pod with our agent: its probes must succeed.
 func (d *dropIn) testManifest(t *testing.T) {
 	manifest, err := os.ReadFile("testdata/kube-scheduler.yaml")
 	if err != nil {
@@ -295,7 +296,7 @@ func measured(text, name string) (sum float64, err error) {
 	return sum, nil
 }
 
-// nobodyForgotten checks that the check after a long wait found no pod.
+// nobodyForgotten checks that the periodic check of long-waiting pods found none that was forgotten.
 func (d *dropIn) nobodyForgotten(t *testing.T, address string) {
 	t.Helper()
 	_, body, err := d.ask(t.Context(), address, "/metrics", d.watcher)
@@ -307,7 +308,7 @@ func (d *dropIn) nobodyForgotten(t *testing.T, address string) {
 	}
 }
 
-// testTwo starts two, as two machines of a control plane do; one of them is killed.
+// testTwo starts two schedulers, as two machines of a control plane do, and kills one.
 func (d *dropIn) testTwo(t *testing.T) {
 	as := *d.Cluster
 	as.Kubeconfig = d.conf
@@ -333,7 +334,7 @@ func (d *dropIn) testTwo(t *testing.T) {
 	d.places(t, addresses[leader])
 	d.expect(t, addresses[leader], "/metrics/resources", d.watcher, http.StatusOK, "kube_pod_resource_request{")
 
-	programs[leader].Stop() // killed: it does not give its Lease back
+	programs[leader].Stop() // killed, so it does not release its Lease
 	d.pod(t, "meanwhile", "1", nil)
 	next := d.leader(t, addresses, leader)
 	if node := d.bound(t, "meanwhile"); node == "" {
@@ -345,7 +346,7 @@ func (d *dropIn) testTwo(t *testing.T) {
 	d.says(t, programs[next])
 }
 
-// leader waits until one of those that run leads, and the others do not.
+// leader waits until exactly one of the running schedulers leads.
 func (d *dropIn) leader(t *testing.T, addresses map[string]string, without string) (leader string) {
 	t.Helper()
 	rig.Eventually(t, time.Minute, "one leads", func(ctx context.Context) error {
@@ -377,7 +378,8 @@ func (d *dropIn) leader(t *testing.T, addresses map[string]string, without strin
 	return leader
 }
 
-// says checks what a log has of permissions: the one that our own manifests give is missed, and said once.
+// says checks what the log says about permissions: the one that only our own manifests grant is missing, and is logged
+// once.
 func (d *dropIn) says(t *testing.T, p *rig.Program) {
 	t.Helper()
 	text, err := os.ReadFile(p.LogFile())
@@ -394,13 +396,13 @@ func (d *dropIn) says(t *testing.T, p *rig.Program) {
 	}
 }
 
-// places lets the scheduler do each thing for which it needs a permission.
+// places makes the scheduler do everything for which it needs a permission.
 func (d *dropIn) places(t *testing.T, address string) {
 	t.Helper()
 	d.nominated(t)
 	d.evicts(t)
 	d.volume(t)
-	// The same as what it says to the pod's owner; under the name of the profile that placed it.
+	// The Event's text is the condition's, and its reporter is the profile that placed the pod.
 	d.event(t, "on-volume", "Scheduled", "default-scheduler")
 	d.nobodyForgotten(t, address)
 }
@@ -411,7 +413,7 @@ func (d *dropIn) patch(t *testing.T, name string, kind types.PatchType, patch st
 	return err
 }
 
-// nominated: where others nominate pods, they go.
+// nominated: the scheduler respects a nomination by another component.
 func (d *dropIn) nominated(t *testing.T) {
 	t.Helper()
 	for i := range 4 {
@@ -433,7 +435,7 @@ func (d *dropIn) nominated(t *testing.T) {
 	}
 }
 
-// evicts: an important pod takes the place of another, which is marked, deleted and gets a condition that says why.
+// evicts: a pod of high priority preempts another, which is marked, gets a condition with the reason, and is deleted.
 func (d *dropIn) evicts(t *testing.T) {
 	t.Helper()
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "important"}, Value: 1000}
@@ -442,7 +444,7 @@ func (d *dropIn) evicts(t *testing.T) {
 	}
 	for i := range 6 {
 		d.pod(t, fmt.Sprint("fills", i), "4", func(p *corev1.Pod) {
-			p.Finalizers = []string{"example.com/see-it"} // so that its end can be seen
+			p.Finalizers = []string{"example.com/see-it"} // so that the test can see it before it is gone
 			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: fmt.Sprint("n", i)}
 		})
 		d.bound(t, fmt.Sprint("fills", i))
@@ -450,7 +452,7 @@ func (d *dropIn) evicts(t *testing.T) {
 	important := onlyCPU("important", "1")
 	important.Spec.PriorityClassName = "important"
 	important.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n2"}
-	// Admission must know the class.
+	// The admission of the API server must know the priority class.
 	rig.Eventually(t, time.Minute, "an important pod is taken", func(ctx context.Context) error {
 		_, err := d.API.CoreV1().Pods(d.ns).Create(ctx, important, metav1.CreateOptions{})
 		return err
@@ -501,7 +503,7 @@ func (d *dropIn) event(t *testing.T, pod, reason, from string) {
 	})
 }
 
-// volume: a claim that waits for its first consumer gets the volume that is on the pod's node.
+// volume: a claim with WaitForFirstConsumer gets the volume on the pod's node.
 func (d *dropIn) volume(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "volume.yaml")
@@ -542,7 +544,8 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {reques
 	}
 }
 
-// testK3s starts it as k3s does, and once more with a file of two profiles, whose names their Events carry.
+// testK3s starts the scheduler as k3s does, and once more with a configuration file of two profiles. The Events have
+// the names of the profiles.
 func (d *dropIn) testK3s(t *testing.T) {
 	as := *d.Cluster
 	as.Kubeconfig = d.conf

@@ -12,7 +12,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// makeNode makes one without a machine, and takes the taint from it that admission gives to a new one.
+// makeNode creates a Node without a machine, and removes the taint that admission adds to new Nodes.
 func makeNode(t *testing.T, api typedcorev1.NodeInterface, name, cpu string, labels map[string]string) {
 	t.Helper()
 	has := corev1.ResourceList{
@@ -33,7 +33,7 @@ func makeNode(t *testing.T, api typedcorev1.NodeInterface, name, cpu string, lab
 	}
 }
 
-// onlyCPU is a pod that asks for nothing else; no agent will run it.
+// onlyCPU is a pod that requests CPU only. No agent will run it.
 func onlyCPU(name, cpu string) *corev1.Pod {
 	asks := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{

@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// bindsInFlight is few, so that a leader has decided on more pods than it could send.
+	// bindsInFlight is so low that a leader decides on more pods than it can send binds for.
 	bindsInFlight = 8
-	// decidesAhead is after how long without answers a leader has decided ahead (hungAfter in internal/scheduler, 1 s,
-	// and time to do so). It must be less than the renew deadline.
+	// decidesAhead is how long a leader gets no answers before it has decided on further pods (hungAfter in
+	// internal/scheduler, 1 s, and some time to decide). It must be less than the renew deadline.
 	decidesAhead = 1200 * time.Millisecond
-	wide         = "wide" // how a node with room for wideRoom pods is called, with the number of the try
+	wide         = "wide" // name of a node with room for wideRoom pods, with the number of the try
 	wideRoom     = 100
-	full         = "full" // and one with room for one pod of another size, which is there
-	// slowMachine is how often a leader may lose its Lease before it is stopped. On a busy machine it may not come to
-	// renew it between two calls of this test.
+	full         = "full" // name of a node with room for one pod of another size, which is on it
+	// slowMachine is how often a leader may lose its Lease before the test stops it. On a busy machine it may not get
+	// to renew it between two calls of the test.
 	slowMachine = 5
 )
 
-// stopLeader stops the leader when the API server hangs and it has decided on binds and an eviction that it could not
-// send, and lets it go on when another leads and all nodes are cordoned: by then nobody may be bound or evicted any
-// more, but by who knows no better. The process ends, and everything goes on. It mostly ends before it could do harm:
-// what keeps it from doing some is seen here only where it does not.
+// stopLeader stops the leader while the API server hangs, when it has decided on binds and an eviction that it could
+// not send. It continues the process when another one leads and all nodes are cordoned. From then on no pod may be
+// bound or evicted. The process must end. Often it ends before it could send anything, so this test rarely sees the
+// checks before each write.
 func (s *storm) stopLeader(t *testing.T, replicas ...*rig.Program) {
 	t.Helper()
 	for try := range slowMachine {
@@ -51,7 +51,7 @@ func (s *storm) stopLeader(t *testing.T, replicas ...*rig.Program) {
 	t.Fatalf("the leader lost its Lease %d times before it was stopped", slowMachine)
 }
 
-// stopLeaderOnce is one try. False: the leader had ended when it was to be stopped.
+// stopLeaderOnce is one try. It returns false if the leader ended before it was stopped.
 func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) bool {
 	t.Helper()
 	full, wide := full+strconv.Itoa(try), wide+strconv.Itoa(try)
@@ -101,7 +101,7 @@ func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) b
 	return true
 }
 
-// queue makes pods until so many wait for a node: those of the storm may all have one.
+// queue creates pods until so many wait for a node, because the storm's pods may all be bound.
 func (s *storm) queue(t *testing.T, count int) {
 	t.Helper()
 	rig.Eventually(t, settleTimeout, fmt.Sprintf("%d pods that wait", count), func(ctx context.Context) error {
@@ -117,7 +117,7 @@ func (s *storm) queue(t *testing.T, count int) {
 	})
 }
 
-// ledByAnother waits until one leads that is called otherwise, and returns what it is called, as the Lease has it.
+// ledByAnother waits until the Lease has a holder other than the given one, and returns that holder.
 func (s *storm) ledByAnother(t *testing.T, than string) (holder string) {
 	t.Helper()
 	rig.Eventually(t, settleTimeout, "another leads", func(ctx context.Context) error {
@@ -134,7 +134,7 @@ func (s *storm) ledByAnother(t *testing.T, than string) (holder string) {
 	return holder
 }
 
-// knownAs is the replica that says of itself that it is called so.
+// knownAs returns the replica whose log has the given holder's name.
 func knownAs(t *testing.T, identity string, replicas []*rig.Program) *rig.Program {
 	t.Helper()
 	for _, p := range replicas {
@@ -171,7 +171,7 @@ func (s *storm) cordon(t *testing.T, closed bool, but string) {
 	}
 }
 
-// settled waits until no pod has been bound for a while, and returns how many are.
+// settled waits until no pod has been bound for a while, and returns how many are bound.
 func (s *storm) settled(t *testing.T) (bound int) {
 	t.Helper()
 	const still = 700 * time.Millisecond // longer than any pause of a scheduler that may act, except its back-off

@@ -1,12 +1,12 @@
 //go:build e2e
 
-// Package scheduler drives `plimsoll scheduler` on a real control plane through a burst of pods in which everything
-// fails that can: the leader dies, or is stopped and goes on when another leads, the API server hangs and dies, pods
-// are deleted while they are being placed, nodes come and go. It needs no root; TestDropIn does.
+// Package scheduler tests `plimsoll scheduler` on a real control plane during a burst of pods with many failures: the
+// leader dies, or is stopped and continues when another leads, the API server hangs and dies, pods are deleted while
+// they are being placed, nodes come and go. It needs no root, except for TestDropIn.
 //
 //	make build && go test -tags e2e ./test/e2e/scheduler
 //
-// Nodes are objects only; what is judged is what the API shows in the end, and every step of it.
+// Nodes are objects only. The tests check every version of the pods in the API, and the final state.
 package scheduler
 
 import (
@@ -35,11 +35,12 @@ const (
 	pods    = 600
 	nodes   = 30
 	perNode = 30 // pods that a node has room for
-	// settleTimeout bounds the wait until all pods have nodes: an API server that comes back, a lease that runs out.
+	// settleTimeout bounds the wait until all pods have nodes, with the restart of the API server and the expiry of a
+	// Lease.
 	settleTimeout = 3 * time.Minute
 )
 
-// witness remembers every node that a pod was ever shown on.
+// witness remembers every node that a pod ever had.
 type witness struct {
 	mu    sync.Mutex
 	on    map[types.UID]string
@@ -68,14 +69,14 @@ func (w *witness) boundSoFar() int {
 
 type storm struct {
 	*rig.Cluster
-	api kubernetes.Interface // without a limit of its own
+	api kubernetes.Interface // without a client-side limit of requests
 	ns  string
 	w   witness
 
 	more int // pods that were created in addition to those of the storm
 }
 
-// TestStorm binds every pod once, on a node that has room for it, whatever happens meanwhile.
+// TestStorm checks that every pod is bound once, to a node with room for it, whatever happens meanwhile.
 func TestStorm(t *testing.T) {
 	alone := rig.Options{NoNode: true, UpFlags: []string{"--no-scheduler", "--no-lifecycle"}}
 	s := &storm{Cluster: rig.New(t, "storm", alone), w: witness{on: map[types.UID]string{}}}
@@ -123,7 +124,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// node makes one that has room for perNode pods.
+// node creates a Node with room for perNode pods.
 func (s *storm) node(t *testing.T, name string) {
 	t.Helper()
 	s.roomFor(t, name, perNode)
@@ -147,7 +148,7 @@ func (s *storm) watch(t *testing.T) {
 	factory.Start(t.Context().Done())
 }
 
-// reach waits until so many pods have been bound.
+// reach waits until the given number of pods has been bound.
 func (s *storm) reach(t *testing.T, count int) {
 	t.Helper()
 	rig.Eventually(t, settleTimeout, fmt.Sprintf("%d pods bound", count), func(context.Context) error {
@@ -176,7 +177,7 @@ func (s *storm) create(t *testing.T) {
 						t.Errorf("create %s: %v", pod.Name, err)
 						return
 					}
-					select { // the API server is away
+					select { // the API server does not answer
 					case <-time.After(100 * time.Millisecond):
 					case <-t.Context().Done():
 					}
@@ -191,7 +192,7 @@ func (s *storm) create(t *testing.T) {
 	group.Wait()
 }
 
-// deleteSome deletes every tenth pod that is there, bound or on its way, and returns their names.
+// deleteSome deletes every tenth pod, bound or not, and returns their names.
 func (s *storm) deleteSome(t *testing.T) map[string]bool {
 	list, err := s.api.CoreV1().Pods(s.ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -209,8 +210,8 @@ func (s *storm) deleteSome(t *testing.T) map[string]bool {
 	return gone
 }
 
-// settle waits until every pod that was not deleted has a node, and judges. Pods of nodes that were deleted may be
-// taken away by the controller that collects orphans.
+// settle waits until every pod that was not deleted has a node, and checks the result. Pods of deleted nodes may have
+// been deleted by the controller that collects orphans.
 func (s *storm) settle(t *testing.T, deleted map[string]bool) {
 	orphan := func(p *corev1.Pod) bool {
 		return len(p.Spec.NodeName) == 3 && p.Spec.NodeName < fmt.Sprintf("n%02d", nodes/6)

@@ -1,8 +1,9 @@
 //go:build e2e && lab
 
-// Package enforce holds the load line to cgroup v2 and to systemd, in guests of the lab: what test/e2e/enforce reads
-// from this machine's cgroup v1 is read there from v2, with either cgroup driver, and from v1 under systemd. Pods are
-// static ones, so that no control plane is needed. Each guest takes two minutes and more.
+// Package enforce compares allocatable and reservations with what the kernel enforces, in guests of the lab.
+// test/e2e/enforce reads the same values from cgroup v1 of this machine. Here they are read from cgroup v2, with either
+// cgroup driver, and from v1 under systemd. All pods are static, so that no control plane is needed. Each guest takes
+// two minutes or more.
 package enforce
 
 import (
@@ -25,10 +26,10 @@ import (
 const (
 	mount     = "/sys/fs/cgroup"
 	manifests = "/etc/static-pods"
-	soon      = 2 * time.Minute // a guest is ten times slower than its host, and the host may be busy
+	soon      = 2 * time.Minute // a guest is ten times slower than its host, which may be busy
 )
 
-// node is an agent and a runtime in a guest, asked about by files.
+// node is an agent and a runtime in a guest. Its state is read from files.
 type node struct {
 	*lab.Guest
 	t      *testing.T
@@ -66,7 +67,7 @@ func start(t *testing.T, machine string, kind wire.InitKind, driver qos.Driver, 
 	return n
 }
 
-// configure gives the agent another configuration, and starts it anew.
+// configure writes another configuration for the agent, and restarts it.
 func (n *node) configure(text string, flags ...string) {
 	n.t.Helper()
 	if n.agent != nil {
@@ -78,7 +79,7 @@ func (n *node) configure(text string, flags ...string) {
 		"--root-dir", "/var/lib/agent", "--container-runtime-endpoint", wire.Runtime}, flags...)})
 }
 
-// until asks until the answer is nil.
+// until calls a function until the result is nil.
 func (n *node) until(what string, ask func() error) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), soon)
@@ -103,7 +104,7 @@ func (n *node) read(group, file string) string {
 	return n.Run(n.t, "cat", path.Join(mount, group, file))
 }
 
-// want waits until a kernel file has the wanted content.
+// want waits until a file of the kernel has the wanted content.
 func (n *node) want(group, file, want string) {
 	n.t.Helper()
 	n.until(path.Join(group, file), func() error {
@@ -115,7 +116,7 @@ func (n *node) want(group, file, want string) {
 	})
 }
 
-// said waits for the agent to say something.
+// said waits until the agent has logged a text.
 func (n *node) said(text string) {
 	n.t.Helper()
 	n.until("the agent says "+text, func() error {
@@ -126,7 +127,7 @@ func (n *node) said(text string) {
 	})
 }
 
-// write makes a static pod.
+// write writes the manifest of a static pod.
 func (n *node) write(name, resources, args string) {
 	n.t.Helper()
 	n.Write(n.t, manifests+"/"+name+".yaml", fmt.Sprintf(`apiVersion: v1
@@ -140,8 +141,8 @@ spec:
 `, name, image.Demo, args, resources))
 }
 
-// pod makes a static pod and waits for the group of its container, in the tier of its class, which has no other pod
-// that is not known yet.
+// pod creates a static pod and waits for the group of its container: a new group in the tier of its class, which has no
+// other new pod.
 func (n *node) pod(name string, class qos.Class, resources, args string) (pod, container string) {
 	n.t.Helper()
 	n.write(name, resources, args)
@@ -169,7 +170,7 @@ func (n *node) pod(name string, class qos.Class, resources, args string) (pod, c
 	return pod, container
 }
 
-// end takes a static pod away and waits until its group has gone.
+// end removes a static pod and waits until its group is gone.
 func (n *node) end(name, pod string) {
 	n.t.Helper()
 	n.Run(n.t, "rm", manifests+"/"+name+".yaml")
@@ -189,7 +190,8 @@ func TestCgroupfs(t *testing.T) {
 func TestSystemd(t *testing.T) {
 	n := start(t, "tiny", lab.Systemd, qos.Systemd)
 	enforce(t, n, "/system.slice")
-	// systemd knows the values, and keeps them when it reloads. When it starts anew, the connection to it is made anew.
+	// systemd has the values as properties, and keeps them when it reloads. When it restarts, the agent connects to it
+	// again.
 	for unitName, want := range map[string]string{
 		"kubepods.slice":           "MemoryMax=" + fmt.Sprint(int64(n.memory-512*unit.MiB)),
 		"system.slice":             "MemoryMax=536870912",
@@ -202,7 +204,7 @@ func TestSystemd(t *testing.T) {
 	n.want("/kubepods.slice", "memory.max", fmt.Sprint(int64(n.memory-512*unit.MiB)))
 	n.want("/kubepods.slice/kubepods-burstable.slice", "cpu.weight", "4")
 	pod, _ := n.pod("late", qos.Burstable, "requests: {cpu: 255m}, limits: {cpu: 255m}", "sleep, infinity")
-	n.want(pod, "cpu.max", "26000 100000") // whole percents are all that systemd keeps
+	n.want(pod, "cpu.max", "26000 100000") // systemd keeps whole percents only
 	n.want("/kubepods.slice/kubepods-burstable.slice", "cpu.weight", fmt.Sprint(qos.SharesOf(355).Weight()))
 	n.end("late", pod)
 	if units := n.Run(t, "systemctl", "list-units", "--all", "--plain", "--no-legend", "kubepods-burstable-pod*"); strings.Count(units, "\n") != 0 {
@@ -210,7 +212,7 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// TestSystemdOnV1 is the driver over v1's hierarchies, of which systemd manages some.
+// TestSystemdOnV1 tests the systemd driver on the hierarchies of cgroup v1, of which systemd manages some.
 func TestSystemdOnV1(t *testing.T) {
 	n := start(t, "tiny", lab.Systemd, qos.Systemd, "systemd.unified_cgroup_hierarchy=0")
 	n.configure("systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /system.slice\npodPidsLimit: 64\n", "--create-missing-cgroups")
@@ -239,7 +241,7 @@ func TestSystemdOnV1(t *testing.T) {
 	n.want("/", "cpu"+tier+"/cpu.shares", "2")
 }
 
-// shows compares a property that systemd has of a unit.
+// shows compares a property of a systemd unit.
 func (n *node) shows(unitName, want string) {
 	n.t.Helper()
 	property, _, _ := strings.Cut(want, "=")
@@ -248,9 +250,9 @@ func (n *node) shows(unitName, want string) {
 	}
 }
 
-// enforce is the same table for both drivers.
+// enforce compares the same values with both drivers.
 func enforce(t *testing.T, n *node, reserved string) {
-	// What a reserved group lacks is said, with the command, and then made.
+	// A missing reserved group is reported with the command that makes it. Then the agent may make it itself.
 	const system = "systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: "
 	n.configure(system + reserved + "\n")
 	<-n.agent.Ended()
@@ -269,7 +271,7 @@ func enforce(t *testing.T, n *node, reserved string) {
 	n.want(n.layout.Node(), "cpuset.cpus", "0-1")
 	n.want(n.layout.Tier(qos.BestEffort), "cpu.weight", "1")
 
-	// Everything at once: other reservations, protected memory, processes.
+	// All at once: other reservations, protected memory, limits of processes.
 	n.configure("systemReserved: {cpu: \"1\", memory: 512Mi, pid: \"900\"}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: " + reserved +
 		"\nfeatureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation\npodPidsLimit: 64\n")
 	n.want(reserved, "memory.max", "536870912")
@@ -313,8 +315,8 @@ func (n *node) score(container, want string) {
 	}
 }
 
-// lower brings the limit of all pods below what one of them uses (k/k #141609): on v2 a write of the limit would kill
-// it.
+// lower brings the limit of all pods below the usage of one of them (k/k #141609). On v2, writing such a limit at once
+// would make the kernel kill it.
 func (n *node) lower(reserved, best string) {
 	t, pods := n.t, n.layout.Node()
 	n.until("the pod holds its memory", func() error {
@@ -338,15 +340,15 @@ func (n *node) lower(reserved, best string) {
 	if events := n.read(pods, "memory.events"); !strings.Contains(events, "oom_kill 0") {
 		t.Errorf("somebody was killed: %s", events)
 	}
-	// And up again, at once.
+	// A higher limit is set at once.
 	n.configure("systemReserved: {memory: 512Mi}\n" + rest)
 	n.want(pods, "memory.max", fmt.Sprint(int64(n.memory-512*unit.MiB)))
 	n.said("oom_score_adj set")
-	n.want(reserved, "memory.max", "536870912") // as it was
+	n.want(reserved, "memory.max", "536870912") // as before
 }
 
-// TestSwap: swap is refused unless it is wanted, and then not given to who may not have it. And a node without groups
-// of ours.
+// TestSwap: the agent refuses to run with swap unless failSwapOn is false, and then gives none to pods that may not
+// have it. It also runs a node without QoS cgroups (cgroupsPerQOS: false).
 func TestSwap(t *testing.T) {
 	n := start(t, "swap", lab.Tiny, qos.Cgroupfs)
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\n")
@@ -355,11 +357,11 @@ func TestSwap(t *testing.T) {
 		t.Errorf("the agent says\n%s", out)
 	}
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\nfailSwapOn: false\n")
-	// Static pods are critical, which gets no swap. How much others get is core/qos's test.
+	// Static pods are critical and get no swap. The tests of core/qos check how much others get.
 	_, container := n.pod("critical", qos.Burstable, "requests: {memory: 64Mi}", "sleep, infinity")
 	n.want(container, "memory.swap.max", "0")
 
-	// Without groups of ours the runtime puts pods where it likes.
+	// Without QoS cgroups the runtime chooses the parent of a pod's cgroup.
 	n.configure("cgroupsPerQOS: false\nenforceNodeAllocatable: []\nfailSwapOn: false\n")
 	n.write("free", "", "sleep, 77777s")
 	n.until("the pod runs", func() error { _, err := n.Output(t.Context(), "pgrep", "-f", "sleep 77777s"); return err })

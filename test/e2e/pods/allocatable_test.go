@@ -27,7 +27,7 @@ func (b bench) plimsoll(args ...string) []byte {
 	return out
 }
 
-// What whatif says of this machine is what the agent published of it, in each resource and to the byte.
+// whatif computes for this machine what the agent published, for each resource and to the byte.
 func TestWhatifSaysWhatTheNodePublishes(t *testing.T) {
 	b := at(t)
 	machine := filepath.Join(t.TempDir(), "machine.yaml")
@@ -56,7 +56,7 @@ func TestWhatifSaysWhatTheNodePublishes(t *testing.T) {
 	}
 }
 
-// recommend sees the runtime, the agent and the pods of a real node, and recommends something for each.
+// recommend finds the runtime, the agent and the pods of a real node, and recommends a reservation for each.
 func TestRecommendReservations(t *testing.T) {
 	b := at(t)
 	b.create("p", lasting(workload("c", "sleep", "infinity")))
@@ -74,7 +74,7 @@ func TestRecommendReservations(t *testing.T) {
 	if said.PodsMost < 1 || perPod.Value() < 1<<20 || perPod.Value() > 64<<20 {
 		t.Errorf("%d pods, %s each", said.PodsMost, said.MemoryPerPod)
 	}
-	// containerd and the agent use some 40 MiB, and the memory of 110 shims comes on top.
+	// containerd and the agent use some 40 MiB; the memory of 110 shims is added
 	if m := said.KubeReserved.Memory().Value(); m < 40<<20 || m > 4<<30 {
 		t.Errorf("kubeReserved memory %s", said.KubeReserved.Memory())
 	}
