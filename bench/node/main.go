@@ -1,10 +1,11 @@
 // Command node compares the node agents: plimsoll agent and upstream's kubelet, each under the same `plimsoll up` with
 // the same control plane, scheduler, lifecycle controller, containerd configuration and KubeletConfiguration, one after
-// the other on one machine in one run.
+// the other on one machine in one run. A third side, the bare client (bare.go), has containerd make the same sandboxes
+// and containers and does nothing else: it shows how much of the time is containerd's.
 //
-// A round measures both agents once; the order is reversed every round, so that a machine that becomes slower favours
-// neither. Each measurement begins with `up` and ends with `down --purge`. A round has these steps: up, idle window,
-// pods one by one, batches of pods at once, steady window with the largest batch, deletion.
+// A round measures every side once; the order is reversed every round, so that a machine that becomes slower favours
+// none. Each measurement begins with `up` and ends with `down --purge`. A round has these steps: up, idle window, pods
+// one by one, then for each batch: pods at once, steady window, deletion. The bare client has no windows.
 //
 // Clocks are this program's own: an event happens when our watch shows it, which delays both agents alike.
 //
@@ -35,8 +36,11 @@ type config struct {
 	steadyRounds int           // how many rounds, from the first, have idle and steady windows, which take most of the time
 	idle, steady time.Duration // lengths of the windows
 	settle       time.Duration // between the last change and a window
-	batches      []int
-	singles      int // number of pods that are started one by one
+	batches      []int         // ascending
+	singles      int           // number of pods that are started one by one
+	guaranteed   int           // number of pods of a larger batch that are Guaranteed; the others are Burstable
+	probes       bool          // each pod has a readiness probe each second
+	scrape       time.Duration // how often all metrics are read in windows; 0: never
 	sides        []side
 	plimsoll     string
 	dir          string
@@ -46,7 +50,7 @@ type config struct {
 	profile      bool
 }
 
-// side is one of the two agents.
+// side is one of the two agents, or the bare client.
 type side struct {
 	name   string
 	binary string // for --agent-binary; empty: plimsoll agent
@@ -55,17 +59,24 @@ type side struct {
 const (
 	kubelet  = "kubelet"
 	plimsoll = "plimsoll"
+	bare     = "bare"
 )
+
+// batchMax is the largest batch: a Linux bridge has 1,024 ports (BR_MAX_PORTS), and each pod needs one.
+const batchMax = 1000
 
 func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("node", flag.ContinueOnError)
 	f.IntVar(&c.rounds, "rounds", 3, "how often each agent is measured")
 	f.IntVar(&c.steadyRounds, "steady-rounds", 1, "how many of the rounds measure idle and steady use")
-	f.DurationVar(&c.steady, "steady", 3*time.Minute, "length of the window with all pods running")
+	f.DurationVar(&c.steady, "steady", 3*time.Minute, "length of the window of each batch, with all its pods running")
 	f.DurationVar(&c.idle, "idle", time.Minute, "length of the window without pods")
 	f.DurationVar(&c.settle, "settle", 20*time.Second, "wait before each window")
 	f.IntVar(&c.singles, "singles", 20, "pods started one by one, after one that warms up")
+	f.IntVar(&c.guaranteed, "guaranteed", 0, "how many pods of each larger batch are Guaranteed")
+	f.BoolVar(&c.probes, "probes", false, "give each pod an HTTP readiness probe each second")
+	f.DurationVar(&c.scrape, "scrape", 0, "how often all metrics of the agent are read during windows; 0: never")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
@@ -73,30 +84,62 @@ func parseFlags(args []string) (config, error) {
 	f.BoolVar(&c.keep, "keep", false, "keep state directories (logs) of finished rounds")
 	f.BoolVar(&c.profile, "profile", false, "print where the time of a batch goes, from the agent's own metrics; reading them costs the agent memory, so such a run is for looking, not for the record")
 	binary := f.String("kubelet", "../bin/upstream-kubelet", "upstream's kubelet")
-	only := f.String("only", "", "measure one agent: kubelet or plimsoll")
-	batches := f.String("batches", "30,110", "sizes of the batches of pods created at once; the last also serves the steady window")
-	if err := f.Parse(args); err != nil {
+	only := f.String("only", "", "measure some sides: kubelet, plimsoll, bare or several of them, like plimsoll,bare")
+	batches := f.String("batches", "30,110", "sizes of the batches of pods created at once, ascending")
+	err := f.Parse(args)
+	if err != nil {
 		return c, err
 	}
-	for text := range strings.SplitSeq(*batches, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return c, fmt.Errorf("--batches %q: %q: want numbers of pods, like 30,110", *batches, text)
-		}
-		c.batches = append(c.batches, n)
+	if c.batches, err = parseBatches(*batches); err != nil {
+		return c, err
 	}
-	if c.rounds < 1 || c.singles < 0 {
-		return c, fmt.Errorf("--rounds %d, --singles %d: want at least 1 and 0", c.rounds, c.singles)
+	if c.rounds < 1 || c.singles < 0 || c.guaranteed < 0 || c.scrape < 0 {
+		return c, fmt.Errorf("--rounds %d, --singles %d, --guaranteed %d, --scrape %v: want at least 1, 0, 0 and 0",
+			c.rounds, c.singles, c.guaranteed, c.scrape)
 	}
-	c.sides = []side{{kubelet, *binary}, {name: plimsoll}}
-	if *only != "" {
-		c.sides = slices.DeleteFunc(c.sides, func(s side) bool { return s.name != *only })
-	}
-	if len(c.sides) == 0 {
-		return c, fmt.Errorf("--only %q: want kubelet or plimsoll", *only)
-	}
-	return c, nil
+	c.sides, err = chooseSides([]side{{kubelet, *binary}, {name: plimsoll}, {name: bare}}, *only)
+	return c, err
 }
+
+// parseBatches reads ascending numbers: the report takes the last for the largest, and no two batches may have pods of
+// the same name.
+func parseBatches(text string) (batches []int, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 1 || n > batchMax || len(batches) > 0 && n <= batches[len(batches)-1] {
+			const want = "--batches %q: %q: want ascending numbers of pods from 1 to %d, like 30,110"
+			return nil, fmt.Errorf(want, text, part, batchMax)
+		}
+		batches = append(batches, n)
+	}
+	return batches, nil
+}
+
+// chooseSides returns the sides that only names; empty: all.
+func chooseSides(all []side, only string) (chosen []side, err error) {
+	if only == "" {
+		return all, nil
+	}
+	names := strings.Split(only, ",")
+	for _, s := range all {
+		if slices.Contains(names, s.name) {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) != len(names) {
+		return nil, fmt.Errorf("--only %q: want kubelet, plimsoll, bare or several of them, like plimsoll,bare", only)
+	}
+	return chosen, nil
+}
+
+// atOnce returns the sizes of batches that are more than one pod. A batch of one pod has a window, but its times are
+// those of the pods one by one.
+func atOnce(batches []int) []int {
+	return slices.DeleteFunc(slices.Clone(batches), func(n int) bool { return n == 1 })
+}
+
+// sizes returns how many pods start at once in the parts of a round: one, and those of the batches.
+func sizes(batches []int) []int { return append([]int{1}, atOnce(batches)...) }
 
 func main() { record.Main("node", parseFlags, run) }
 
@@ -125,6 +168,8 @@ func run(ctx context.Context, c config) (bool, error) {
 	}
 	if err := r.Play(ctx, c.out, names, func(ctx context.Context, m *record.Measurement) error {
 		err := measure(ctx, c, c.sides[slices.Index(names, m.Side)], m)
+		compareWithBare(r.Measurements, sizes(c.batches))
+		r.Notes = append([]string{conditions(c)}, bareNotes(r.Measurements, sizes(c.batches))...)
 		r.Warnings = noise(r.Measurements, c.batches)
 		return err
 	}); err != nil {
@@ -133,7 +178,7 @@ func run(ctx context.Context, c config) (bool, error) {
 	return r.Finish(c.out)
 }
 
-// measure measures one agent in one round, from `up` to `down`.
+// measure measures one side in one round, from `up` to `down`.
 func measure(ctx context.Context, c config, s side, m *record.Measurement) (err error) {
 	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, m.Round))
 	r := &rig{config: c, side: s, plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-" + s.name, Dir: dir}}
@@ -144,9 +189,17 @@ func measure(ctx context.Context, c config, s side, m *record.Measurement) (err 
 		// The context is not cancelled with ctx: the clean-up matters most when the run was interrupted.
 		err = errors.Join(err, r.down(context.WithoutCancel(ctx), err != nil))
 	}()
+	if s.name == bare {
+		if r.side.binary, err = r.bareAgent(); err != nil {
+			return err
+		}
+	}
 	took, err := r.up(ctx)
 	if err != nil {
 		return err
+	}
+	if s.name == bare {
+		return r.measureBare(ctx, m)
 	}
 	m.Put("up", took.Seconds(), 1)
 	record.Progress("%s round %d: up in %.1f s", s.name, m.Round, took.Seconds())

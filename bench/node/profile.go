@@ -33,7 +33,7 @@ func (r *rig) takeProfile(ctx context.Context) (p profile, err error) {
 	if !r.profile {
 		return p, nil
 	}
-	text, err := r.agentMetrics(ctx)
+	text, err := r.readAgent(ctx, "/metrics")
 	if err != nil {
 		return p, fmt.Errorf("read the agent's metrics: %w", err)
 	}
@@ -74,14 +74,27 @@ func (r *rig) printProfile(ctx context.Context, before profile) error {
 // apiRequestsShown hides the control plane's periodic requests: a batch makes at least one request per pod.
 const apiRequestsShown = 10
 
-// agentMetrics asks the agent itself: the kubelet publishes the machine's address and listens on loopback, so the API
+// metricPaths are what a cluster's Prometheus reads from each node.
+var metricPaths = []string{"/metrics", "/metrics/cadvisor", "/metrics/resource"}
+
+// scrapeAgent reads all metrics of the agent once.
+func (r *rig) scrapeAgent(ctx context.Context) error {
+	for _, path := range metricPaths {
+		if _, err := r.readAgent(ctx, path); err != nil {
+			return fmt.Errorf("scrape the agent: %w", err)
+		}
+	}
+	return nil
+}
+
+// readAgent asks the agent itself: the kubelet publishes the machine's address and listens on loopback, so the API
 // server's proxy cannot reach it.
-func (r *rig) agentMetrics(ctx context.Context) ([]byte, error) {
+func (r *rig) readAgent(ctx context.Context, path string) ([]byte, error) {
 	client, err := rest.HTTPClientFor(r.api)
 	if err != nil {
 		return nil, err
 	}
-	url := fmt.Sprintf("https://127.0.0.1:%d/metrics", r.portBase+agentPortOffset)
+	url := fmt.Sprintf("https://127.0.0.1:%d%s", r.portBase+agentPortOffset, path)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

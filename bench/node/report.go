@@ -24,10 +24,25 @@ func newReport(ctx context.Context, c config, args []string) *record.Report {
 		}
 	}
 	return &record.Report{
-		Title: "Node agents side by side", Program: "node", Ours: plimsoll, Theirs: kubelet, Lines: lines(c.batches), Rounds: c.rounds,
-		Args: args, Began: time.Now(), Machine: facts, Notes: []string{fmt.Sprintf("windows: idle %s, steady %s, each after %s of rest, in %d of the rounds; %d pods one by one a round",
-			c.idle, c.steady, c.settle, min(c.steadyRounds, c.rounds), c.singles)},
+		Title: "Node agents side by side", Program: "node", Ours: plimsoll, Theirs: kubelet, Lines: lines(c), Rounds: c.rounds,
+		Args: args, Began: time.Now(), Machine: facts, Notes: []string{conditions(c)},
 	}
+}
+
+// conditions is the line of the report that says how it was measured.
+func conditions(c config) string {
+	text := fmt.Sprintf("windows: idle %s, steady %s, each after %s of rest, in %d of the rounds; %d pods one by one a round",
+		c.idle, c.steady, c.settle, min(c.steadyRounds, c.rounds), c.singles)
+	if c.probes {
+		text += "; each pod has an HTTP readiness probe each second"
+	}
+	if c.scrape > 0 {
+		text += fmt.Sprintf("; all metrics are read each %s of a window", c.scrape)
+	}
+	if c.guaranteed > 0 {
+		text += fmt.Sprintf("; %d pods of a larger batch are Guaranteed", c.guaranteed)
+	}
+	return text
 }
 
 // How much other processes may use of the machine before the report warns: of a core in a window, where everything that
@@ -44,8 +59,12 @@ func noise(measurements []*record.Measurement, batches []int) (warnings []string
 		warnings = append(warnings, fmt.Sprintf("%s, round %d: ", m.Side, m.Round)+fmt.Sprintf(format, args...))
 	}
 	most := batches[len(batches)-1]
+	windows := []string{"idle"}
+	for _, n := range batches {
+		windows = append(windows, sized("steady", n))
+	}
 	for _, m := range measurements {
-		for _, window := range []string{"idle", "steady"} {
+		for _, window := range windows {
 			if cores := m.Values["cores_others_"+window]; cores > othersCoresMax {
 				warn(m, "%s window: others used %.2f cores of this machine", window, cores)
 			}

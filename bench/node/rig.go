@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,16 +39,25 @@ const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 failSwapOn: false
-maxPods: 200
+maxPods: %d
 makeIPTablesUtilChains: false
 clusterDomain: cluster.local
-clusterDNS: [10.97.0.10]
+clusterDNS: [%s]
 `
 
+// agentConfigFor returns the configuration for batches of these sizes.
+func agentConfigFor(batches []int) string {
+	return fmt.Sprintf(agentConfig, max(maxPodsLeast, slices.Max(batches)), clusterDNS)
+}
+
+// maxPodsLeast is the least maxPods: what the results of smaller batches were recorded with.
+const maxPodsLeast = 200
+
 const (
-	nodeName = "bench"
-	podCIDR  = "10.86.0.0/16"
-	svcCIDR  = "10.97.0.0/16"
+	nodeName   = "bench"
+	podCIDR    = "10.86.0.0/16" // 65,534 addresses
+	svcCIDR    = "10.97.0.0/16"
+	clusterDNS = "10.97.0.10"
 	// upTimeout matters only if something hangs.
 	upTimeout = 2 * time.Minute
 )
@@ -64,7 +74,7 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	file := filepath.Join(r.plane.Dir, "agent-config.yaml")
-	if err := os.WriteFile(file, []byte(agentConfig), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(agentConfigFor(r.batches)), 0o600); err != nil {
 		return 0, err
 	}
 	r.noteKubeletDir()

@@ -114,7 +114,14 @@ func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, 
 	}
 	began := time.Now()
 	var resident []float64
+	var scraped time.Time
 	for time.Since(began) < d {
+		if r.scrape > 0 && time.Since(scraped) >= r.scrape {
+			scraped = time.Now()
+			if err := r.scrapeAgent(ctx); err != nil {
+				return errors.Join(err, r.checkSameAgent(ctx))
+			}
+		}
 		if err := pause(ctx, samplePeriod); err != nil {
 			return err
 		}

@@ -173,7 +173,7 @@ func choicePair(n, busy int) pair {
 	}
 	taken := busyCPUs(busy)
 	state := layout.NewState()
-	if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Holding{{Container: "c", CPUs: idset.Of(taken...)}}}); problems != nil {
+	if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c", CPUs: idset.Of(taken...)}}}); problems != nil {
 		panic(fmt.Sprint(problems))
 	}
 	p := numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: unit.MilliCPU(n) * unit.CPU}}}
@@ -198,9 +198,9 @@ func choicePair(n, busy int) pair {
 	}
 	want, _ := books.GetCPUSet("p", "c")
 	books.Delete("p", "c")
-	offer, refusal := state.Offer(p, nil)
-	if refusal != nil {
-		panic(refusal.Message())
+	offer, rejection := state.Offer(p, nil)
+	if rejection != nil {
+		panic(rejection.Message())
 	}
 	name := fmt.Sprintf("%d CPUs of 512 on 8 NUMA nodes, %d%% taken", n, busy)
 	agree(name, offer.Assignment.Containers[0].CPUs.String(), want.String())
@@ -238,9 +238,9 @@ func admitPair() pair {
 		return numa.Pod{UID: fmt.Sprintf("%03d", i), Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: 4 * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
 	}
 	admit := func(p numa.Pod) {
-		offer, refusal := state.Offer(p, nil)
-		if refusal != nil {
-			panic(refusal.Message())
+		offer, rejection := state.Offer(p, nil)
+		if rejection != nil {
+			panic(rejection.Message())
 		}
 		if err := state.Commit(offer); err != nil {
 			panic(err)
