@@ -217,10 +217,10 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if joined := filepath.Join("/dir", endpoint); filepath.Dir(joined) != "/dir" || filepath.Base(joined) != endpoint || endpoint == "kubelet.sock" {
-			t.Errorf("endpoint %q is let in", endpoint)
+			t.Errorf("endpoint %q is accepted", endpoint)
 		}
 		if domain, name, ok := strings.Cut(resource, "/"); !ok || domain == "" || name == "" || strings.Contains(name, "/") {
-			t.Errorf("resource %q is let in", resource)
+			t.Errorf("resource %q is accepted", resource)
 		}
 	})
 }
