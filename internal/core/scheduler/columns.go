@@ -1,6 +1,10 @@
 package scheduler
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
 
 // columns have, for each resource, how much of it each row has and how much the pods there take. A resource that no
 // node has and no pod requests takes memory for its name only. It is dropped when no class or profile refers to it,
@@ -9,15 +13,15 @@ type columns struct {
 	byName map[string]int
 	all    []column
 	free   []int
+	ofRow  [][]int // by row: the columns of which the row has any, in no order; nil beyond the end
 }
 
 type column struct {
 	resource     string
 	insufficient string // the reason of a rejection because of it
 	refs         int    // how many classes and profiles refer to it
-	rowsWith     int    // how many rows have any of it
 
-	allocatable, requested []int64 // by row; zero beyond the end
+	allocatable, requested rows.Amounts
 }
 
 // The columns that every cluster has.
@@ -35,6 +39,10 @@ func (x *columns) of(resource string) int {
 	}
 	fresh := column{resource: resource, insufficient: "Insufficient " + resource}
 	i := len(x.all)
+	if resource == CPU || resource == Memory {
+		fresh.allocatable.Dense = true
+		fresh.requested.Dense = true
+	}
 	if n := len(x.free); n > 0 {
 		i, x.free = x.free[n-1], x.free[:n-1]
 		x.all[i] = fresh
@@ -47,7 +55,7 @@ func (x *columns) of(resource string) int {
 
 func (x *columns) ref(i int) { x.all[i].refs++ }
 
-func (k *column) idle() bool { return k.refs+k.rowsWith == 0 }
+func (k *column) idle() bool { return k.refs+k.allocatable.Rows() == 0 }
 
 // dropColumn drops a column that is idle, with the fits and bounds that refer to it.
 func (c *cluster) dropColumn(i int) {
@@ -79,7 +87,7 @@ func (c *cluster) dropColumns(k *class) {
 	k.eachColumn(func(i int) {
 		x := &c.columns.all[i]
 		if x.refs--; x.refs == 0 {
-			x.requested = nil // all zero
+			x.requested.Free() // no pod takes any of it
 			c.dropColumn(i)
 		}
 	})
@@ -97,76 +105,54 @@ func (k *class) eachColumn(see func(int)) {
 }
 
 // absent reports whether q requests a resource that no row has.
-func (x *columns) absent(q request) bool { return x.all[q.column].rowsWith == 0 && q.value > 0 }
+func (x *columns) absent(q request) bool {
+	return x.all[q.column].allocatable.Rows() == 0 && q.value > 0
+}
 
 // has returns how much of a resource row r has, takes how much its pods take.
-func (x *columns) has(i int, r row) int64 { return amountAt(x.all[i].allocatable, r) }
+func (x *columns) has(i int, r row) int64 { return x.all[i].allocatable.At(r) }
 
-func (x *columns) takes(i int, r row) int64 { return amountAt(x.all[i].requested, r) }
-
-func amountAt(list []int64, r row) int64 {
-	if int(r) < len(list) {
-		return list[r]
-	}
-	return 0
-}
+func (x *columns) takes(i int, r row) int64 { return x.all[i].requested.At(r) }
 
 // take adds n to what the pods on row r take of a resource.
 func (x *columns) take(i int, r row, n int64) {
 	k := &x.all[i]
-	k.requested = withAmount(k.requested, r, amountAt(k.requested, r)+n)
-}
-
-// withAmount sets the value for row r, in a longer list if necessary.
-func withAmount(list []int64, r row, value int64) []int64 {
-	if int(r) >= len(list) {
-		if value == 0 {
-			return list
-		}
-		list = append(list, make([]int64, int(r)+1-len(list))...)
-	}
-	list[r] = value
-	return list
-}
-
-// presence returns the change in the number of rows with any of a resource, if the amount on one changes from was to
-// now.
-func presence(was, now int64) int {
-	switch {
-	case was == 0 && now != 0:
-		return 1
-	case was != 0 && now == 0:
-		return -1
-	}
-	return 0
+	k.requested.Set(r, k.requested.At(r)+n)
 }
 
 // setAllocatable sets what row r has. more: it has more of some resource than before. other: some amount has changed.
 func (c *cluster) setAllocatable(r row, list []Amount) (more, other bool) {
+	x := &c.columns
 	set := func(i int, value int64) {
-		k := &c.columns.all[i]
-		was := amountAt(k.allocatable, r)
+		k := &x.all[i]
+		was := k.allocatable.At(r)
 		if was == value {
 			return
 		}
-		more, other = more || value > was, true
-		k.allocatable = withAmount(k.allocatable, r, value)
-		if k.rowsWith += presence(was, value); k.rowsWith == 0 {
-			k.allocatable = nil
+		more = more || value > was
+		other = true
+		k.allocatable.Set(r, value)
+		if value == 0 {
+			k.allocatable.Free()
 			c.dropColumn(i)
 		}
 	}
-	for i := range c.columns.all {
-		if k := &c.columns.all[i]; amountAt(k.allocatable, r) != 0 {
-			set(i, amountIn(list, k.resource))
-		}
+	for int(r) >= len(x.ofRow) {
+		x.ofRow = append(x.ofRow, nil)
 	}
-	for _, a := range list {
-		if a.Value != 0 {
-			// of two entries with one name, the first counts
-			set(c.columns.of(a.Resource), amountIn(list, a.Resource))
-		}
+	for _, i := range x.ofRow[r] {
+		set(i, amountIn(list, x.all[i].resource))
 	}
+	now := x.ofRow[r][:0]
+	for n, a := range list {
+		if a.Value == 0 || slices.ContainsFunc(list[:n], func(b Amount) bool { return b.Resource == a.Resource }) {
+			continue // of two entries with one name, the first counts
+		}
+		i := x.of(a.Resource)
+		set(i, a.Value)
+		now = append(now, i)
+	}
+	x.ofRow[r] = now
 	return more, other
 }
 

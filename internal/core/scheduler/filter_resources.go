@@ -97,7 +97,7 @@ func (resourceFilter) explainRows(c *state, failure *Failure, d *demand, m rows.
 		}
 		for _, i := range some {
 			q := &d.requests[i]
-			if k := &c.columns.all[q.column]; !Fits(q.value, amountAt(k.requested, r), amountAt(k.allocatable, r)) {
+			if k := &c.columns.all[q.column]; !Fits(q.value, k.requested.At(r), k.allocatable.At(r)) {
 				lacking[i]++
 			}
 		}

@@ -405,8 +405,23 @@ func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 // narrowColumn removes from m the rows that have less of one resource free than q requests.
 func (c *state) narrowColumn(q request, m rows.Mask) {
 	k := &c.columns.all[q.column]
+	fits := func(r row) bool { return Fits(q.value, k.requested.At(r), k.allocatable.At(r)) }
+	if q.value > 0 { // only rows that have some of it come into question
+		var room []row
+		if k.allocatable.Few(func(r row, _ int64) {
+			if m.Has(r) && fits(r) {
+				room = append(room, r)
+			}
+		}) {
+			clear(m)
+			for _, r := range room {
+				m.Set(r)
+			}
+			return
+		}
+	}
 	m.Each(func(r row) {
-		if !Fits(q.value, amountAt(k.requested, r), amountAt(k.allocatable, r)) {
+		if !fits(r) {
 			m.Clear(r)
 		}
 	})
