@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"math"
 	"os"
 	"path/filepath"
@@ -286,6 +287,30 @@ func TestPods(t *testing.T) {
 	}
 	if _, err := (measure{bound: 1}).rate(); err == nil {
 		t.Error("one pod has no rate")
+	}
+}
+
+// TestMissed: pods that were made and bound while the watch was interrupted are found by a list.
+func TestMissed(t *testing.T) {
+	p := newPods()
+	pod := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID(name)} }
+	p.list = func(context.Context, string) ([]metav1.ObjectMeta, error) {
+		return []metav1.ObjectMeta{pod("seen"), pod("missed"), pod("ended")}, nil
+	}
+	if err := p.start([]string{"a"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	seen := &podSeen{ObjectMeta: pod("seen")}
+	p.see(seen)
+	p.gone(seen)
+	p.end("a", "ended")
+	for range 2 { // nothing counts twice
+		if err := p.missed(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if bound, _ := p.count("a", nil); bound != 2 || p.boundInAll() != 2 || p.measure.bound != 2 {
+			t.Errorf("%d bound in the namespace, %d in all, %d measured, want 2", bound, p.boundInAll(), p.measure.bound)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -23,8 +25,11 @@ type podSeen struct {
 }
 
 // pods is what our watch of pods without a node has shown. A pod that leaves the watch counts as bound, unless we have
-// deleted it.
+// deleted it. When the API server ends a watch and a new list begins, pods that were made and bound in between are in
+// neither. So a wait in which nothing happens any more lists the bound pods (missed).
 type pods struct {
+	list func(ctx context.Context, namespace string) ([]metav1.ObjectMeta, error) // pods that are bound
+
 	mu      sync.Mutex
 	all     map[types.UID]*podSeen
 	ending  map[string]bool // namespace/name of pods that we are deleting
@@ -51,6 +56,20 @@ var unbound = fields.OneTermEqualSelector("spec.nodeName", "")
 // follow starts the watch and returns when it has its first list. Pods come in bursts, so events are handled every 5
 // ms: that is cheap, and precise enough.
 func (p *pods) follow(ctx context.Context, config *rest.Config) error {
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	p.list = func(ctx context.Context, namespace string) (bound []metav1.ObjectMeta, err error) {
+		all, err := clientset.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName!="})
+		if err != nil {
+			return nil, fmt.Errorf("list bound pods of namespace %s: %w", namespace, err)
+		}
+		for i := range all.Items {
+			bound = append(bound, all.Items[i].ObjectMeta)
+		}
+		return bound, nil
+	}
 	client, err := kube.NewClientForConfig(config)
 	if err != nil {
 		return err
@@ -200,6 +219,38 @@ func (p *pods) count(namespace string, labels map[string]string) (bound, attempt
 	return bound, attempted
 }
 
+// missed lists the bound pods of a namespace and counts those that the watch has not shown. They have no time, so that
+// they change a rate by their number alone.
+func (p *pods) missed(ctx context.Context, namespace string) error {
+	bound, err := p.list(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := 0
+	for _, pod := range bound {
+		if s := p.all[pod.UID]; s != nil && s.bound || p.ending[pod.Namespace+"/"+pod.Name] {
+			continue
+		}
+		s := &podSeen{bound: true, ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels}}
+		p.all[pod.UID] = s
+		p.bound++
+		if m := p.measure; m != nil && m.namespaces[s.Namespace] && labelled(s.Labels, m.labels) {
+			m.bound++
+		}
+		found++
+	}
+	if found > 0 {
+		fmt.Fprintf(os.Stderr, "perf: namespace %s: %d pods were bound while the watch of pods was interrupted\n", namespace, found)
+	}
+	return nil
+}
+
+// stillFor is after how long without a change a wait looks for pods that the watch has missed. Chosen: some schedulers
+// rest for a few seconds; a list of 50,000 pods costs the API server a second.
+const stillFor = 20 * time.Second
+
 // lookEvery is how often a wait counts pods again. Chosen: counting 50,000 takes a millisecond or two.
 const lookEvery = 20 * time.Millisecond
 
@@ -210,6 +261,8 @@ func (p *pods) await(ctx context.Context, namespace string, labels map[string]st
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	last := 0
+	changed := time.Now()
 	for {
 		bound, attempted := p.count(namespace, labels)
 		if bound >= count || tried && bound+attempted >= count {
@@ -223,6 +276,17 @@ func (p *pods) await(ctx context.Context, namespace string, labels map[string]st
 			}
 		case <-tick.C:
 			if err := check(); err != nil {
+				return err
+			}
+			if bound+attempted != last {
+				last = bound + attempted
+				changed = time.Now()
+			}
+			if time.Since(changed) < stillFor {
+				continue
+			}
+			changed = time.Now()
+			if err := p.missed(ctx, namespace); err != nil {
 				return err
 			}
 		case <-ctx.Done():
