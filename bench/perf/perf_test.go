@@ -293,7 +293,9 @@ func TestPods(t *testing.T) {
 // TestMissed: pods that were made and bound while the watch was interrupted are found by a list.
 func TestMissed(t *testing.T) {
 	p := newPods()
-	pod := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID(name)} }
+	pod := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID(name)}
+	}
 	p.list = func(context.Context, string) ([]metav1.ObjectMeta, error) {
 		return []metav1.ObjectMeta{pod("seen"), pod("missed"), pod("ended")}, nil
 	}
