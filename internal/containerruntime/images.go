@@ -37,9 +37,18 @@ func (i *Instance) loadImage(ctx context.Context, client *cri.Client, path strin
 	if err != nil {
 		return err
 	}
-	if lacks, err := lacking(ctx, client, archive); err != nil || len(lacks) == 0 {
+	images := make([]image.Contained, len(archive.Names))
+	for n, name := range archive.Names {
+		images[n] = image.Contained{Name: name, ID: archive.ID}
+	}
+	if lacks, err := lacking(ctx, client, images); err != nil || len(lacks) == 0 {
 		return err
 	}
+	return i.load(ctx, client, path, images)
+}
+
+// load has containerd import the archive at path, which has these images, and waits until it shows them.
+func (i *Instance) load(ctx context.Context, client *cri.Client, path string, images []image.Contained) error {
 	if i.tools.ctr == "" {
 		return fmt.Errorf("the program ctr, which imports it, is not on this machine: install containerd's, or load %s with your runtime's own tool", path)
 	}
@@ -48,14 +57,27 @@ func (i *Instance) loadImage(ctx context.Context, client *cri.Client, path strin
 			return err
 		}
 	}
+	in, err := image.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
 	var said bytes.Buffer
-	command := exec.CommandContext(ctx, i.tools.ctr, "--address", i.options.socket(), "--namespace", "k8s.io", "images", "import", path)
-	command.Stdout, command.Stderr = &said, &said
+	command := exec.CommandContext(ctx, i.tools.ctr, "--address", i.options.socket(), "--namespace", "k8s.io", "images", "import", "-")
+	command.Stdin = in
+	command.Stdout = &said
+	command.Stderr = &said
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, bytes.TrimSpace(said.Bytes()))
 	}
-	return waitForImage(ctx, client, archive)
+	ctx, cancel := context.WithTimeoutCause(ctx, showTimeout, fmt.Errorf("not within %s", showTimeout))
+	defer cancel()
+	return waitForImages(ctx, client, images)
 }
+
+// showTimeout is how long the runtime may take to show what was imported. It takes milliseconds (containerd 1.6 and 2); a
+// minute is for a machine that is busy.
+const showTimeout = time.Minute
 
 // wantContainerd returns an error unless an external runtime is containerd, which ctr can import images into.
 func wantContainerd(ctx context.Context, client *cri.Client, path string) error {
@@ -70,27 +92,38 @@ func wantContainerd(ctx context.Context, client *cri.Client, path string) error 
 	return nil
 }
 
-// lacking returns the archive's names for which the runtime does not have this image.
-func lacking(ctx context.Context, client *cri.Client, archive image.Archive) ([]string, error) {
+// lacking returns the names of the images that the runtime does not have, or has with another ID.
+func lacking(ctx context.Context, client *cri.Client, images []image.Contained) ([]string, error) {
 	var lacks []string
-	for _, name := range archive.Names {
-		answer, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	for _, want := range images {
+		has, err := imageStatus(ctx, client, want.Name)
 		if err != nil {
-			return nil, fmt.Errorf("ask for image %s: %w", name, err)
+			return nil, err
 		}
-		if answer.GetImage().GetId() != archive.ID {
-			lacks = append(lacks, name)
+		if has == nil || want.ID != "" && has.GetId() != want.ID {
+			lacks = append(lacks, want.Name)
 		}
 	}
 	return lacks, nil
 }
 
-// waitForImage waits until the CRI shows what ctr has imported: containerd's CRI plugin is notified by an event.
-func waitForImage(ctx context.Context, client *cri.Client, archive image.Archive) error {
+// imageStatus returns the runtime's image of a name or ID; nil if it has none.
+func imageStatus(ctx context.Context, client *cri.Client, name string) (*runtimeapi.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	answer, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	if err != nil {
+		return nil, fmt.Errorf("ask container runtime for image %s: %s: %w", name, client.Endpoint, err)
+	}
+	return answer.GetImage(), nil
+}
+
+// waitForImages waits until the CRI shows what ctr has imported: containerd's CRI plugin is notified by an event.
+func waitForImages(ctx context.Context, client *cri.Client, images []image.Contained) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
 	for {
-		lacks, err := lacking(ctx, client, archive)
+		lacks, err := lacking(ctx, client, images)
 		if err != nil || len(lacks) == 0 {
 			return err
 		}

@@ -2,6 +2,7 @@ package containerruntime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -84,7 +85,8 @@ type rig struct {
 	daemon *exec.Cmd
 	log    bytes.Buffer
 
-	sharePIDs bool // later pods have one PID namespace for all their containers
+	sharePIDs bool   // later pods have one PID namespace for all their containers
+	image     string // of later containers; empty: the workload image
 }
 
 func (r *rig) namespaces() *runtimeapi.NamespaceOption {
@@ -208,7 +210,7 @@ func (r *rig) create(t *testing.T, pod, name string, args ...string) string {
 		PodSandboxId: pod,
 		Config: &runtimeapi.ContainerConfig{
 			Metadata:    &runtimeapi.ContainerMetadata{Name: name},
-			Image:       &runtimeapi.ImageSpec{Image: image.Demo},
+			Image:       &runtimeapi.ImageSpec{Image: cmp.Or(r.image, image.Demo)},
 			Args:        args,
 			LogPath:     name + ".log",
 			Annotations: map[string]string{cri.AnnotationPodGracePeriod: "1"},

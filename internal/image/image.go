@@ -1,19 +1,22 @@
-// Package image has the names of Plimsoll's own two images and reads their archives.
+// Package image reads image archives, and has the names of Plimsoll's own two images.
 //
-// `make images` builds them (images/build) as OCI layout archives: a tar with one manifest, whose names are annotations
-// in the index. The archive is the single source of names: the runtime's configuration takes the pause image's name
-// from it, and an archive is imported only when the runtime's image of that name has another id.
+// Scan reads an archive of any usual form: it says which images are in it and what the runtime will call them. Read is
+// for our own archives. `make images` builds them (images/build) as OCI layouts with one image each. They are the single
+// source of its names: the runtime's configuration takes the pause image's name from the archive, and an archive is
+// imported only when the runtime's image of that name has another id.
 //
-// The package does not build, pull or push, and uses no image library: the product reads only two small JSON files.
+// The package does not build, import or push, and uses no image library: it reads only a few small JSON files.
 package image
 
 import (
 	"archive/tar"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"strings"
 )
 
@@ -31,80 +34,209 @@ const (
 	WorkloadFile = "workload.tar"
 )
 
-// NameAnnotation is the index annotation from which containerd takes the name of an imported image
-// (containerd/images/annotations.go). There is one index entry per name.
-const NameAnnotation = "io.containerd.image.name"
+// Annotations in an index from which containerd takes the name of an imported image (client/import.go). There is one
+// index entry per name. The second one may also hold a tag alone, which is no name.
+const (
+	NameAnnotation = "io.containerd.image.name"
+	refAnnotation  = "org.opencontainers.image.ref.name"
+)
 
-// jsonMax bounds each JSON file read from an archive; ours have about 1 KiB.
-const jsonMax = 1 << 20
+// Bounds of what is kept of an archive, in bytes: each description, and all of them. Our own have about 1 KiB. Images
+// with hundreds of layers have some 100 KiB.
+const (
+	jsonMax = 1 << 20
+	keptMax = 64 << 20
+)
 
-// An Archive is the description of an image in its archive.
+// Contained is an image in an archive under one of its names.
+type Contained struct {
+	Name string
+	ID   string // digest of the image's configuration: the image id of CRI; "" if there is one for each platform
+}
+
+// An Archive is the description of an archive with one image.
 type Archive struct {
 	Path  string
 	Names []string // in the order of the index; at least one
-	ID    string   // digest of the image's configuration: the image id of CRI
+	ID    string
 }
 
-// Read reads the description of the OCI layout archive at path.
+// Read reads the description of our own archive at path.
 func Read(path string) (Archive, error) {
-	archive, err := read(path)
+	archive := Archive{Path: path}
+	images, err := scanFile(path)
 	if err != nil {
 		return Archive{}, fmt.Errorf("read image archive: %s: %w", path, err)
+	}
+	for i, image := range images {
+		if image.ID == "" || i > 0 && image.ID != archive.ID {
+			return Archive{}, fmt.Errorf("read image archive: %s: image %s has id %q: want one image in the archive, for one platform",
+				path, image.Name, image.ID)
+		}
+		archive.ID = image.ID
+		archive.Names = append(archive.Names, image.Name)
 	}
 	return archive, nil
 }
 
-func read(path string) (Archive, error) {
-	files, err := readJSON(path)
+func scanFile(path string) ([]Contained, error) {
+	in, err := Open(path)
 	if err != nil {
-		return Archive{}, err
+		return nil, err
 	}
+	defer in.Close()
+	return Scan(in)
+}
+
+// Open opens an archive, which may be compressed with gzip.
+func Open(path string) (io.ReadCloser, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	magic := make([]byte, 2)
+	if _, err := file.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
+		file.Close()
+		return nil, err
+	}
+	if magic[0] != 0x1f || magic[1] != 0x8b { // RFC 1952
+		return file, nil
+	}
+	plain, err := gzip.NewReader(file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return compressed{plain, file}, nil
+}
+
+type compressed struct {
+	*gzip.Reader
+	file *os.File
+}
+
+func (c compressed) Close() error { return errors.Join(c.Reader.Close(), c.file.Close()) }
+
+// Scan reads an archive to its end and returns the images in it, at least one. The archive is an OCI layout or what
+// docker save writes. An image without a name is an error: no pod could use it.
+func Scan(in io.Reader) ([]Contained, error) {
+	found, err := readFiles(in)
+	if err != nil {
+		return nil, err
+	}
+	if found.has[layoutFile] {
+		return found.layout()
+	}
+	if found.has[savedFile] {
+		return found.saved()
+	}
+	return nil, fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, buildah push or skopeo copy write it",
+		layoutFile, savedFile)
+}
+
+// The files that list the images of an OCI layout, and of an archive in docker's own form.
+const (
+	layoutFile = "index.json"
+	savedFile  = "manifest.json"
+)
+
+func (f files) layout() ([]Contained, error) {
 	var index struct {
 		Manifests []struct {
 			Digest      string
 			Annotations map[string]string
 		}
 	}
-	if err := files.decode("index.json", &index); err != nil {
-		return Archive{}, err
+	if err := f.decode(layoutFile, &index); err != nil {
+		return nil, err
 	}
-	archive := Archive{Path: path}
-	digest := ""
+	var images []Contained
 	for i, entry := range index.Manifests {
 		name := entry.Annotations[NameAnnotation]
+		if ref := entry.Annotations[refAnnotation]; name == "" && strings.ContainsAny(ref, "/:@") {
+			name = ref
+		}
 		if name == "" {
-			return Archive{}, fmt.Errorf("index.json: manifest %d: no annotation %s", i, NameAnnotation)
+			return nil, fmt.Errorf("%s: manifest %d: the image has no name: give it one such as localhost/app:1 when it is saved (annotation %s or %s)",
+				layoutFile, i, NameAnnotation, refAnnotation)
 		}
-		if digest != "" && digest != entry.Digest {
-			return Archive{}, fmt.Errorf("index.json: manifest %d: digest %s: want one image in the archive, %s", i, entry.Digest, digest)
+		id, err := f.config(entry.Digest)
+		if err != nil {
+			return nil, err
 		}
-		digest = entry.Digest
-		archive.Names = append(archive.Names, name)
+		images = append(images, Contained{name, id})
 	}
-	if len(archive.Names) == 0 {
-		return Archive{}, errors.New("index.json: no manifest")
+	if len(images) == 0 {
+		return nil, fmt.Errorf("%s: no manifest", layoutFile)
 	}
-	var manifest struct{ Config struct{ Digest string } }
-	if err := files.decode(blobPath(digest), &manifest); err != nil {
-		return Archive{}, err
+	return images, nil
+}
+
+// config returns the digest of the configuration that a manifest names; "" if it is a list of manifests. Of a list, the
+// archive may lack the images of other platforms.
+func (f files) config(digest string) (string, error) {
+	var manifest struct {
+		Config    struct{ Digest string }
+		Layers    []struct{ Digest string }
+		Manifests []json.RawMessage
 	}
-	archive.ID = manifest.Config.Digest
-	if archive.ID == "" {
-		return Archive{}, fmt.Errorf("%s: no config digest", blobPath(digest))
+	if err := f.decode(blobPath(digest), &manifest); err != nil {
+		return "", err
 	}
-	return archive, nil
+	if manifest.Config.Digest == "" && len(manifest.Manifests) == 0 {
+		return "", fmt.Errorf("%s: no config digest", blobPath(digest))
+	}
+	for _, layer := range manifest.Layers {
+		if path := blobPath(layer.Digest); !f.has[path] {
+			return "", lacks(path)
+		}
+	}
+	return manifest.Config.Digest, nil
 }
 
 func blobPath(digest string) string { return "blobs/" + strings.Replace(digest, ":", "/", 1) }
 
-// jsonFiles contains an archive's small files by name. In our archives they are JSON; layers are larger or not JSON,
-// and are never decoded.
-type jsonFiles map[string][]byte
+func (f files) saved() ([]Contained, error) {
+	var entries []struct {
+		Config   string   // the configuration's file, named by its SHA-256: HEX.json or blobs/sha256/HEX
+		RepoTags []string // names
+		Layers   []string // files
+	}
+	if err := f.decode(savedFile, &entries); err != nil {
+		return nil, err
+	}
+	var images []Contained
+	for i, entry := range entries {
+		hex := strings.TrimSuffix(path.Base(entry.Config), ".json")
+		if entry.Config == "" || len(entry.RepoTags) == 0 {
+			return nil, fmt.Errorf("%s: image %d: Config %q, RepoTags %q: the image has no name: save it by its name, not by its id",
+				savedFile, i, entry.Config, entry.RepoTags)
+		}
+		for _, layer := range entry.Layers {
+			if path := path.Clean(layer); !f.has[path] {
+				return nil, lacks(path)
+			}
+		}
+		for _, name := range entry.RepoTags {
+			images = append(images, Contained{name, "sha256:" + hex})
+		}
+	}
+	if len(images) == 0 {
+		return nil, fmt.Errorf("%s: no image", savedFile)
+	}
+	return images, nil
+}
 
-func (f jsonFiles) decode(name string, into any) error {
-	text, ok := f[name]
-	if !ok {
-		return fmt.Errorf("%s: not in the archive: want an OCI layout, as `make images` builds", name)
+// files is what is kept of an archive's files.
+type files struct {
+	has   map[string]bool   // the names of all
+	texts map[string][]byte // content of small ones: descriptions are among them
+}
+
+func (f files) decode(name string, into any) error {
+	text, kept := f.texts[name]
+	if !kept {
+		return lacks(name)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -112,27 +244,33 @@ func (f jsonFiles) decode(name string, into any) error {
 	return nil
 }
 
-func readJSON(path string) (jsonFiles, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	found := jsonFiles{}
-	in := tar.NewReader(file) // it seeks over what is not read
+func lacks(name string) error {
+	return fmt.Errorf("%s: not in the archive: it was cut off, or is no image", name)
+}
+
+func readFiles(in io.Reader) (files, error) {
+	found := files{map[string]bool{}, map[string][]byte{}}
+	kept := int64(0)
+	archive := tar.NewReader(in) // it seeks over what is not read, if it can
 	for {
-		header, err := in.Next()
+		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return found, nil
 		}
 		if err != nil {
-			return nil, err
+			return files{}, fmt.Errorf("read it as tar: %w", err)
 		}
-		if header.Typeflag != tar.TypeReg || header.Size > jsonMax {
+		name := path.Clean(header.Name)
+		found.has[name] = true
+		described := name == layoutFile || name == savedFile || strings.HasPrefix(name, "blobs/")
+		if header.Typeflag != tar.TypeReg || header.Size > jsonMax || !described {
 			continue
 		}
-		if found[header.Name], err = io.ReadAll(in); err != nil {
-			return nil, fmt.Errorf("%s: %w", header.Name, err)
+		if kept += header.Size; kept > keptMax {
+			return files{}, fmt.Errorf("%s: more than %d MiB of small files: this is no image", name, keptMax>>20)
+		}
+		if found.texts[name], err = io.ReadAll(archive); err != nil {
+			return files{}, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 }

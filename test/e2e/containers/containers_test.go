@@ -211,13 +211,40 @@ func TestContainers(t *testing.T) {
 		name string
 		run  func()
 	}{
-		{"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes", n.probes}, {"ends", n.ends},
+		{"images", n.images}, {"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes", n.probes}, {"ends", n.ends},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { n.t = t; part.run() }) {
 			log, _ := os.ReadFile(filepath.Join(n.stateDir, "log/agent.log"))
 			t.Logf("the agent said:\n%s", log)
 			return
 		}
+	}
+}
+
+// images loads an archive from standard input, lists it, and does not remove what a container uses.
+func (n *node) images() {
+	archive, err := os.Open(filepath.Join(filepath.Dir(n.binary), "images", "workload.tar"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer archive.Close()
+	image := func(args ...string) (string, error) {
+		command := exec.Command(n.binary, append([]string{"image"}, append(args, "--instance", "e2econt", "--state-dir", n.stateDir)...)...)
+		command.Stdin = archive
+		out, err := command.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := image("load", "-"); err != nil || !strings.Contains(out, "loaded plimsoll.dev/workload:1, plimsoll.dev/workload:dev") {
+		n.t.Errorf("image load: %v, %s", err, out)
+	}
+	if out, err := image("ls"); err != nil || !strings.Contains(out, "plimsoll.dev/workload:dev ") {
+		n.t.Errorf("image ls: %v, %s", err, out)
+	}
+	if out, err := image("rm", "plimsoll.dev/pause:1"); err == nil || !strings.Contains(out, "every pod needs it") {
+		n.t.Errorf("image rm of what every pod needs: %v, %s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(n.stateDir, "image-*")); err != nil || len(left) > 0 {
+		n.t.Errorf("%v is left of standard input, %v", left, err)
 	}
 }
 
