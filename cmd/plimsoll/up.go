@@ -69,6 +69,7 @@ containers.`,
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")
 	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key file for --etcd-servers")
 	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use instead of our own containerd")
+	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our containerd asks before a registry, or before all; may be repeated")
 	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets addresses, certificates and directories")
 	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent instead of ours: upstream's kubelet, which has the same flags")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -48,17 +49,18 @@ type Options struct {
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
-	Agent                    bool   `json:"agent"`                              // run an agent, so that this machine is a node
-	DevicePluginsDir         string `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
-	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
-	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
-	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
-	Hollow                   int    `json:"hollow"`                             // the number of hollow nodes
-	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
-	NoScheduler              bool   `json:"noScheduler,omitempty"`              // another scheduler places pods
-	NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
-	GCPercent                int    `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
-	HollowZones              int    `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
+	Agent                    bool     `json:"agent"`                              // run an agent, so that this machine is a node
+	DevicePluginsDir         string   `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
+	AgentConfig              string   `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
+	AgentBinary              string   `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
+	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
+	RegistryMirrors          []string `json:"registryMirrors,omitempty"`          // [REGISTRY=]URL; asked by our own containerd
+	Hollow                   int      `json:"hollow"`                             // the number of hollow nodes
+	NoLifecycle              bool     `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
+	NoScheduler              bool     `json:"noScheduler,omitempty"`              // another scheduler places pods
+	NoControllerManager      bool     `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
+	GCPercent                int      `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
+	HollowZones              int      `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
 
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
 	ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
@@ -190,6 +192,7 @@ func (o *Options) Validate() error {
 			problems = append(problems, fmt.Errorf("--agent-config: %w", err))
 		}
 	}
+	problems = append(problems, o.validateMirrors()...)
 	if o.Hollow < 0 {
 		bad("hollow", o.Hollow, "want 0 or more nodes")
 	}
@@ -218,6 +221,18 @@ func (o *Options) validatePorts() (problems []error) {
 	}
 	if o.NoLifecycle && o.LifecyclePort != 0 {
 		problems = append(problems, fmt.Errorf("--lifecycle-port %d: has no effect with --no-lifecycle", o.LifecyclePort))
+	}
+	return problems
+}
+
+func (o *Options) validateMirrors() (problems []error) {
+	if len(o.RegistryMirrors) > 0 && (!o.Agent || o.ContainerRuntimeEndpoint != "") {
+		problems = append(problems, errors.New("--registry-mirror: has an effect only on our own containerd: configure the mirrors of your runtime instead"))
+	}
+	for _, text := range o.RegistryMirrors {
+		if _, err := containerruntime.ParseMirror(text); err != nil {
+			problems = append(problems, fmt.Errorf("--registry-mirror %q: %w", text, err))
+		}
 	}
 	return problems
 }

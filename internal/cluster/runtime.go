@@ -19,6 +19,12 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	mirrors := make([]containerruntime.Mirror, len(l.o.RegistryMirrors))
+	for i, text := range l.o.RegistryMirrors {
+		if mirrors[i], err = containerruntime.ParseMirror(text); err != nil {
+			return nil, fmt.Errorf("--registry-mirror %q: %w", text, err)
+		}
+	}
 	return containerruntime.New(containerruntime.Options{
 		StateDir:   l.o.StateDir,
 		RunDir:     l.o.RunDir,
@@ -26,6 +32,7 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 		Bridge:     l.bridge(),
 		PodCIDR:    l.o.PodCIDR,
 		CgroupRoot: l.podCgroup(),
+		Mirrors:    mirrors,
 		External:   l.o.ContainerRuntimeEndpoint,
 	})
 }

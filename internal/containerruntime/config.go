@@ -100,6 +100,8 @@ func containerdConfig(s settings) string {
 		t.set(1, "snapshotter", "overlayfs")
 		t.table(1, "plugins", images, "pinned_images")
 		t.set(2, "sandbox", s.pause)
+		t.table(1, "plugins", images, "registry")
+		t.set(2, "config_path", o.registriesDir())
 		t.table(0, "plugins", cri)
 		t.serveStreams()
 		cri = quoteTOML("io.containerd.cri.v1.runtime")
@@ -110,6 +112,10 @@ func containerdConfig(s settings) string {
 		t.serveStreams()
 	}
 	t.runtimePlugin(s, cri, v3)
+	if !v3 {
+		t.table(1, "plugins", cri, "registry")
+		t.set(2, "config_path", o.registriesDir())
+	}
 	return t.String()
 }
 

@@ -10,6 +10,7 @@
 //	Command     returns what a supervisor must run; containers survive its restarts (their shims are not its children)
 //	WaitReady   returns when the CRI answers and both runtime and network are ready
 //	LoadImages  imports Plimsoll's two images if they are missing; nothing is ever pulled
+//	Images, Import, RemoveImage    what users do with images by hand (userimages.go)
 //	Teardown    stops and removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
 //
 // With Options.External the containerd belongs to another program: nothing is configured, only images are imported, and
@@ -134,6 +135,9 @@ func (i *Instance) prepare(ctx context.Context) error {
 		version:     version,
 		restrictOOM: restrict,
 	})); err != nil {
+		return err
+	}
+	if err := i.prepareMirrors(); err != nil {
 		return err
 	}
 	return i.prepareNetwork()

@@ -23,9 +23,10 @@ type Options struct {
 	CgroupDriver string // cgroupfs (default) or systemd
 	// cgroup above all pods and nothing else: Teardown kills its processes and removes it; default /plimsoll
 	CgroupRoot string
-	OCIRuntime string // runc or crun; default runc, or crun if there is no runc
-	LogLevel   string // containerd's level names: debug, info, warn (default), error
-	External   string // socket of another program's runtime; then only ImageDir and CgroupRoot are used
+	OCIRuntime string   // runc or crun; default runc, or crun if there is no runc
+	LogLevel   string   // containerd's level names: debug, info, warn (default), error
+	Mirrors    []Mirror // of registries; asked in this order
+	External   string   // socket of another program's runtime; then only ImageDir and CgroupRoot are used
 }
 
 func (o Options) withDefaults() Options {
@@ -94,9 +95,15 @@ func (o Options) containerdRoot() string  { return filepath.Join(o.StateDir, "co
 func (o Options) cniConfDir() string      { return filepath.Join(o.StateDir, "cni") }
 func (o Options) cniBinDir() string       { return filepath.Join(o.StateDir, "cni-bin") }
 func (o Options) leaseDir() string        { return filepath.Join(o.StateDir, "cni-leases") }
+func (o Options) registriesDir() string   { return filepath.Join(o.StateDir, "registries") }
 func (o Options) containerdState() string { return filepath.Join(o.RunDir, "containerd") }
 func (o Options) runcRoot() string        { return filepath.Join(o.RunDir, "oci") }
 func (o Options) networkName() string     { return o.Bridge }
+
+// hostsPath is what containerd reads about a registry.
+func (o Options) hostsPath(registry string) string {
+	return filepath.Join(o.registriesDir(), registry, "hosts.toml")
+}
 
 func (o Options) socket() string {
 	if o.External != "" {
