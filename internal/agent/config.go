@@ -12,6 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
 func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration {
@@ -42,6 +43,7 @@ func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
 		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: isTrue(c.SeccompDefault),
 		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
+		TrustBundles: kubeletconfig.ReadsTrustBundles(c),
 	}
 }
 
@@ -55,6 +57,7 @@ func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Taints: c.RegisterWithTaints, ProviderID: c.ProviderID,
 		MaxImages: int(*c.NodeStatusMaxImages), Port: c.Port,
+		TrustBundles: kubeletconfig.ReadsTrustBundles(c),
 	}
 }
 

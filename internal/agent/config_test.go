@@ -34,6 +34,7 @@ registerNode: false
 providerID: cloud://a/b
 nodeStatusMaxImages: 17
 seccompDefault: true
+featureGates: {ClusterTrustBundleProjection: true}
 `), "/")
 	if err != nil || len(warnings) > 0 {
 		t.Fatalf("%v, %v", warnings, err)
@@ -59,13 +60,14 @@ seccompDefault: true
 	if got := crashBackoffMax(c); got != 30*time.Second {
 		t.Errorf("restarts wait %v at most", got)
 	}
-	if o := podOptions(c); o.WorkTimeout != 7*time.Minute || o.BackoffMax != 30*time.Second || !o.SeccompAll {
+	o := podOptions(c)
+	if o.WorkTimeout != 7*time.Minute || o.BackoffMax != 30*time.Second || !o.SeccompAll || !o.TrustBundles {
 		t.Errorf("pods are run with %+v", o)
 	}
 	if got, want := unusedImages(c), (imagegc.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {
 		t.Errorf("images are removed by %+v, want %+v", got, want)
 	}
-	if o := nodeOptions(c); o.Register || o.MaxImages != 17 || o.ProviderID != "cloud://a/b" {
+	if o := nodeOptions(c); o.Register || o.MaxImages != 17 || o.ProviderID != "cloud://a/b" || !o.TrustBundles {
 		t.Errorf("the node is spoken for with %+v", o)
 	}
 	for endpoint, want := range map[string]string{"unix:///run/containerd.sock": "unix:///run/images.sock", "/run/images.sock": ""} {

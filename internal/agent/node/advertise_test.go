@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,6 +69,30 @@ func TestLacksFollowTheRuntime(t *testing.T) {
 					t.Errorf("advertised: %v", *f.UserNamespaces)
 				}
 			})
+		})
+	}
+}
+
+// TestLacksFollowTheGate: with the feature gate of trust bundles on, the annotation does not name them, from the first
+// report on; with it off it does. Certificates of pods it names in either case: the agent requests none.
+func TestLacksFollowTheGate(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			o := options(t, s, newCRI(), &recorder{})
+			o.TrustBundles = on
+			_, stop := start(t, o)
+			defer stop()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			node, _ := s.now()
+			lacks := strings.Split(node.Annotations[translate.AnnotationLacks], ",")
+			if got := slices.Contains(lacks, "volumes.projected.clusterTrustBundle"); got == on {
+				t.Errorf("the gate is on: %t, and the node lacks %v", on, lacks)
+			}
+			if !slices.Contains(lacks, "volumes.projected.podCertificate") {
+				t.Errorf("the node lacks %v, want certificates of pods among it", lacks)
+			}
 		})
 	}
 }

@@ -122,6 +122,7 @@ type Options struct {
 	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
 	// business. Optional: they cannot.
 	UserNamespaces func() bool
+	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 
 	Plugins  Plugins          // optional: without it no devices are published
 	Pressure func() Pressure  // optional: none

@@ -213,7 +213,9 @@ func (k *Reporter) fillMeta(node *corev1.Node) {
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
-	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(k.runtime.can), ",")
+	can := k.runtime.can
+	can.TrustBundles = k.o.TrustBundles
+	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(can), ",")
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}

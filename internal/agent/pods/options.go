@@ -187,6 +187,7 @@ type Options struct {
 	// UserNamespaces: this node can give pods users of their own, as far as it is the agent's and the kernel's
 	// business.
 	UserNamespaces bool
+	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 	// Evicted says whether an agent before this one evicted a pod of the API. Optional.
 	Evicted func(types.UID) (Eviction, bool)
 }

@@ -155,5 +155,6 @@ func (r *Runner) resync(e *entry) {
 func (r *Runner) abilities() podfields.Abilities {
 	can := r.handlers.Known().Abilities
 	can.UserNamespaces = can.UserNamespaces && r.UserNamespaces
+	can.TrustBundles = r.TrustBundles
 	return can
 }

@@ -53,6 +53,32 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	}
 }
 
+// TestTrustBundlesNeedTheirGate: a pod with certificates of a ClusterTrustBundle is held by a text that names the
+// feature gate while that is off, and starts where it is on.
+func TestTrustBundlesNeedTheirGate(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		r, e := testRunner(), newEntry("uid-1", 0)
+		r.TrustBundles = on
+		r.Admission, r.Metrics = &room{}, metrics.New("n")
+		e.pod = testPod()
+		e.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "roots.pem"}},
+			}},
+		}}}
+		if may := workerOf(r, e).mayStart(); may != on {
+			t.Errorf("the gate is on: %t; the pod may start: %t", on, may)
+			continue
+		}
+		if on {
+			continue
+		}
+		if text := e.hold.Message; !strings.Contains(text, "switch ClusterTrustBundleProjection on in featureGates") {
+			t.Errorf("held with %q, want the feature gate named", text)
+		}
+	}
+}
+
 // TestHeldIsToldOnce: the agent that comes after this one does not tell again what the API shows already.
 func TestHeldIsToldOnce(t *testing.T) {
 	for name, mirrored := range map[string]bool{"a pod of the API": false, "a static pod": true} {

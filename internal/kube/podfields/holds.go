@@ -8,11 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Abilities are what some nodes with this agent can do and others cannot, since it depends on their container runtime
-// and kernel. The zero value is a node that can do none of it.
+// Abilities are what some nodes with this agent can do and others cannot, since it depends on their container runtime,
+// kernel and configuration. The zero value is a node that can do none of it.
 type Abilities struct {
 	UserNamespaces bool // pods can have users of their own
 	ImageVolumes   bool // images can be mounted
+	TrustBundles   bool // certificates of ClusterTrustBundles can be mounted: their feature gate is on
 }
 
 // hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
@@ -121,6 +122,7 @@ var volumeHolds = []hold{
 		help:   "use Memory, HugePages, HugePages-<size> or none, or " + helpElsewhere,
 		volume: unknownMedium,
 	},
+	trustBundleHold(),
 	sourceHold("podCertificate", "this node's agent does not request certificates for pods (feature gate PodCertificateRequest)", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
 }
 
@@ -152,6 +154,17 @@ func sourceHold(kind, why string, is func(*corev1.VolumeProjection) bool) hold {
 			return false
 		},
 	}
+}
+
+// trustBundleHold returns the hold for certificates of ClusterTrustBundles on nodes whose feature gate is off.
+func trustBundleHold() hold {
+	h := sourceHold("clusterTrustBundle",
+		"this node's agent does not mount certificates of ClusterTrustBundles while their feature gate is off",
+		func(p *corev1.VolumeProjection) bool { return p.ClusterTrustBundle != nil })
+	h.help = "switch ClusterTrustBundleProjection on in featureGates of the node's configuration, or run the pod on a " +
+		"node where it is on"
+	h.able = func(a Abilities) bool { return a.TrustBundles }
+	return h
 }
 
 const codeInTree = "volumes.in-tree"

@@ -61,16 +61,30 @@ func TestAbilities(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{
 		{Name: "i", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}},
 		{Name: "n", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
+		{Name: "p", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{
+				{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}},
+				{PodCertificate: &corev1.PodCertificateProjection{}},
+			},
+		}}},
 	}}}
-	const users, images, nfs = "user-namespaces", "volumes.image", "volumes.nfs"
-	if got := CodesOf(pod); !slices.Equal(got, []string{users, images, nfs}) {
+	const (
+		users  = "user-namespaces"
+		images = "volumes.image"
+		nfs    = "volumes.nfs"
+		roots  = "volumes.projected.clusterTrustBundle"
+		keys   = "volumes.projected.podCertificate"
+	)
+	every := []string{users, images, nfs, roots, keys}
+	if got := CodesOf(pod); !slices.Equal(got, every) {
 		t.Errorf("the pod needs %v", got)
 	}
 	for can, want := range map[Abilities][]string{
-		{}:                     {users, images, nfs},
-		{UserNamespaces: true}: {images, nfs},
-		{ImageVolumes: true}:   {users, nfs},
-		{true, true}:           {nfs},
+		{}:                     every,
+		{UserNamespaces: true}: {images, nfs, roots, keys},
+		{ImageVolumes: true}:   {users, nfs, roots, keys},
+		{TrustBundles: true}:   {users, images, nfs, keys},
+		{UserNamespaces: true, ImageVolumes: true, TrustBundles: true}: {nfs, keys},
 	} {
 		var got []string
 		for _, r := range Refused(pod, can) {
@@ -80,7 +94,7 @@ func TestAbilities(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%+v: held for %v, want %v", can, got, want)
 		}
-		for _, code := range []string{users, images, nfs} {
+		for _, code := range every {
 			if slices.Contains(Codes(can), code) != slices.Contains(want, code) {
 				t.Errorf("%+v: the node lacks %v", can, Codes(can))
 			}
