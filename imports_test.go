@@ -76,6 +76,7 @@ internal/host/cni: internal/host/nat
 internal/host/cri:
 internal/host/deviceplugin: internal/core/machine internal/core/numa internal/core/devicemanager internal/host/socket
 internal/host/disk: internal/core/unit
+internal/host/durable:
 internal/host/idmap:
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
@@ -133,9 +134,9 @@ internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent
 internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/handover: internal/agent/failurelog internal/core/idset internal/core/machine internal/core/numa
-    internal/core/unit internal/host/untrusted internal/kube/kubeletstate
+    internal/core/unit internal/host/durable internal/host/untrusted internal/kube/kubeletstate
 internal/agent/hook: internal/agent/probe internal/host/cri
-internal/agent/imageaccess: internal/core/imageaccess internal/core/unit
+internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics: internal/version
@@ -164,7 +165,8 @@ internal/agent/pullsecret: internal/core/imageaccess
 internal/agent/remains: internal/agent/criconfig internal/agent/devicemanager internal/host/cri
 internal/agent/runtimehandler: internal/kube internal/kube/podfields
 internal/agent/server: internal/agent/metrics internal/agent/poddir internal/agent/podlog internal/agent/stats
-    internal/host/cri internal/journal internal/kube/authn internal/kube/serving internal/kube/translate
+    internal/host/cri internal/host/durable internal/journal internal/kube/authn internal/kube/serving
+    internal/kube/translate
 internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests
 internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
@@ -172,7 +174,7 @@ internal/agent/statusreport: internal/agent/podstatus internal/kube
 internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue
-internal/agent/userns: internal/core/userns
+internal/agent/userns: internal/core/userns internal/host/durable
 internal/agent/volume: internal/agent/env internal/agent/dns internal/agent/poddir internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
@@ -189,12 +191,11 @@ internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/man
 internal/sim: internal/core/...
 
 # the cluster on one machine
-internal/cluster: deploy internal/cluster/durable internal/cluster/pki internal/cluster/progress
+internal/cluster: deploy internal/cluster/pki internal/cluster/progress
     internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/qos
-    internal/core/unit internal/fleet internal/host/cgroup internal/host/mount internal/host/procfs
-    internal/host/shortage internal/image internal/kube internal/kube/kubeletconfig
-internal/cluster/durable:
-internal/cluster/pki: internal/cluster/durable
+    internal/core/unit internal/fleet internal/host/cgroup internal/host/durable internal/host/mount
+    internal/host/procfs internal/host/shortage internal/image internal/kube internal/kube/kubeletconfig
+internal/cluster/pki: internal/host/durable
 internal/cluster/progress:
 internal/cluster/sparedisk:
 internal/cluster/supervise: internal/host/shortage

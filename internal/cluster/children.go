@@ -10,9 +10,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // The children. The names are also those of their logs and of their lines in `plimsoll status`.

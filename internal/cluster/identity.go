@@ -11,8 +11,8 @@ import (
 
 	"os"
 
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // who is an identity that a client has at the API server, and the name of its files.

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 

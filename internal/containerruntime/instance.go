@@ -36,6 +36,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
@@ -128,13 +129,14 @@ func (i *Instance) prepare(ctx context.Context) error {
 	if err := probeOverlay(i.options.containerdRoot()); err != nil {
 		return err
 	}
-	if err := replaceFile(i.options.configPath(), containerdConfig(settings{
+	config := containerdConfig(settings{
 		options:     i.options,
 		tools:       i.tools,
 		pause:       i.pause.Names[0],
 		version:     version,
 		restrictOOM: restrict,
-	})); err != nil {
+	})
+	if _, err := durable.WriteIfChanged(i.options.configPath(), []byte(config)); err != nil {
 		return err
 	}
 	if err := i.prepareMirrors(); err != nil {
@@ -145,18 +147,6 @@ func (i *Instance) prepare(ctx context.Context) error {
 
 func (i *Instance) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
-}
-
-// replaceFile writes a file such that a reader, or a crash, sees either the old content or the new.
-func replaceFile(path string, text string) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == text {
-		return nil
-	}
-	next := path + ".new"
-	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }
 
 // pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // A Mirror is asked for a registry's images before the registry itself.
@@ -88,7 +90,7 @@ func (i *Instance) prepareMirrors() error {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
-		if err := replaceFile(path, hostsFile(mirrors)); err != nil {
+		if _, err := durable.WriteIfChanged(path, []byte(hostsFile(mirrors))); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
@@ -30,7 +31,8 @@ func (i *Instance) prepareNetwork() error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist"), network); err != nil {
+	conflist := filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist")
+	if _, err := durable.WriteIfChanged(conflist, []byte(network)); err != nil {
 		return err
 	}
 	if err := createBridge(i.options.Bridge); err != nil {

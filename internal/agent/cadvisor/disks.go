@@ -141,8 +141,8 @@ func parseDiskstats(text []byte, each func(major, minor uint32, name []byte, fie
 		first, rest := word(line)
 		second, rest := word(rest)
 		name, rest := word(rest)
-		major, ok1 := number(first)
-		minor, ok2 := number(second)
+		major, ok1 := cgroup.ParseNumber(first)
+		minor, ok2 := cgroup.ParseNumber(second)
 		if !ok1 || !ok2 || major > 1<<32-1 || minor > 1<<32-1 || len(name) == 0 {
 			continue
 		}
@@ -151,7 +151,7 @@ func parseDiskstats(text []byte, each func(major, minor uint32, name []byte, fie
 		for i := range fields {
 			var field []byte
 			field, rest = word(rest)
-			if fields[i], ok1 = number(field); !ok1 {
+			if fields[i], ok1 = cgroup.ParseNumber(field); !ok1 {
 				whole = false
 				break
 			}

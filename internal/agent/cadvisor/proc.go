@@ -37,24 +37,6 @@ func (f *fileReader) read(path string) []byte {
 	}
 }
 
-// number reads a decimal number; false if text is none. One that does not fit becomes the largest int64.
-func number(text []byte) (int64, bool) {
-	if len(text) == 0 {
-		return 0, false
-	}
-	var n int64
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		if n > (math.MaxInt64-9)/10 {
-			return math.MaxInt64, true
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
-}
-
 // word returns the first word of a line, and what follows it.
 func word(line []byte) (first, rest []byte) {
 	line = bytes.TrimLeft(line, " \t")
@@ -113,7 +95,7 @@ func parseMeminfo(text []byte) meminfo {
 		line, text, _ = bytes.Cut(text, []byte{'\n'})
 		name, rest, _ := bytes.Cut(line, []byte{':'})
 		value, _ := word(rest)
-		kib, ok := number(value)
+		kib, ok := cgroup.ParseNumber(value)
 		if !ok || kib > math.MaxInt64>>10 {
 			continue
 		}
@@ -149,7 +131,7 @@ func (s *scrape) bootTime(path string) int64 {
 		return cgroup.Absent
 	}
 	line, _, _ := bytes.Cut(after, []byte{'\n'})
-	if at, ok := number(line); ok {
+	if at, ok := cgroup.ParseNumber(line); ok {
 		return at
 	}
 	return cgroup.Absent
@@ -211,7 +193,7 @@ func parseNetDev(text []byte, each func(name []byte, counters *[networkCounters]
 		for i := range all {
 			var field []byte
 			field, rest = word(rest)
-			if all[i], ok = number(field); !ok {
+			if all[i], ok = cgroup.ParseNumber(field); !ok {
 				whole = false
 				break
 			}
@@ -255,7 +237,7 @@ func parseFilesLimit(text []byte) int64 {
 		return cgroup.Absent
 	}
 	soft, _ := word(after)
-	if n, ok := number(soft); ok {
+	if n, ok := cgroup.ParseNumber(soft); ok {
 		return n
 	}
 	return cgroup.Absent

@@ -35,6 +35,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 const (
@@ -329,28 +330,15 @@ func load(path, kind string, into any, meta *metav1.TypeMeta) error {
 	return nil
 }
 
+// unfinished is how the name of a file ends that a crash left half written.
 const unfinished = ".new"
 
-func write(path string, what any) (err error) {
+func write(path string, what any) error {
 	text, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, remove(f.Name()))
-	}
-	return nil
+	return durable.Write(path, text)
 }
 
 func remove(path string) error {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
@@ -64,25 +65,9 @@ func selfSigned(certFile, keyFile string, names []string) error {
 		return fmt.Errorf("make self-signed serving certificate: %w", err)
 	}
 	for path, text := range map[string][]byte{keyFile: keyPEM, certFile: certPEM} {
-		if err := writePrivate(path, text); err != nil {
+		if err := durable.Write(path, text); err != nil {
 			return fmt.Errorf("make self-signed serving certificate: %w", err)
 		}
-	}
-	return nil
-}
-
-// writePrivate replaces path by a file that only its owner may read. The file is replaced completely or not at all.
-func writePrivate(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/userns"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // fileName is the file in a pod's directory, as the kubelet names it.
@@ -74,32 +74,13 @@ func read(path string) (userns.Range, error) {
 }
 
 // write makes a pod's file, so that it is whole and survives a crash of the machine from when write returns. After an
-// error there may be a file or not.
-func write(path string, r userns.Range) (err error) {
+// error there may be a file or not. The pod's directory is removed as a whole, with what a crash leaves of a write.
+func write(path string, r userns.Range) error {
 	text, err := encode(r)
 	if err != nil {
 		return err
 	}
-	next := path + ".new" // the pod's directory is removed as a whole, with what a crash leaves of it
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return errors.Join(err, remove(next))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Write(path, text)
 }
 
 func remove(path string) error {

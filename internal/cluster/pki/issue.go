@@ -18,7 +18,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // signer is a certificate authority with its key.

@@ -186,7 +186,7 @@ func (r *CounterReader) Processes(group string, pids []int) []int {
 	for len(text) > 0 {
 		var line []byte
 		line, text, _ = bytes.Cut(text, []byte{'\n'})
-		if pid, ok := digits(line); ok && pid > 0 && pid <= math.MaxInt32 { // 0: of another pid namespace
+		if pid, ok := ParseNumber(line); ok && pid > 0 && pid <= math.MaxInt32 { // 0: of another pid namespace
 			pids = append(pids, int(pid))
 		}
 	}
@@ -296,7 +296,7 @@ var filesV2 = []counterFile{
 func number(to Counter, factor int64) func([]byte, *Counters, *[]Device) error {
 	return func(text []byte, c *Counters, _ *[]Device) error {
 		text = bytes.TrimSpace(text)
-		switch n, ok := digits(text); {
+		switch n, ok := ParseNumber(text); {
 		case string(text) == "max":
 			c[to] = NoLimit
 		case ok:
@@ -338,7 +338,7 @@ func keyed(keys ...key) func([]byte, *Counters, *[]Device) error {
 				if string(name) != keys[i].name {
 					continue
 				}
-				n, ok := digits(bytes.TrimSpace(value))
+				n, ok := ParseNumber(bytes.TrimSpace(value))
 				if !ok {
 					return fmt.Errorf("%s: %.80q: not a number", name, value)
 				}
@@ -352,12 +352,12 @@ func keyed(keys ...key) func([]byte, *Counters, *[]Device) error {
 // cpuMax reads "max 100000" or "50000 100000": quota and period in microseconds.
 func cpuMax(text []byte, c *Counters, _ *[]Device) error {
 	quota, period, _ := bytes.Cut(bytes.TrimSpace(text), []byte{' '})
-	n, ok := digits(period)
+	n, ok := ParseNumber(period)
 	if !ok {
 		return fmt.Errorf("%.80q: want two words, like \"max 100000\"", text)
 	}
 	c[CPUPeriod] = times(n, perMicro)
-	if n, ok := digits(quota); ok {
+	if n, ok := ParseNumber(quota); ok {
 		c[CPUQuota] = times(n, perMicro)
 	}
 	return nil
@@ -373,7 +373,7 @@ func pressure(some, full Counter) func([]byte, *Counters, *[]Device) error {
 				continue
 			}
 			_, total, _ := bytes.Cut(line, []byte("total="))
-			n, ok := digits(bytes.TrimSpace(total))
+			n, ok := ParseNumber(bytes.TrimSpace(total))
 			if !ok {
 				return fmt.Errorf("%.80q: want a total in microseconds", line)
 			}
@@ -401,7 +401,7 @@ func blkio(inBytes bool) func([]byte, *Counters, *[]Device) error {
 			if !read && !write {
 				continue
 			}
-			n, ok := digits(bytes.TrimSpace(value))
+			n, ok := ParseNumber(bytes.TrimSpace(value))
 			d := deviceOf(devices, number)
 			if !ok || d == nil {
 				return fmt.Errorf("%.80q: want a line like \"8:0 Read 4096\"", line)
@@ -438,7 +438,7 @@ func ioStat(text []byte, _ *Counters, devices *[]Device) error {
 			var pair []byte
 			pair, pairs, _ = bytes.Cut(pairs, []byte{' '})
 			name, value, _ := bytes.Cut(pair, []byte{'='})
-			n, ok := digits(value)
+			n, ok := ParseNumber(value)
 			if !ok {
 				continue // not of ours: cost.* of other kernels
 			}
@@ -465,8 +465,8 @@ const devicesMax = 1000
 // or there are too many.
 func deviceOf(devices *[]Device, number []byte) *Device {
 	first, second, _ := bytes.Cut(number, []byte{':'})
-	major, ok1 := digits(first)
-	minor, ok2 := digits(second)
+	major, ok1 := ParseNumber(first)
+	minor, ok2 := ParseNumber(second)
 	if !ok1 || !ok2 || major > math.MaxUint32 || minor > math.MaxUint32 {
 		return nil
 	}
@@ -483,8 +483,9 @@ func deviceOf(devices *[]Device, number []byte) *Device {
 	return &(*devices)[len(*devices)-1]
 }
 
-// digits reads a decimal number. One that does not fit becomes the largest int64.
-func digits(text []byte) (int64, bool) {
+// ParseNumber reads a decimal number as the kernel writes them: digits and nothing else; false if text is not one. One
+// that does not fit becomes the largest int64.
+func ParseNumber(text []byte) (int64, bool) {
 	if len(text) == 0 {
 		return 0, false
 	}

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,4 +197,20 @@ func FuzzCounters(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A number that does not fit is the largest; what is no number at its end is none, however long it is.
+func TestParseNumber(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "42": 42, "007": 7, "9223372036854775807": math.MaxInt64, "99999999999999999999999": math.MaxInt64,
+	} {
+		if got, ok := ParseNumber([]byte(text)); !ok || got != want {
+			t.Errorf("%s: %d, %v, want %d", text, got, ok, want)
+		}
+	}
+	for _, text := range []string{"", "-1", " 1", "1 ", "max", "1k", "99999999999999999999999x"} {
+		if got, ok := ParseNumber([]byte(text)); ok {
+			t.Errorf("%q: %d, want none", text, got)
+		}
+	}
 }
