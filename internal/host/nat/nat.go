@@ -3,6 +3,12 @@
 //
 //	table ip plimsoll0 {
 //		chain guard       { type filter hook prerouting priority raw;    iifname plimsoll0 ip daddr 127.0.0.0/8 drop }
+//		chain api-pods    { type nat hook prerouting priority dstnat - 10;
+//			iifname plimsoll0 ip daddr 10.96.0.1 tcp dport 443 dnat to 127.0.0.1:6443
+//			iifname plimsoll0 ip daddr 10.85.0.1 tcp dport 6443 dnat to 127.0.0.1:6443 }
+//		chain api-host    { type nat hook output priority dstnat - 10;
+//			ip daddr 10.96.0.1 tcp dport 443 dnat to 127.0.0.1:6443
+//			ip daddr 10.85.0.1 tcp dport 6443 dnat to 127.0.0.1:6443 }
 //		chain prerouting  { type nat hook prerouting priority dstnat;
 //			fib daddr type local socket transparent 0-1 accept
 //			jump listeners
@@ -22,6 +28,10 @@
 // other directly, and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1,
 // which also needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the
 // loopback.
+//
+// The chains api-pods and api-host are for a server that listens on the machine's loopback only, and that pods reach
+// all the same: kube-apiserver. They come before the chains of kube-proxy, which have priority dstnat: the first
+// translation of a flow holds.
 //
 // A port on which a process of the machine listens stays that process's, whatever pods ask for. A host port on all of
 // whose addresses a process listens is refused (ErrTaken). If a process listens on some of the addresses, pods get the
@@ -54,9 +64,13 @@ import (
 
 // A Network is a pod network with a table. The table has the bridge's name.
 type Network struct {
-	Bridge string
-	Pods   netip.Prefix
+	Bridge   string
+	Pods     netip.Prefix
+	Forwards []Forward // what pods and this machine reach at addresses where nothing listens
 }
+
+// A Forward translates the destination of TCP connections of pods and of this machine.
+type Forward struct{ From, To netip.AddrPort }
 
 // ErrUnsupported is in the chain of errors of a kernel without nftables or one of the expressions used.
 var ErrUnsupported = errors.New("not in this kernel")
@@ -76,6 +90,8 @@ type Port struct {
 const (
 	hostPortChain = "hostports"
 	listenerChain = "listeners"
+	apiPodsChain  = "api-pods"
+	apiHostChain  = "api-host"
 )
 
 var (
@@ -114,6 +130,14 @@ func write(n Network, socket []expr.Any) error {
 	if socket != nil {
 		arriving = slices.Insert(arriving, 0, join(localDestination(), socket, accept()))
 	}
+	var ofPods, ofHost [][]expr.Any
+	for _, f := range n.Forwards {
+		ofHost = append(ofHost, f.rule())
+		ofPods = append(ofPods, join(link(expr.MetaKeyIIFNAME, n.Bridge), f.rule()))
+	}
+	first := nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - beforeKubeProxy)
+	base(apiPodsChain, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, first, ofPods...)
+	base(apiHostChain, nftables.ChainTypeNAT, nftables.ChainHookOutput, first, ofHost...)
 	masquerade := []expr.Any{&expr.Masq{}}
 	base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
 		join(link(expr.MetaKeyIIFNAME, n.Bridge), address(destination, expr.CmpOpEq, loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
@@ -126,7 +150,39 @@ func write(n Network, socket []expr.Any) error {
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", n.Bridge, explain(err))
 	}
+	if len(n.Forwards) == 0 {
+		return nil
+	}
+	if err := routeLoopback(n.Bridge); err != nil {
+		return fmt.Errorf("write nftables table %s: %w", n.Bridge, err)
+	}
 	return nil
+}
+
+// beforeKubeProxy is how much earlier than kube-proxy's our chains for the API server come (chosen).
+const beforeKubeProxy = 10
+
+// rule translates the destination of a Forward.
+func (f Forward) rule() []expr.Any {
+	return join(
+		address(destination, expr.CmpOpEq, netip.PrefixFrom(f.From.Addr(), 32)),
+		transport(unix.IPPROTO_TCP, f.From.Port()),
+		translateTo(f.To),
+	)
+}
+
+// translateTo sets the destination of a flow.
+func translateTo(to netip.AddrPort) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(to.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
+	}
+}
+
+// routeLoopback lets packets with a loopback address pass a bridge. Otherwise the kernel drops them (ip-sysctl.rst).
+func routeLoopback(bridge string) error {
+	return os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0)
 }
 
 // explain marks errors that mean that the kernel lacks a feature.
@@ -201,8 +257,7 @@ func Open(bridge, owner string, ports []Port) error {
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("open host ports: table %s: %w", bridge, err)
 	}
-	// Otherwise the kernel drops packets that leave on the bridge with a loopback address (ip-sysctl.rst).
-	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0); err != nil {
+	if err := routeLoopback(bridge); err != nil {
 		return fmt.Errorf("open host ports: %w", err)
 	}
 	return nil
@@ -320,11 +375,7 @@ func (p Port) rule() ([]expr.Any, error) {
 	if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
 		rule = address(destination, expr.CmpOpEq, netip.PrefixFrom(p.HostIP, 32))
 	}
-	return join(rule, transport(number, p.HostPort), []expr.Any{
-		&expr.Immediate{Register: 1, Data: p.Pod.AsSlice()},
-		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(p.PodPort)},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
-	}), nil
+	return join(rule, transport(number, p.HostPort), translateTo(netip.AddrPortFrom(p.Pod, p.PodPort))), nil
 }
 
 // portOf reads from a rule that Port.rule wrote the part before the translation.

@@ -69,7 +69,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: rules %s, %v; want %s", when, got, err, rules)
 		}
 	}
-	want("written twice", "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("written twice", "api-host 0, api-pods 0, guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
 	for _, owner := range []string{"a", "b"} {
 		// There is no link of that name, so the last step, a setting of the link, fails after the rules were written.
 		err := Open(network.Bridge, owner, []Port{port("tcp", "", "10.85.0.2"), port("udp", "192.0.2.1", "10.85.0.2")})
@@ -77,17 +77,17 @@ func TestTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want("two owners", "guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("two owners", "api-host 0, api-pods 0, guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
 	if err := Write(network); err != nil {
 		t.Fatal(err)
 	}
-	want("written under open ports", "guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("written under open ports", "api-host 0, api-pods 0, guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
 	for range 2 {
 		if err := Close(network.Bridge, "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want("one closed", "guard 1, hostports 2, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("one closed", "api-host 0, api-pods 0, guard 1, hostports 2, listeners 0, output 2, postrouting 3, prerouting 3")
 	for range 2 {
 		if err := Delete(network.Bridge); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func count(bridge string) (string, error) {
 		return "", err
 	}
 	var found []string
-	for _, name := range []string{"guard", hostPortChain, listenerChain, "output", "postrouting", "prerouting"} {
+	for _, name := range []string{apiHostChain, apiPodsChain, "guard", hostPortChain, listenerChain, "output", "postrouting", "prerouting"} {
 		rules, err := conn.GetRules(chainOf(bridge, name))
 		if err != nil {
 			return "", err

@@ -251,12 +251,76 @@ func TestWhosePort(t *testing.T) {
 	keep()
 	err = host.in(func() error {
 		got, err := count(bridge)
-		if got != "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3" {
+		if got != "api-host 0, api-pods 0, guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3" {
 			t.Errorf("after the last pod: %s", got)
 		}
 		return errors.Join(err, Delete(bridge), UpdateListeners(bridge))
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestForwards: a server on the machine's loopback is reached by pods and by the machine at the addresses that lead to
+// it, by nobody else, and at no other address or port of the loopback.
+func TestForwards(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	host, pod, remote := newSpace(t), newSpace(t), newSpace(t)
+	const bridge = "pods0"
+	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
+	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
+	for _, s := range []struct {
+		space *space
+		via   string
+	}{{pod, "10.85.0.1"}, {remote, "192.0.2.1"}, {host, "192.0.2.2"}} {
+		s.space.ip(t, "route add default via "+s.via)
+	}
+	to := netip.MustParseAddrPort("127.0.0.1:6443")
+	network := Network{Bridge: bridge, Pods: netip.MustParsePrefix("10.85.0.0/16"), Forwards: []Forward{
+		{From: netip.MustParseAddrPort("10.96.0.1:443"), To: to},
+		{From: netip.MustParseAddrPort("10.85.0.1:6443"), To: to},
+	}}
+	write := func() {
+		t.Helper()
+		err := host.in(func() error {
+			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0), Write(network))
+		})
+		if errors.Is(err, ErrUnsupported) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	write() // everything exists
+	host.serve(t, "tcp4", "127.0.0.1:6443", "server")
+	host.serve(t, "tcp4", "127.0.0.1:6444", "other")
+	for _, c := range []struct {
+		from     *space
+		who      string
+		at, want string
+	}{
+		{pod, "a pod", "10.96.0.1:443", "server"},
+		{pod, "a pod", "10.85.0.1:6443", "server"},
+		{pod, "a pod", "10.85.0.1:6444", "nobody"},
+		{pod, "a pod", "10.96.0.1:6443", "nobody"},
+		{pod, "a pod", "192.0.2.1:6443", "nobody"},
+		{host, "the machine", "10.96.0.1:443", "server"},
+		{host, "the machine", "10.85.0.1:6443", "server"},
+		{host, "the machine", "127.0.0.1:6443", "server"},
+		{remote, "the network", "10.96.0.1:443", "nobody"},
+		{remote, "the network", "10.85.0.1:6443", "nobody"},
+		{remote, "the network", "192.0.2.1:6443", "nobody"},
+	} {
+		if got := c.from.ask("tcp", c.at); got != c.want {
+			t.Errorf("%s asks at %s: %s answers, want %s", c.who, c.at, got, c.want)
+		}
+	}
+	network.Forwards = nil
+	write()
+	if got := pod.ask("tcp", "10.96.0.1:443"); got != "nobody" {
+		t.Errorf("the forwards are gone, and %s answers", got)
 	}
 }
