@@ -64,9 +64,11 @@ bin/images/pause: images/pause/pause.c
 
 # Without -buildvcs=false every commit would make another image of the same program.
 .PHONY: images
-images: bin/images/pause ## build bin/images/pause.tar and bin/images/workload.tar
+images: bin/images/pause ## build the archives in bin/images: pause, workload, CoreDNS and metrics-server
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o bin/images/workload ./images/workload
-	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --out bin/images
+	cd addons && CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -buildvcs=false -ldflags '-s -w' -o ../bin/images/ ./coredns ./metrics-server
+	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --coredns bin/images/coredns \
+	  --metrics-server bin/images/metrics-server --out bin/images
 
 .PHONY: deps
 deps: ## install missing build dependencies (Debian, root)
@@ -176,10 +178,10 @@ check: ## check format, go.mod, vet, staticcheck (staticcheck.conf says why), im
 	$(GO) run $(STATICCHECK) -tags e2e,lab ./...
 	$(GO) test -run 'Imports|Rules|Reach|CoreReadsNoClock' .
 
-# What the linker noted in each program; the images hold bin/images/workload and bin/images/pause and nothing else.
+# What the linker noted in each program; the images hold the programs in bin/images and nothing else.
 .PHONY: sbom
 sbom: build ## write bin/sbom.cdx.json: the modules in every program and image that is built (CycloneDX)
-	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload bin/images/pause > bin/sbom.cdx.json
+	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server bin/images/pause > bin/sbom.cdx.json
 
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
@@ -187,7 +189,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 .PHONY: vulncheck
 vulncheck: ## check everything that is built for known vulnerabilities (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
 	@if [ -z "$(VULNDB)" ]; then echo 'Which database? VULNDB=https://vuln.go.dev, or, without that network, VULNDB=file:///DIR with an unpacked copy of it (https://vuln.go.dev/vulndb.zip)'; exit 1; fi
-	@for f in bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
+	@for f in bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
 
 # With cgo, as upstream publishes its kubelet.
 .PHONY: bench-build

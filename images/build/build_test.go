@@ -36,10 +36,10 @@ func TestSameProgramsSameBytes(t *testing.T) {
 	for n := range built {
 		pause, workload := programs(t, time.Unix(int64(1e9*n), 0))
 		out := t.TempDir()
-		if err := run(pause, workload, out, "amd64"); err != nil {
+		if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns", image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{image.PauseFile, image.WorkloadFile} {
+		for _, file := range []string{image.PauseFile, image.WorkloadFile, image.CoreDNSFile} {
 			content, err := os.ReadFile(filepath.Join(out, file))
 			if err != nil {
 				t.Fatal(err)
@@ -56,11 +56,11 @@ func TestSameProgramsSameBytes(t *testing.T) {
 func TestArchiveSaysWhatItIs(t *testing.T) {
 	pause, workload := programs(t, time.Now())
 	out := t.TempDir()
-	if err := run(pause, workload, out, "amd64"); err != nil {
+	if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns", image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[string]bool{}
-	for file, names := range map[string][]string{image.PauseFile: {image.Pause}, image.WorkloadFile: {image.Workload, image.Demo}} {
+	for file, names := range map[string][]string{image.PauseFile: {image.Pause}, image.WorkloadFile: {image.Workload, image.Demo}, image.CoreDNSFile: {image.CoreDNS}} {
 		archive, err := image.Read(filepath.Join(out, file))
 		if err != nil {
 			t.Fatal(err)

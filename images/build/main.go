@@ -1,6 +1,7 @@
 // Command build makes the archives of Plimsoll's own images from programs that are already built.
 //
-//	build --pause bin/images/pause --workload bin/images/workload --out bin/images
+//	build --pause bin/images/pause --workload bin/images/workload --coredns bin/images/coredns \
+//	  --metrics-server bin/images/metrics-server --out bin/images
 //
 // Each image is one uncompressed layer (small, and an import need not decompress it) in an OCI layout archive. The same
 // programs give the same bytes: no time, user or host name is included. The command runs at build time only, so that
@@ -22,17 +23,22 @@ import (
 func main() {
 	pause := flag.String("pause", "", "the pause program")
 	workload := flag.String("workload", "", "the workload program")
+	coredns := flag.String("coredns", "", "the CoreDNS program")
+	metrics := flag.String("metrics-server", "", "the metrics-server program")
 	out := flag.String("out", "", "directory for the archives")
 	arch := flag.String("arch", runtime.GOARCH, "architecture of the programs")
 	flag.Parse()
-	if err := run(*pause, *workload, *out, *arch); err != nil {
+	if err := run([]recipe{
+		pauseRecipe(*pause), workloadRecipe(*workload), addonRecipe(*coredns, "coredns", image.CoreDNSFile, image.CoreDNS),
+		addonRecipe(*metrics, "metrics-server", image.MetricsServerFile, image.MetricsServer),
+	}, *out, *arch); err != nil {
 		fmt.Fprintln(os.Stderr, "build images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pause, workload, out, arch string) error {
-	for _, recipe := range []recipe{pauseRecipe(pause), workloadRecipe(workload)} {
+func run(recipes []recipe, out, arch string) error {
+	for _, recipe := range recipes {
 		archive, err := recipe.build(arch)
 		if err != nil {
 			return fmt.Errorf("%s: %w", recipe.names[0], err)
@@ -62,6 +68,17 @@ func pauseRecipe(program string) recipe {
 		names:      []string{image.Pause},
 		entrypoint: []string{"/pause"},
 		entries:    []entry{{name: "pause", mode: 0o755, program: program}},
+	}
+}
+
+// addonRecipe has the program and nothing else: authorities come with the pods' service accounts.
+func addonRecipe(program, name, file, image string) recipe {
+	return recipe{
+		file:       file,
+		names:      []string{image},
+		entrypoint: []string{"/" + name},
+		environ:    []string{"PATH=/"},
+		entries:    []entry{{name: name, mode: 0o755, program: program}, {name: "tmp/", mode: 0o1777}},
 	}
 }
 

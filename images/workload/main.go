@@ -57,7 +57,7 @@ func init() {
 		"exit":        {"[--code N] [--after D]", "exit with a code after a delay", exit},
 		"flood":       {"[--bytes N] [--width N] [--rate N/s]", "print bytes, in huge lines or none", flood},
 		"fork":        {"[--children N] [--zombies N]", "start child processes", fork},
-		"get":         {"URL [--timeout D] [--every D]", "fetch a URL and print its body", get},
+		"get":         {"URL [--timeout D] [--every D] [--ca-file FILE] [--token-file FILE]", "fetch a URL and print its body", get},
 		"http":        {"[--port N] [--fail-after D] [--ready-after D]", "serve HTTP: / /env /file?path= /healthz /readyz /exit?code=", serveHTTP},
 		"ignore-term": {"[--for D]", "refuse to stop at SIGTERM", ignoreTerm},
 		"link":        {"TARGET NAME", "make a symbolic link in the place of a file", link},

@@ -26,12 +26,17 @@ const (
 	Pause    = "plimsoll.dev/pause:1"
 	Workload = "plimsoll.dev/workload:1"
 	Demo     = "plimsoll.dev/workload:dev"
+	// The tags of add-ons are the versions in addons/go.mod.
+	CoreDNS       = "plimsoll.dev/coredns:1.14.7"
+	MetricsServer = "plimsoll.dev/metrics-server:0.9.0"
 )
 
 // Archive file names below bin/images.
 const (
-	PauseFile    = "pause.tar"
-	WorkloadFile = "workload.tar"
+	PauseFile         = "pause.tar"
+	WorkloadFile      = "workload.tar"
+	CoreDNSFile       = "coredns.tar"
+	MetricsServerFile = "metrics-server.tar"
 )
 
 // Annotations in an index from which containerd takes the name of an imported image (client/import.go). There is one
