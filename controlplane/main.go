@@ -1,11 +1,11 @@
 // Command plimsoll-controlplane is the upstream programs of a Kubernetes control plane in one file: kube-apiserver,
-// kube-controller-manager, etcd and kubectl, each as its project publishes it. The name of the file or the first
+// kube-controller-manager, kube-proxy, etcd and kubectl, each as its project publishes it. The name of the file or the first
 // argument selects the program.
 //
 //	plimsoll-controlplane kube-apiserver --etcd-servers=...
 //	ln -s plimsoll-controlplane kubectl && ./kubectl get nodes
 //
-// They are in one file because the four share most of their code: 130 MB together, 300 MB separately. Each still runs
+// They are in one file because the five share most of their code: 130 MB together, 300 MB separately. Each still runs
 // as its own process. Their behaviour is not changed here, and no flag is added: `plimsoll up` sets what it needs on
 // their command lines. So an upgrade of Kubernetes only changes version numbers in go.mod and the Makefile.
 //
@@ -31,6 +31,7 @@ import (
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 )
 
 // exitUsage is the exit code for bad usage, as in the other programs of Plimsoll.
@@ -46,6 +47,7 @@ var programs = []program{
 	{"etcd", func() int { etcdmain.Main(os.Args); return 0 }},
 	{"kube-apiserver", func() int { return cli.Run(apiserver.NewAPIServerCommand()) }},
 	{"kube-controller-manager", func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }},
+	{"kube-proxy", func() int { return cli.Run(proxy.NewProxyCommand()) }},
 	{"kubectl", runKubectl},
 }
 

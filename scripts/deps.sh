@@ -15,6 +15,7 @@ needs=(
 	"containerd-shim-runc-v2:containerd"
 	"runc:runc"
 	"/usr/lib/cni/bridge|/opt/cni/bin/bridge|/usr/libexec/cni/bridge:containernetworking-plugins"
+	"nft|iptables:nftables"                                      # kube-proxy
 )
 
 if [[ ${1-} == test ]]; then

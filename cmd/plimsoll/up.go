@@ -20,8 +20,8 @@ func newUpCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run a whole Kubernetes cluster on this machine",
-		Long: `Run etcd, kube-apiserver and kube-controller-manager (upstream's), and our own agent, scheduler and lifecycle
-controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after any
+		Long: `Run etcd, kube-apiserver, kube-controller-manager and kube-proxy (upstream's), and our own agent, scheduler and
+lifecycle controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after any
 crash, it takes over what still runs and restarts the rest.
 
 As root, this machine becomes a node that runs containers. Without root, --hollow N gives N hollow nodes, which run no
@@ -62,6 +62,9 @@ containers.`,
 	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
 	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
 	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
+	f.IntVar(&o.KubeProxyPort, "kube-proxy-port", 10249, "port of kube-proxy's metrics, on the loopback; 0: none")
+	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
+	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top)")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
@@ -74,7 +77,7 @@ containers.`,
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets addresses, certificates and directories")
 	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
 	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: in plimsoll's directory, then in PATH)")
-	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar and workload.tar (default: images in plimsoll's directory)")
+	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar, workload.tar and the archives of add-ons (default: images in plimsoll's directory)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
 }

@@ -76,7 +76,7 @@ func (k *cluster) up(ctx context.Context) error {
 	progress("plimsoll up")
 	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", k.name, "--state-dir", k.state(),
 		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
-		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
+		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--without", "kube-proxy,coredns,metrics-server",
 		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ const (
 	childEtcd              = "etcd"
 	childAPIServer         = "kube-apiserver"
 	childControllerManager = "kube-controller-manager"
+	childKubeProxy         = "kube-proxy"
 	childScheduler         = "scheduler"
 	childLifecycle         = "lifecycle"
 	childContainerd        = "containerd"
@@ -30,7 +31,7 @@ const (
 // stopOrder stops components before what they depend on. Children of one row stop together. containerd is not here: it
 // is stopped last, when the pods are gone.
 var stopOrder = [][]string{
-	{childAgent, childFleet, childScheduler, childLifecycle, childControllerManager},
+	{childAgent, childKubeProxy, childFleet, childScheduler, childLifecycle, childControllerManager},
 	{childAPIServer},
 	{childEtcd},
 }
@@ -48,6 +49,7 @@ type builder struct {
 	layout
 	controlplane string // path of plimsoll-controlplane
 	plimsoll     string // path of this program
+	proxyMode    string // of kube-proxy
 }
 
 // searchPath is the children's PATH.
@@ -78,7 +80,7 @@ func (b builder) upstream(name string, grace time.Duration, inputs []string, arg
 func (b builder) own(name string, w who, inputs []string, args ...string) supervise.Spec {
 	argv := append([]string{b.plimsoll, name, "--kubeconfig", b.kubeconfig(w)}, args...)
 	return supervise.Spec{Name: name, Argv: argv, Env: environment(), Dir: b.o.RunDir,
-		Inputs: append(inputs, b.kubeconfig(w), pki.CertPath(b.pki(), string(w))), Log: b.log(name), Grace: graceComponent}
+		Inputs: append(inputs, b.kubeconfig(w), b.certificateOf(w)), Log: b.log(name), Grace: graceComponent}
 }
 
 // etcd listens on a socket in a directory to which only the owner has access. That avoids port conflicts, and protects
@@ -108,7 +110,7 @@ func (b builder) apiServer() supervise.Spec {
 	args := []string{
 		"--bind-address=" + o.BindAddress,
 		"--secure-port=" + strconv.Itoa(o.APIServerPort),
-		"--advertise-address=" + o.NodeIP,
+		"--advertise-address=" + o.advertiseAddress(),
 		"--service-cluster-ip-range=" + o.ServiceCIDR,
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
@@ -139,7 +141,11 @@ func (b builder) apiServer() supervise.Spec {
 		"--shutdown-watch-termination-grace-period=2s",
 		"--shutdown-send-retry-after=true",
 	}
-	if o.loopback() {
+	if o.has(addonMetrics) {
+		// Requests for metrics.k8s.io go to pods of the Service directly: also where kube-proxy is left out.
+		args = append(args, "--enable-aggregator-routing=true")
+	}
+	if o.loopback() && !o.leadsPods() {
 		// An Endpoints object must not contain a loopback address, and no pod could reach one. So the Service
 		// "kubernetes" has no endpoints instead of one that nothing serves.
 		args = append(args, "--endpoint-reconciler-type=none")
@@ -164,7 +170,7 @@ func (b builder) etcdArgs() []string {
 // controllerManager runs without the two controllers that `plimsoll lifecycle` replaces.
 func (b builder) controllerManager() supervise.Spec {
 	dir, kubeconfig := b.pki(), b.kubeconfig(whoControllerManager)
-	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, pki.CertPath(dir, string(whoControllerManager))},
+	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, b.certificateOf(whoControllerManager)},
 		"--kubeconfig="+kubeconfig,
 		"--authentication-kubeconfig="+kubeconfig,
 		"--authorization-kubeconfig="+kubeconfig,
@@ -207,6 +213,9 @@ func (b builder) securePort(port int) []string {
 	}
 	return args
 }
+
+// certificateOf returns the path of an identity's certificate.
+func (b builder) certificateOf(w who) string { return pki.CertPath(b.pki(), string(w)) }
 
 func (b builder) fleet() supervise.Spec {
 	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow), "--node-prefix", hollowPrefix,
@@ -268,7 +277,11 @@ func (l layout) writeAgentConfig() error {
 	} {
 		config[key] = value
 	}
-	for key, value := range map[string]any{"clusterDomain": "cluster.local", "resolvConf": resolvConf()} {
+	defaults := map[string]any{"clusterDomain": "cluster.local", "resolvConf": resolvConf()}
+	if l.o.has(addonDNS) {
+		defaults["clusterDNS"] = []string{l.o.clusterDNS().String()}
+	}
+	for key, value := range defaults {
 		if _, set := config[key]; !set {
 			config[key] = value
 		}

@@ -26,11 +26,11 @@ func testBuilder(t *testing.T, o Options) builder {
 	if err := (layout{o}).makeDirectories(); err != nil {
 		t.Fatal(err)
 	}
-	return builder{layout{o}, "/bin/controlplane", "/bin/plimsoll"}
+	return builder{layout: layout{o}, controlplane: "/bin/controlplane", plimsoll: "/bin/plimsoll", proxyMode: modeNFTables}
 }
 
 func allSpecs(b builder) []supervise.Spec {
-	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock")}
+	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock"), b.kubeProxy()}
 }
 
 // If a command line differed from one `up` to the next, children that could be adopted would be restarted.
@@ -110,7 +110,7 @@ func TestEtcdsSockets(t *testing.T) {
 func TestAPIServerArguments(t *testing.T) {
 	o := testOptions(t)
 	args := testBuilder(t, o).apiServer().Argv
-	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC",
+	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=10.85.0.1", "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir + "/etcd/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("no %s in %q", want, args)

@@ -6,7 +6,7 @@
 // An instance has a name, a state directory that survives `down`, and a run directory that does not. One process at a
 // time may change an instance: the holder of its lock. That is the supervisor (`up` itself, or a process that `up`
 // leaves in the background) or `down`. The children (package supervise) are etcd, kube-apiserver,
-// kube-controller-manager, containerd and our own agent, scheduler, lifecycle and fleet. Each is one process, so that
+// kube-controller-manager, kube-proxy, containerd and our own agent, scheduler, lifecycle and fleet. Each is one process, so that
 // one may crash without the others.
 //
 // # Invariants
@@ -24,7 +24,7 @@
 // # What it does not do
 //
 // There is no control plane on several machines and no join: agents on other machines use a kubeconfig as in any
-// cluster. There is no Service proxy and no DNS.
+// cluster.
 package cluster
 
 import (
@@ -57,6 +57,7 @@ type cluster struct {
 	build      builder
 	runtime    *containerruntime.Instance // nil without an agent
 	portsFail  bool                       // the last UpdateListeners failed, and this was logged
+	addonsLack bool                       // the objects of add-ons could not be installed yet
 
 	mu     sync.Mutex
 	deaths map[string]int              // how often each child has died since this process began

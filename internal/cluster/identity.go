@@ -25,6 +25,7 @@ const (
 	whoScheduler         who = "scheduler"
 	whoLifecycle         who = "lifecycle"
 	whoAgent             who = "agent"
+	whoKubeProxy         who = "kube-proxy"
 	whoFleet             who = "fleet"
 )
 
@@ -37,6 +38,7 @@ const (
 	certFrontProxy   = "front-proxy-client"
 	certCMServing    = "controller-manager-serving"
 	certAgentServing = "agent-serving"
+	certMetrics      = "metrics-server-serving"
 	keyServiceTokens = "service-account"
 )
 
@@ -56,10 +58,18 @@ func (l layout) plan() pki.Plan {
 	client := func(w who, user, group string) pki.Leaf {
 		return pki.Leaf{Name: string(w), Authority: caCluster, CommonName: user, Organization: group, Client: true}
 	}
-	var fleet []pki.Leaf
+	var some []pki.Leaf
 	if o.Hollow > 0 {
-		fleet = append(fleet, client(whoFleet, userFleet, ""))
+		some = append(some, client(whoFleet, userFleet, ""))
 	}
+	if o.has(childKubeProxy) {
+		some = append(some, client(whoKubeProxy, "system:kube-proxy", ""))
+	}
+	if o.has(addonMetrics) {
+		some = append(some, pki.Leaf{Name: certMetrics, Authority: caCluster, CommonName: addonMetrics, Server: true,
+			DNSNames: []string{addonMetrics + ".kube-system.svc", addonMetrics + ".kube-system.svc.cluster.local", "localhost"}})
+	}
+	advertised := net.ParseIP(o.advertiseAddress())
 	return pki.Plan{
 		Authorities: []pki.Authority{
 			{Name: caCluster, CommonName: o.fullName() + " cluster authority", ManyChecks: true},
@@ -68,7 +78,7 @@ func (l layout) plan() pki.Plan {
 		Leaves: append([]pki.Leaf{
 			{Name: certAPIServer, Authority: caCluster, CommonName: "kube-apiserver", Server: true,
 				DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", o.NodeName},
-				IPs:      addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
+				IPs:      addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP), advertised)},
 			{Name: certKubelet, Authority: caCluster, CommonName: "plimsoll:apiserver-kubelet-client", Client: true},
 			{Name: certFrontProxy, Authority: caFrontProxy, CommonName: "front-proxy-client", Client: true},
 			{Name: certCMServing, Authority: caCluster, CommonName: "kube-controller-manager", Server: true,
@@ -81,7 +91,7 @@ func (l layout) plan() pki.Plan {
 			client(whoScheduler, "system:kube-scheduler", ""),
 			client(whoLifecycle, userLifecycle, ""),
 			client(whoAgent, "system:node:"+o.NodeName, "system:nodes"),
-		}, fleet...),
+		}, some...),
 		SigningKeys: []string{keyServiceTokens},
 	}
 }
@@ -117,6 +127,9 @@ func (l layout) components() []who {
 	all := []who{whoLauncher, whoControllerManager, whoScheduler, whoLifecycle, whoAgent}
 	if l.o.Hollow > 0 {
 		all = append(all, whoFleet)
+	}
+	if l.o.has(childKubeProxy) {
+		all = append(all, whoKubeProxy)
 	}
 	return all
 }

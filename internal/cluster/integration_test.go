@@ -246,7 +246,8 @@ func TestNode(t *testing.T) {
 	o := Options{Instance: p.instance[1], StateDir: p.instance[3]}
 	l := layout{o}
 	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
-		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16") // containerruntime's tests say who has which
+		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16",
+		"--without", "kube-proxy,coredns,metrics-server") // containerruntime's tests say who has which
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
 		t.Errorf("up shows no allocatable resources:\n%s", out)

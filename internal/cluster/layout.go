@@ -41,6 +41,9 @@ func (o *Options) FleetSocket() string { return layout{*o}.run("fleet.sock") }
 
 func (l layout) record() string { return l.run("children.json") }
 
+// servicesRecord exists while the kernel may have rules of kube-proxy.
+func (l layout) servicesRecord() string { return l.run("services") }
+
 // etcdSocket is in a directory that is root's alone: etcd gives the socket a mode that depends on the umask, and asks
 // nobody who connects who they are.
 func (l layout) etcdSocket() string { return l.run("etcd", "etcd.sock") }

@@ -41,6 +41,9 @@ type Options struct {
 	AgentPort             int `json:"agentPort"`
 	AgentHealthPort       int `json:"agentHealthPort"`
 
+	KubeProxyPort       int `json:"kubeProxyPort,omitempty"`
+	KubeProxyHealthPort int `json:"kubeProxyHealthPort,omitempty"`
+
 	PodCIDR     string `json:"podCIDR"`     // of this machine's pods
 	ServiceCIDR string `json:"serviceCIDR"` // of Service addresses
 
@@ -55,6 +58,7 @@ type Options struct {
 	AgentBinary              string   `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
 	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	RegistryMirrors          []string `json:"registryMirrors,omitempty"`          // [REGISTRY=]URL; asked by our own containerd
+	Without                  []string `json:"without,omitempty"`                  // add-ons that are left out
 	Hollow                   int      `json:"hollow"`                             // the number of hollow nodes
 	NoLifecycle              bool     `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
 	NoScheduler              bool     `json:"noScheduler,omitempty"`              // another scheduler places pods
@@ -185,7 +189,13 @@ func (o *Options) Validate() error {
 			bad(flag, fmt.Sprintf("%q", value), "not a network in CIDR form, like 10.244.0.0/24")
 		}
 	}
+	pods, podsErr := netip.ParsePrefix(o.PodCIDR)
+	services, servicesErr := netip.ParsePrefix(o.ServiceCIDR)
+	if podsErr == nil && servicesErr == nil && pods.Overlaps(services) {
+		bad("service-cidr", o.ServiceCIDR, "overlaps --pod-cidr %s: packets to a Service could be meant for a pod", o.PodCIDR)
+	}
 	problems = append(problems, o.validatePorts()...)
+	problems = append(problems, o.validateAddons()...)
 	problems = append(problems, o.validateEtcd()...)
 	if o.Agent && o.AgentConfig != "" {
 		if _, _, err := kubeletconfig.Load(o.AgentConfig); err != nil {

@@ -42,6 +42,12 @@ func (o *Options) ports() []port {
 			port{flag: "agent-health-port", number: o.AgentHealthPort, user: childAgent},
 		)
 	}
+	if o.has(childKubeProxy) {
+		ports = append(ports,
+			port{flag: "kube-proxy-port", number: o.KubeProxyPort, user: childKubeProxy},
+			port{flag: "kube-proxy-health-port", number: o.KubeProxyHealthPort, user: childKubeProxy},
+		)
+	}
 	return ports
 }
 

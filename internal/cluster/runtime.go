@@ -25,7 +25,13 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 			return nil, fmt.Errorf("--registry-mirror %q: %w", text, err)
 		}
 	}
+	var addons []string
+	for _, a := range l.o.podAddons() {
+		addons = append(addons, a.archive)
+	}
 	return containerruntime.New(containerruntime.Options{
+		Addons:     addons,
+		Forwards:   l.o.forwards(),
 		StateDir:   l.o.StateDir,
 		RunDir:     l.o.RunDir,
 		ImageDir:   images,

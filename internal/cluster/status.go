@@ -27,6 +27,14 @@ type Status struct {
 	APIServer     string             `json:"apiServer"`     // "ready", or why it is not
 	Children      []supervise.Status `json:"children"`
 	Nodes         []NodeStatus       `json:"nodes"`
+	Addons        []AddonStatus      `json:"addons"` // those that run as pods
+}
+
+// AddonStatus is the status of one add-on that runs as pods.
+type AddonStatus struct {
+	Name   string `json:"name"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"` // why it is not ready
 }
 
 // NodeStatus is the status of one node.
@@ -36,7 +44,8 @@ type NodeStatus struct {
 	Reason string `json:"reason,omitempty"` // why it is not Ready
 }
 
-// Up reports whether the instance is up: supervised, every child running, every node Ready.
+// Up reports whether the instance is up: supervised, every child running, every node Ready. Add-ons that run as pods do
+// not count: users may scale or remove them.
 func (s Status) Up() bool {
 	up := s.SupervisorPID != 0 && s.APIServer == "ready"
 	for _, c := range s.Children {
@@ -78,7 +87,7 @@ const statusTimeout = 5 * time.Second
 // ReadStatus reads the status of an instance and changes nothing.
 func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	l := layout{o}
-	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}}
+	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}, Addons: []AddonStatus{}}
 	var err error
 	if s.SupervisorPID, err = lockHolder(l.lock()); err != nil {
 		return s, err
@@ -91,8 +100,27 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	s.APIServer = "ready"
 	if s.Nodes, err = l.nodes(ctx); err != nil {
 		s.APIServer = err.Error()
+		return s, nil
 	}
+	s.Addons = l.addons(ctx)
 	return s, nil
+}
+
+func (l layout) addons(ctx context.Context) []AddonStatus {
+	out := []AddonStatus{}
+	client, err := l.client(whoAdmin)
+	for _, a := range l.o.podAddons() {
+		s := AddonStatus{Name: a.name}
+		reason := err
+		if reason == nil {
+			reason = deployed(ctx, client, a.name)
+		}
+		if s.Ready = reason == nil; !s.Ready {
+			s.Reason = reason.Error()
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 func (l layout) nodes(ctx context.Context) ([]NodeStatus, error) {
@@ -160,6 +188,15 @@ func (s Status) Print(w io.Writer) error {
 		if more := len(s.Nodes) - nodesShown; more > 0 {
 			fmt.Fprintf(w, "and %d more\n", more)
 		}
+	}
+	if len(s.Addons) > 0 {
+		fmt.Fprintln(w)
+		t = tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(t, "ADD-ON\tREADY\tREASON")
+		for _, a := range s.Addons {
+			fmt.Fprintf(t, "%s\t%v\t%s\n", a.Name, a.Ready, a.Reason)
+		}
+		return t.Flush()
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,6 +132,7 @@ func (c *cluster) doChores(ctx context.Context) {
 		c.logger.Warn("trim log", "error", err)
 	}
 	c.keepReserve()
+	c.keepAddons(ctx)
 	renewed, err := c.ensureIdentities(time.Now())
 	if err != nil {
 		c.logger.Warn("renew certificates", "error", err)
@@ -138,6 +140,7 @@ func (c *cluster) doChores(ctx context.Context) {
 	}
 	if len(renewed) > 0 {
 		c.logger.Info("certificates renewed", "names", renewed)
+		c.addonsLack = c.addonsLack || slices.Contains(renewed, certMetrics) || slices.Contains(renewed, caCluster)
 		for _, spec := range c.specs() {
 			if _, err := c.supervisor.Apply(ctx, spec); err != nil {
 				c.logger.Warn("apply child", "child", spec.Name, "error", err)
@@ -250,12 +253,22 @@ func (c *cluster) startRuntime(ctx context.Context) error {
 
 // startComponents starts our own components and waits for the nodes.
 func (c *cluster) startComponents(ctx context.Context) error {
+	if c.o.has(childKubeProxy) {
+		if err := c.noteServices(); err != nil {
+			return err
+		}
+	}
 	for _, spec := range c.componentSpecs() {
 		if err := c.apply(ctx, spec); err != nil {
 			return err
 		}
 	}
 	c.stopUnwanted(ctx)
+	if !c.o.has(childKubeProxy) {
+		if err := c.cleanServices(ctx); err != nil {
+			return err
+		}
+	}
 	client, err := c.client(whoLauncher)
 	if err != nil {
 		return err
@@ -271,6 +284,12 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	if c.o.Agent {
 		waits = append(waits, c.step("node "+c.o.NodeName, "Ready",
 			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }, childAgent, childAPIServer))
+	}
+	if c.o.has(childKubeProxy) {
+		waits = append(waits, c.step("services", c.build.proxyMode, c.servicesReady, childKubeProxy, childAPIServer))
+	}
+	if c.o.Agent {
+		waits = append(waits, func(ctx context.Context) error { return c.startAddons(ctx, client) })
 	}
 	if c.o.Hollow > 0 {
 		waits = append(waits, c.step("hollow nodes", fmt.Sprintf("%d Ready", c.o.Hollow),
@@ -294,7 +313,7 @@ func (c *cluster) stopUnwanted(ctx context.Context) {
 	}
 }
 
-// componentSpecs returns our own programs: they need only the API server.
+// componentSpecs returns our own programs and kube-proxy: they need only the API server.
 func (c *cluster) componentSpecs() []supervise.Spec {
 	var specs []supervise.Spec
 	if !c.o.NoScheduler {
@@ -305,6 +324,9 @@ func (c *cluster) componentSpecs() []supervise.Spec {
 	}
 	if c.o.Agent {
 		specs = append(specs, c.build.agent(c.runtime.Endpoint()))
+	}
+	if c.o.has(childKubeProxy) {
+		specs = append(specs, c.build.kubeProxy())
 	}
 	if c.o.Hollow > 0 {
 		specs = append(specs, c.build.fleet())
@@ -362,7 +384,7 @@ func checkUser(o Options) error {
 func (c *cluster) preflight() error {
 	var err error
 	c.build, err = c.programs()
-	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd()}
+	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd(), c.checkKubeProxy()}
 	if c.o.AgentBinary != "" {
 		if err := unix.Access(c.o.AgentBinary, unix.X_OK); err != nil {
 			errs = append(errs, fmt.Errorf("find agent: --agent-binary %s: %w", c.o.AgentBinary, err))

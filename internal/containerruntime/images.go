@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// LoadImages imports Plimsoll's images unless the runtime has them already with the same ID. The runtime must be ready.
+// LoadImages imports Plimsoll's images and those of add-ons unless the runtime has them already with the same ID. The runtime must be ready.
 func (i *Instance) LoadImages(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -23,7 +23,7 @@ func (i *Instance) LoadImages(ctx context.Context) error {
 	}
 	defer client.Close()
 	// One after the other: containerd locks the name of each archive's index during the import.
-	for _, file := range []string{image.PauseFile, image.WorkloadFile} {
+	for _, file := range append([]string{image.PauseFile, image.WorkloadFile}, i.options.Addons...) {
 		path := filepath.Join(i.options.ImageDir, file)
 		if err := i.loadImage(ctx, client, path); err != nil {
 			return fmt.Errorf("load image: %s: %w", path, err)

@@ -9,7 +9,7 @@
 //	            and network rules; may be repeated, and changes nothing that is right already
 //	Command     returns what a supervisor must run; containers survive its restarts (their shims are not its children)
 //	WaitReady   returns when the CRI answers and both runtime and network are ready
-//	LoadImages  imports Plimsoll's two images if they are missing; nothing is ever pulled
+//	LoadImages  imports Plimsoll's images if they are missing; nothing is ever pulled
 //	Images, Import, RemoveImage    what users do with images by hand (userimages.go)
 //	Teardown    stops and removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
 //

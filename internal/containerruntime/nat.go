@@ -27,12 +27,12 @@ func (i *Instance) prepareNetwork() error {
 	if err := linkPlugins(i.options, i.tools, hostPorts); err != nil {
 		return err
 	}
-	network, err := cniConfig(i.options, hostPorts)
+	text, err := cniConfig(i.options, hostPorts)
 	if err != nil {
 		return err
 	}
 	conflist := filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist")
-	if _, err := durable.WriteIfChanged(conflist, []byte(network)); err != nil {
+	if _, err := durable.WriteIfChanged(conflist, []byte(text)); err != nil {
 		return err
 	}
 	if err := createBridge(i.options.Bridge); err != nil {
@@ -45,9 +45,9 @@ func (i *Instance) prepareNetwork() error {
 	if err != nil {
 		return err
 	}
-	err = nat.Write(nat.Network{Bridge: i.options.Bridge, Pods: pods})
+	err = nat.Write(nat.Network{Bridge: i.options.Bridge, Pods: pods, Forwards: i.options.Forwards})
 	if errors.Is(err, nat.ErrUnsupported) {
-		i.note("%v: pods reach each other and this machine, not beyond, and have no host ports", err)
+		i.note("%v: pods reach each other and this machine, not beyond, have no host ports and do not reach the API server", err)
 		return nil
 	}
 	return err

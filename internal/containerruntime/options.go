@@ -9,17 +9,21 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
+	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
 // Options tell where an instance lives. The zero value of each field except ImageDir means its default.
 type Options struct {
-	StateDir string // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
-	RunDir   string // removed by a reboot: sockets, container state; default /run/plimsoll
-	ImageDir string // the directory of pause.tar and workload.tar; required
+	StateDir string   // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
+	RunDir   string   // removed by a reboot: sockets, container state; default /run/plimsoll
+	ImageDir string   // the directory of pause.tar and workload.tar; required
+	Addons   []string // other archives there that LoadImages imports
 	// Plimsoll's CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, where the build puts it
-	HostPort     string
-	Bridge       string // network interface of pods, also the name of the nftables table; default plimsoll0
-	PodCIDR      string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
+	HostPort string
+	Bridge   string // network interface of pods, also the name of the nftables table; default plimsoll0
+	PodCIDR  string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
+	// Forwards lead pods, and this machine, to servers on its loopback.
+	Forwards     []nat.Forward
 	CgroupDriver string // cgroupfs (default) or systemd
 	// cgroup above all pods and nothing else: Teardown kills its processes and removes it; default /plimsoll
 	CgroupRoot string

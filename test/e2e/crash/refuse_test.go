@@ -68,6 +68,7 @@ func TestRefusals(t *testing.T) {
 		{"binary as configuration", []string{"--agent-config", "/bin/true"}, nil, 2, []string{"--agent-config", "/bin/true"}},
 		{"directory as configuration", []string{"--agent-config", dir}, nil, 2, []string{"--agent-config", dir}},
 		{"flags", []string{"--pod-cidr", "everything", "--hollow", "-1", "--node-ip", "here"}, nil, 2, []string{"--pod-cidr", "everything", "--hollow", "--node-ip"}},
+		{"unknown add-on", []string{"--without", "dns"}, nil, 2, []string{`--without "dns"`, "kube-proxy"}},
 		{"unknown flag", []string{"--no-such-flag"}, nil, 2, []string{"--no-such-flag", "--help"}},
 		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free", "--state-dir"}},
 		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1, []string{readOnly, "read-only file system"}},
@@ -80,6 +81,7 @@ func TestRefusals(t *testing.T) {
 			flags := append([]string{
 				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(rig.FreePort(t)),
 				"--agent-port", strconv.Itoa(rig.FreePort(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
+				"--without", "kube-proxy,coredns,metrics-server",
 			}, c.flags...)
 			cmd := hiding(binary, flags, c.hide)
 			t.Cleanup(func() { // otherwise that is refused, too

@@ -203,11 +203,16 @@ func (b bench) tryIn(pod string, args ...string) (string, error) {
 // logs returns what a container has printed.
 func (b bench) logs(pod, container string) string {
 	b.t.Helper()
-	out, err := b.API.CoreV1().Pods(b.ns).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(b.t.Context())
+	out, err := b.tryLogs(pod, container)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return string(out)
+	return out
+}
+
+func (b bench) tryLogs(pod, container string) (string, error) {
+	out, err := b.API.CoreV1().Pods(b.ns).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(b.t.Context())
+	return string(out), err
 }
 
 // delete deletes a pod with a grace period (negative: the pod's own) and returns how long it took until it was gone.

@@ -13,4 +13,4 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.Main(m, "pods", rig.Options{})) }
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, "pods", rig.Options{Services: true})) }

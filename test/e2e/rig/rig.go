@@ -59,6 +59,8 @@ import (
 type Options struct {
 	UpFlags []string // additional flags of `plimsoll up`
 	NoNode  bool     // --no-agent: it needs no root
+	// Services: with kube-proxy, of which a network namespace, and so this machine, can have one, and with DNS.
+	Services bool
 
 	// Prepare is called before anything is started. It may change the state directory, for example to a separate disk.
 	Prepare func(*Cluster) error
@@ -76,9 +78,10 @@ type Cluster struct {
 	Config     *rest.Config
 	API        kubernetes.Interface
 
-	binary string
-	up     []string // the flags of up
-	guard  *dismiss
+	services bool // with kube-proxy
+	binary   string
+	up       []string // the flags of up
+	guard    *dismiss
 }
 
 // upTimeout bounds up and down; either takes some 6 s on two idle cores.
@@ -177,6 +180,9 @@ func (c *Cluster) start(o Options, number int) error {
 	}, o.UpFlags...)
 	if o.NoNode {
 		c.up = append(c.up, "--no-agent")
+	}
+	if c.services = o.Services; !o.Services {
+		c.up = append(c.up, "--without", "kube-proxy,coredns,metrics-server")
 	}
 	if out, err := c.Up(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

@@ -93,7 +93,7 @@ func (c *Cluster) Traces() error {
 			return err
 		}
 		for _, table := range tables {
-			if table.Name == c.Bridge() {
+			if table.Name == c.Bridge() || c.services && table.Name == "kube-proxy" {
 				add("nftables table", table.Name)
 			}
 		}
