@@ -17,6 +17,7 @@ import (
 var unmet = map[string]string{
 	"Pod.Node":           "histories bind pods themselves",
 	"Pod.Profile":        "one profile for each history",
+	"Node.OtherAgent":    "TestReportOfAnAgentBefore",
 	"Pod.Nominated":      "TestForeignNominations",
 	"Pod.Deleting":       "histories delete pods themselves",
 	"Pod.Preempted":      "histories evict pods themselves",

@@ -12,12 +12,29 @@ import (
 // NodeSeen records a new or changed node.
 func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.cluster.setNode(n)
+	p.setOthersNode(n.Name, n.OtherAgent)
 	p.factAt = now
+}
+
+// setOthersNode records whether a kubelet runs the node. It withdraws the report of the agent before, which nobody keeps
+// up to date, and brings it back with the agent.
+func (p *Placer) setOthersNode(node string, others bool) {
+	if p.othersNodes[node] == others {
+		return
+	}
+	if others {
+		p.othersNodes[node] = true
+		p.cluster.setReport(node, nil)
+		return
+	}
+	delete(p.othersNodes, node)
+	p.cluster.setReport(node, p.reports[node])
 }
 
 // NodeGone records that a node was deleted. Its pods still count until they are deleted, so a new node with the same
 // name is not overfilled. Pods nominated on it are tried again.
 func (p *Placer) NodeGone(now unit.Instant, name string) {
+	p.setOthersNode(name, false)
 	r, known := p.cluster.removeNode(name)
 	if !known {
 		return
@@ -28,9 +45,15 @@ func (p *Placer) NodeGone(now unit.Instant, name string) {
 	}
 }
 
-// ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report.
+// ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report. It counts for nothing
+// while a kubelet runs the node (Node.OtherAgent).
 func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
-	p.cluster.setReport(node, report)
+	if p.reports[node] = report; report == nil {
+		delete(p.reports, node)
+	}
+	if !p.othersNodes[node] {
+		p.cluster.setReport(node, report)
+	}
 	p.factAt = now
 }
 

@@ -346,6 +346,62 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// TestReportOfAnAgentBefore checks that a report counts for nothing while a kubelet runs the node, in whatever order the
+// Node and the report are seen, and that it counts again when the agent is back.
+func TestReportOfAnAgentBefore(t *testing.T) {
+	ours := Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 16000}}}
+	kubelets := ours
+	kubelets.OtherAgent = true
+	full := layoutOf(t, 2, 8, numa.PolicySingleNUMANode).NewState()
+	pod := func(id string) Pod {
+		return Pod{ID: PodID(id), Name: id, NUMA: pinned(12), Requests: []Amount{{CPU, 12000}}} // on no one NUMA node
+	}
+	fits := func(p *Placer, now unit.Instant, id string) bool {
+		t.Helper()
+		p.PodSeen(now, pod(id))
+		d, ok := p.Next(now)
+		if !ok {
+			t.Fatalf("%s: no decision", id)
+		}
+		p.PodGone(now, PodID(id))
+		return d.Failure == nil
+	}
+	for name, see := range map[string]func(*Placer){
+		"the report first":  func(p *Placer) { p.ReportSeen(1, "n", full); p.NodeSeen(1, kubelets) },
+		"the Node first":    func(p *Placer) { p.NodeSeen(1, kubelets); p.ReportSeen(1, "n", full) },
+		"given back":        func(p *Placer) { p.NodeSeen(1, ours); p.ReportSeen(1, "n", full); p.NodeSeen(1, kubelets) },
+		"made again, since": func(p *Placer) { p.ReportSeen(1, "n", full); p.NodeGone(1, "n"); p.NodeSeen(1, kubelets) },
+	} {
+		p := New(Options{})
+		see(p)
+		if !fits(p, 2, "a") {
+			t.Errorf("%s: the report counts", name)
+		}
+		p.NodeSeen(3, ours)
+		if fits(p, 4, "b") {
+			t.Errorf("%s: the agent is back, and its report does not count", name)
+		}
+		p.NodeSeen(5, kubelets)
+		p.ReportGone(5, "n")
+		p.NodeSeen(6, ours)
+		if !fits(p, 7, "c") {
+			t.Errorf("%s: a report that was deleted counts", name)
+		}
+	}
+	// A pod that waits because of the report is tried again when the node is given back.
+	p := New(Options{})
+	p.NodeSeen(1, ours)
+	p.ReportSeen(1, "n", full)
+	p.PodSeen(1, pod("w"))
+	if d, ok := p.Next(1); !ok || d.Failure == nil {
+		t.Fatalf("%+v %v, want a pod that waits", d, ok)
+	}
+	p.NodeSeen(2, kubelets)
+	if d, ok := p.Next(unit.Instant(time.Minute)); !ok || d.Node != "n" {
+		t.Errorf("%+v %v, want the pod on the node", d, ok)
+	}
+}
+
 // TestEvictionForNUMA checks that the victims are those whose CPUs are on one NUMA node.
 func TestEvictionForNUMA(t *testing.T) {
 	p := New(Options{})

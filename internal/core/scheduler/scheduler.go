@@ -131,13 +131,21 @@ type Placer struct {
 	// factAt is when a fact was last recorded or Next called. searchDue is when searches may continue; see
 	// continueSearches.
 	factAt, searchDue unit.Instant
+	// reports are the agents' last reports by node, and othersNodes the nodes of which they count for nothing.
+	reports     map[string]*numa.State
+	othersNodes map[string]bool
 }
 
 // New returns a Placer without nodes and pods.
 func New(o Options) *Placer {
 	c := newCluster(o.Seed, o.Profiles...)
 	c.demands.waits = func(d *demand) bool { return c.waits.of[d] != nil }
-	return &Placer{cluster: c, queue: newPending(c, &o)}
+	return &Placer{
+		cluster:     c,
+		queue:       newPending(c, &o),
+		reports:     map[string]*numa.State{},
+		othersNodes: map[string]bool{},
+	}
 }
 
 // A Decision is the result of Next for one pod.

@@ -142,6 +142,9 @@ type Node struct {
 	Features      []string // status.declaredFeatures
 	// AgentLacks is what its agent reports that it cannot do, as codes. The agent would hold pods that need it.
 	AgentLacks []string
+	// OtherAgent says that a kubelet runs the node. A report of its NUMA nodes is of an agent before, and counts for
+	// nothing until such an agent runs the node again.
+	OtherAgent bool
 }
 
 // Image is an image on a node, with all its names.

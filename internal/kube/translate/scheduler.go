@@ -125,6 +125,7 @@ func SchedulerNode(node *corev1.Node) scheduler.Node {
 		out.Images = append(out.Images, scheduler.Image{Names: image.Names, Size: image.SizeBytes})
 	}
 	out.Features, out.AgentLacks = node.Status.DeclaredFeatures, agentLacks(node)
+	out.OtherAgent = node.Status.NodeInfo.KubeletVersion != "" && !OurAgent(node)
 	return out
 }
 
@@ -149,8 +150,10 @@ func SchedulerAllocatable(r allocatable.Resources) (list []scheduler.Amount, pod
 // holds pods that need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
 
-// OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations remain
-// on the Node when a kubelet takes the node over.
+// OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations, and its
+// report of NUMA nodes, remain when a kubelet takes the node over. An agent that was killed cannot remove them; but the
+// first status that a kubelet writes has its own version. So whatever an agent has left is believed only as long as the
+// version is ours.
 func OurAgent(node *corev1.Node) bool {
 	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
 }
