@@ -135,7 +135,7 @@ internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/ma
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/handover: internal/agent/failurelog internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/host/durable internal/host/untrusted internal/kube/kubeletstate
-internal/agent/hook: internal/agent/probe internal/host/cri
+internal/agent/hook: internal/agent/metrics internal/agent/probe internal/host/cri
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate

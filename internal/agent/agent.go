@@ -292,6 +292,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Announce = a.assignments.Announce
 	o.Addresses = addresses.Find
 	o.Cloud = cloud
+	o.Startup = a.metrics.Startup
 	o.Plugins = a.plugins
 	o.Labels, o.Taints = a.o.Labels, slices.Concat(a.o.Taints, o.Taints)
 	o.DeclaredFeatures = declaredFeatures
@@ -379,7 +380,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 		Changed: func(uid types.UID) { a.pods.Resync(uid) },
 	})
-	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder}
+	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder, Metrics: a.metrics}
 	o.Suits, o.MaskedPaths = suits, sysfs.Default.ThermalThrottles()
 	o.Evicted = func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) }
 	a.pods, err = pods.New(o)

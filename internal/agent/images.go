@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -36,6 +37,7 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 	if a.pulled, err = imageaccess.Open(a.o.RootDir); err != nil {
 		return nil, err
 	}
+	a.metrics.Registry.MustRegister(a.pulled)
 	a.recoverPulls(ctx)
 	o.Runtime = a.runtime.Images
 	o.Secrets = secrets
@@ -45,7 +47,17 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 	o.Pulled = func(took time.Duration, bytes uint64) {
 		a.metrics.ImagePull.WithLabelValues(metrics.ImageSize(bytes)).Observe(took.Seconds())
 	}
+	o.Asked = func(policy corev1.PullPolicy, present, pull string) {
+		a.metrics.ImageRequests.WithLabelValues(strings.ToLower(string(policy)), present, pull).Inc()
+	}
+	o.Checked = func(outcome string) { a.metrics.MustPullChecks.WithLabelValues(outcome).Inc() }
 	if len(a.o.Credentials.Providers) > 0 {
+		a.o.Credentials.Ran = func(plugin string, took time.Duration, err error) {
+			a.metrics.CredentialPlugin.WithLabelValues(plugin).Observe(took.Seconds())
+			if err != nil {
+				a.metrics.CredentialPluginErrors.WithLabelValues(plugin).Inc()
+			}
+		}
 		a.o.Credentials.Accounts = accounts{client: a.client, tokens: volume.KubeTokens(a.client)}
 		if o.Providers, err = credentialprovider.New(a.o.Credentials); err != nil {
 			return nil, err

@@ -67,6 +67,8 @@ type Options struct {
 	Providers []kubeletconfigv1.CredentialProvider // as credentialconfig.Load returns them
 	Accounts  Accounts                             // may be nil where no provider has tokenAttributes
 	Now       func() time.Time                     // nil: time.Now
+	// Ran is called after each run of a plugin's program. Optional.
+	Ran func(plugin string, took time.Duration, err error)
 }
 
 // Providers are the plugins of a node. They are safe for concurrent use.
@@ -81,10 +83,14 @@ type plugin struct {
 	path  string
 	slots chan struct{} // one for each call that may run
 	cache *cache
+	ran   func(plugin string, took time.Duration, err error)
 }
 
 // New checks that each plugin's program is there and may be run.
 func New(o Options) (*Providers, error) {
+	if o.Ran == nil {
+		o.Ran = func(string, time.Duration, error) {}
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -106,7 +112,7 @@ func New(o Options) (*Providers, error) {
 			errs = append(errs, fmt.Errorf("credential provider %q: tokenAttributes: this agent has no API server to ask for tokens", config.Name))
 		}
 		p.plugins = append(p.plugins, &plugin{
-			CredentialProvider: config, path: path, slots: make(chan struct{}, callsMax), cache: newCache(),
+			CredentialProvider: config, path: path, slots: make(chan struct{}, callsMax), cache: newCache(), ran: o.Ran,
 		})
 	}
 	return p, errors.Join(errs...)

@@ -297,6 +297,22 @@ func TestBadPlugins(t *testing.T) {
 	}
 }
 
+// TestRunsAreMeasured: each run of a program is told, and whether it failed.
+func TestRunsAreMeasured(t *testing.T) {
+	b := newBench(t)
+	p := b.new(b.plugin("bad", "exit 3"), b.plugin("good", answering("Image", "x")))
+	var told []string
+	for _, plugin := range p.plugins {
+		plugin.ran = func(name string, took time.Duration, err error) {
+			told = append(told, fmt.Sprint(name, " ", took > 0, " ", err))
+		}
+	}
+	_, _ = p.For(context.Background(), pod("default"), "x.example.com/a")
+	if got := strings.Join(told, ", "); got != "bad true exit status 3, good true <nil>" {
+		t.Errorf("told %s", got)
+	}
+}
+
 // TestHangs: a plugin that hangs with a child is ended with it, and whoever waited for it may leave before.
 func TestHangs(t *testing.T) {
 	b := newBench(t)

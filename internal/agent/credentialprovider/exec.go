@@ -50,7 +50,9 @@ func (p *plugin) call(ctx context.Context, request *pluginv1.CredentialProviderR
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that what it started ends with it
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = pipesMax
+	begun := time.Now()
 	err = c.Run()
+	p.ran(p.Name, time.Since(begun), err)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
@@ -32,6 +33,7 @@ const bodyMax = 10 << 10
 type Runner struct {
 	Runtime  probe.Runtime
 	Recorder record.EventRecorder
+	Metrics  *metrics.Set // optional
 }
 
 // PostStart runs container c's postStart hook, if it has one. id is the runtime's container ID, ip the pod's address.
@@ -57,7 +59,11 @@ func (r Runner) run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h
 	case h.HTTPGet != nil:
 		return r.get(ctx, pod, c, h.HTTPGet, ip)
 	case h.Sleep != nil:
-		return sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		err := sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		if err != nil && r.Metrics != nil {
+			r.Metrics.HookSleepsCut.Inc()
+		}
+		return err
 	}
 	return errors.New("invalid handler: only exec, httpGet and sleep can be run")
 }
@@ -93,6 +99,9 @@ func (r Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, a
 		plain.URL.Scheme = "http"
 		plain.Header.Del("Authorization")
 		if err = send(plain); err == nil {
+			if r.Metrics != nil {
+				r.Metrics.HookHTTPFallbacks.Inc()
+			}
 			r.Recorder.Event(pod, corev1.EventTypeWarning, "LifecycleHTTPFallback",
 				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", request.URL.Host))
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
@@ -85,7 +86,7 @@ func TestHTTP(t *testing.T) {
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	n, _ := strconv.Atoi(port)
 	events := record.NewFakeRecorder(5)
-	r := Runner{Recorder: events}
+	r := Runner{Recorder: events, Metrics: metrics.New("n")}
 	action := &corev1.HTTPGetAction{Path: "/s", Port: intstr.FromInt(n)}
 	if err := r.PostStart(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id", "127.0.0.1"); err != nil || hits != 1 {
 		t.Errorf("%v, %d hits", err, hits)
@@ -98,10 +99,26 @@ func TestHTTP(t *testing.T) {
 	if e := <-events.Events; !strings.Contains(e, "LifecycleHTTPFallback") {
 		t.Errorf("event %q", e)
 	}
+	counted(t, r.Metrics, "kubelet_lifecycle_handler_http_fallbacks_total")
 	server.Close()
 	if err := r.PreStop(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id", "127.0.0.1"); err == nil {
 		t.Error("nobody there, no error")
 	}
+}
+
+// counted checks that a counter is at one.
+func counted(t *testing.T, m *metrics.Set, name string) {
+	t.Helper()
+	families, err := m.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name && f.Metric[0].GetCounter().GetValue() == 1 {
+			return
+		}
+	}
+	t.Errorf("%s is not at one", name)
 }
 
 func TestSleep(t *testing.T) {
@@ -114,8 +131,10 @@ func TestSleep(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		began = time.Now()
-		if err := (Runner{}).PreStop(ctx, &corev1.Pod{}, c, "", ""); err == nil || time.Since(began) != 2*time.Second {
+		r := Runner{Metrics: metrics.New("n")}
+		if err := r.PreStop(ctx, &corev1.Pod{}, c, "", ""); err == nil || time.Since(began) != 2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
+		counted(t, r.Metrics, "kubelet_sleep_action_terminated_early_total")
 	})
 }

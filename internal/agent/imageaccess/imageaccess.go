@@ -30,6 +30,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
@@ -275,6 +276,38 @@ func encode(in *imageaccess.Record) *kubeletconfigv1beta1.ImagePulledRecord {
 		out.CredentialMapping[name] = written
 	}
 	return out
+}
+
+var (
+	intentsDesc = prometheus.NewDesc(
+		"kubelet_imagemanager_ondisk_pullintents", "Pulls that were begun and not ended", nil, nil,
+	)
+	recordsDesc = prometheus.NewDesc(
+		"kubelet_imagemanager_ondisk_pulledrecords", "Records of images that were pulled", nil, nil,
+	)
+)
+
+// Describe implements prometheus.Collector.
+func (r *Records) Describe(out chan<- *prometheus.Desc) {
+	out <- intentsDesc
+	out <- recordsDesc
+}
+
+// Collect implements prometheus.Collector: it counts the files. A directory that cannot be read is left out.
+func (r *Records) Collect(out chan<- prometheus.Metric) {
+	for desc, dir := range map[*prometheus.Desc]string{intentsDesc: r.pulling, recordsDesc: r.pulled} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		n := 0
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), prefix) && !strings.HasSuffix(e.Name(), unfinished) {
+				n++
+			}
+		}
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
+	}
 }
 
 // sameName compares a runtime's name of an image with that of a specification, which may leave out Docker Hub, and the

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 )
 
@@ -131,6 +133,27 @@ func TestPrune(t *testing.T) {
 	}
 	if q := r.Question("gone", "gone"); q.Record != nil {
 		t.Error("a record stays without its image")
+	}
+}
+
+// Files are counted as they are: pulls under way, and records without what a crash left half written.
+func TestFilesAreCounted(t *testing.T) {
+	r := open(t, t.TempDir())
+	check(t, r.Begin("a"))
+	check(t, r.Pulled("a", "a", alice))
+	check(t, r.Begin("b"))
+	check(t, os.WriteFile(filepath.Join(r.pulled, "."+prefix+"00"+unfinished), nil, 0o600))
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r)
+	families, err := registry.Gather()
+	check(t, err)
+	if len(families) != 2 {
+		t.Fatalf("%d families, want 2", len(families))
+	}
+	for _, f := range families {
+		if got := f.Metric[0].GetGauge().GetValue(); got != 1 {
+			t.Errorf("%s is %v, want 1", f.GetName(), got)
+		}
 	}
 }
 

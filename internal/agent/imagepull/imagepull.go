@@ -32,6 +32,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,11 +86,24 @@ type Options struct {
 
 	// Pulled is called after each pull that succeeded, with its time and the image's size in bytes. Optional.
 	Pulled func(took time.Duration, bytes uint64)
+	// Asked is called at the end of each Ensure: present and pull are whether the image was there and whether it had
+	// to be pulled, as true or false, or unknown. Checked is called with the outcome of each check whether a pod may
+	// use an image that is there: Allowed, Found, MustAuthenticate or Unreadable. Both optional.
+	Asked   func(policy corev1.PullPolicy, present, pull string)
+	Checked func(outcome string)
 
 	AtOnce int     // how many pulls run at once, at least 1
 	QPS    float64 // how many begin in a second on average; 0: as many as there are
 	Burst  int     // how many may begin at once; only with QPS
 }
+
+// Outcomes of checks, in the kubelet's words.
+const (
+	Allowed          = "credentialPolicyAllowed" // the policy checks nobody, or not for this image
+	Found            = "credentialRecordFound"
+	MustAuthenticate = "mustAuthenticate"
+	Unreadable       = "error"
+)
 
 // Puller makes images present. It is safe for concurrent use.
 type Puller struct {
@@ -100,6 +114,12 @@ type Puller struct {
 
 // New returns a Puller.
 func New(o Options) *Puller {
+	if o.Asked == nil {
+		o.Asked = func(corev1.PullPolicy, string, string) {}
+	}
+	if o.Checked == nil {
+		o.Checked = func(string) {}
+	}
 	p := &Puller{Options: o, slots: make(chan struct{}, max(o.AtOnce, 1))}
 	if o.QPS > 0 {
 		p.limiter = rate.NewLimiter(rate.Limit(o.QPS), max(o.Burst, 1))
@@ -122,20 +142,29 @@ func (e *Error) Unwrap() error { return e.Err }
 // pulling before a pull, which may take long. Its error is an *Error, or that of ctx.
 func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func()) (criconfig.Image, error) {
 	e := &ensuring{Puller: p, pod: pod, c: c, spec: &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image}}
+	const unknown = "unknown"
+	wasThere, pull := unknown, unknown
+	defer func() { p.Asked(c.ImagePullPolicy, wasThere, pull) }()
 	if c.ImagePullPolicy != corev1.PullAlways {
 		image, present, err := e.find(ctx)
 		if err != nil {
 			return criconfig.Image{}, e.notInspected(err)
 		}
+		wasThere = strconv.FormatBool(present)
 		if present && e.mayUse(ctx, image) {
+			pull = "false"
 			e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
 			return image, nil
+		}
+		if present {
+			pull = "true"
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
 			err := upstreamText(fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 			return criconfig.Image{}, &Error{Reason: "ErrImageNeverPull", Event: "ErrImageNeverPull", Err: err}
 		}
 	}
+	pull = "true"
 	pulling()
 	return e.pull(ctx)
 }
@@ -186,6 +215,16 @@ func (e *ensuring) mayUse(ctx context.Context, image criconfig.Image) bool {
 	q := e.Records.Question(e.c.Image, image.ID)
 	needs, may := e.Policy.NeedsUser(q)
 	if !needs {
+		switch {
+		case q.Unknown:
+			e.Checked(Unreadable)
+		case !may:
+			e.Checked(MustAuthenticate)
+		case e.Policy.Checks(q):
+			e.Checked(Found)
+		default:
+			e.Checked(Allowed)
+		}
 		return may
 	}
 	user := coreimageaccess.User{}
@@ -202,6 +241,11 @@ func (e *ensuring) mayUse(ctx context.Context, image criconfig.Image) bool {
 		if err := e.Records.Learn(e.c.Image, image.ID, remember); err != nil {
 			slog.Warn("a credential that is good for an image not recorded", "image", e.c.Image, "err", err)
 		}
+	}
+	if may {
+		e.Checked(Found)
+	} else {
+		e.Checked(MustAuthenticate)
 	}
 	return may
 }

@@ -190,7 +190,6 @@ func TestPrivateImages(t *testing.T) {
 	}
 }
 
-// TestOrder: the pod's secrets first, then the node's own file; and every one is tried.
 // Only pulls that succeed are measured, with the size of the image.
 func TestPullsAreMeasured(t *testing.T) {
 	var sizes []uint64
@@ -206,6 +205,42 @@ func TestPullsAreMeasured(t *testing.T) {
 	}
 }
 
+// Every request for an image is told with what was found, and every check of who may use it with its outcome.
+func TestRequestsAreMeasured(t *testing.T) {
+	var told []string
+	n := newNode(t, func(o *Options) {
+		o.Asked = func(policy corev1.PullPolicy, present, pull string) {
+			told = append(told, fmt.Sprint(policy, " ", present, " ", pull))
+		}
+		o.Checked = func(outcome string) { told = append(told, outcome) }
+	})
+	n.passwords["r.io/app"] = "right"
+	n.present["r.io/preloaded"] = true
+	n.secret("alice", "s", "alice", "right")
+	for _, c := range []struct {
+		who, image string
+		policy     corev1.PullPolicy
+		secrets    []string
+		want       string
+	}{
+		{"alice", "r.io/app", corev1.PullIfNotPresent, []string{"s"}, "IfNotPresent false true"},
+		{"alice", "r.io/app", corev1.PullIfNotPresent, []string{"s"}, "credentialRecordFound, IfNotPresent true false"},
+		{"mallory", "r.io/app", corev1.PullIfNotPresent, nil, "mustAuthenticate, IfNotPresent true true"},
+		{"mallory", "r.io/app", corev1.PullNever, nil, "mustAuthenticate, Never true true"},
+		{"mallory", "r.io/preloaded", corev1.PullIfNotPresent, nil, "credentialPolicyAllowed, IfNotPresent true false"},
+		{"mallory", "r.io/none", corev1.PullNever, nil, "Never false unknown"},
+		{"mallory", "r.io/open", corev1.PullAlways, nil, "Always unknown true"},
+		{"alice", "r.io/open", corev1.PullIfNotPresent, nil, "credentialRecordFound, IfNotPresent true false"},
+	} {
+		told = nil
+		_ = n.ensure(c.who, c.image, c.policy, c.secrets...) // other tests say what comes of it
+		if got := strings.Join(told, ", "); got != c.want {
+			t.Errorf("%s, %s: %s, want %s", c.who, c.image, got, c.want)
+		}
+	}
+}
+
+// TestOrder: the pod's secrets first, then the node's own file; and every one is tried.
 func TestOrder(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "config.json"), []byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {

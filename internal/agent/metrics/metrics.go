@@ -49,6 +49,22 @@ type Set struct {
 	StartedPodsErrors prometheus.Counter
 	StartedContainers *prometheus.CounterVec // by container_type: container, init_container, ephemeral_container
 
+	UserNamespacedPods       prometheus.Counter // sandboxes that were tried with hostUsers: false
+	UserNamespacedPodsErrors prometheus.Counter
+	FirstNetworkPodStart     prometheus.Gauge   // as PodStartSLI, of the first pod with a network of its own
+	ImageVolumesRequested    prometheus.Counter // by containers that are made
+	ImageVolumesMounted      prometheus.Counter
+	ImageVolumesErrors       prometheus.Counter
+	HookHTTPFallbacks        prometheus.Counter       // hooks over HTTPS that were answered in HTTP
+	HookSleepsCut            prometheus.Counter       // sleep hooks that ended before their time
+	RequestedResizes         *prometheus.CounterVec   // by resource, requirement: requests, limits; and operation
+	InfeasibleResizes        *prometheus.CounterVec   // by reason_detail
+	ImageRequests            *prometheus.CounterVec   // by pull_policy, present_locally, pull_required
+	MustPullChecks           *prometheus.CounterVec   // by result: whether a pod may use an image that is present
+	CredentialPlugin         *prometheus.HistogramVec // seconds of a credential provider plugin's run, by plugin_name
+	CredentialPluginErrors   *prometheus.CounterVec   // likewise
+	Startup                  *Startup
+
 	TerminatedContainers *prometheus.CounterVec // by container_type, exit_code, reason
 	StartErrors          *prometheus.CounterVec // by container_type and code (the error's reason)
 	Relist               prometheus.Histogram
@@ -112,6 +128,22 @@ func New(nodeName string) *Set {
 	s.StartedPods = s.counter("started_pods_total", "Pods started")
 	s.StartedPodsErrors = s.counter("started_pods_errors_total", "Errors when starting pods")
 	s.StartedContainers = s.counters("started_containers_total", "Containers started", "container_type")
+	s.UserNamespacedPods = s.counter("started_user_namespaced_pods_total", "Pods with user namespaces started")
+	s.UserNamespacedPodsErrors = s.counter("started_user_namespaced_pods_errors_total", "Errors when starting pods with user namespaces")
+	s.FirstNetworkPodStart = s.gauge("first_network_pod_start_sli_duration_seconds", "Seconds from the creation of the first pod with a network of its own to its containers running, without image pulls and init containers")
+	s.ImageVolumesRequested = s.counter("image_volume_requested_total", "Image volumes of containers that were to be made")
+	s.ImageVolumesMounted = s.counter("image_volume_mounted_succeed_total", "Image volumes that were mounted")
+	s.ImageVolumesErrors = s.counter("image_volume_mounted_errors_total", "Image volumes that the runtime could not mount")
+	s.HookHTTPFallbacks = s.counter("lifecycle_handler_http_fallbacks_total", "Lifecycle hooks that were sent over HTTP because HTTPS was answered in HTTP")
+	s.HookSleepsCut = s.counter("sleep_action_terminated_early_total", "Sleep hooks that ended before their time")
+	s.RequestedResizes = s.counters("container_requested_resizes_total", "Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, increase, decrease)", "resource", "requirement", "operation")
+	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never grant", "reason_detail")
+	s.ImageRequests = s.counters("image_manager_ensure_image_requests_total", "Requests to make an image present", "pull_policy", "present_locally", "pull_required")
+	s.MustPullChecks = s.counters("imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is present", "result")
+	s.CredentialPlugin = s.histograms("credential_provider_plugin_duration", "Seconds of a credential provider plugin's run", prometheus.DefBuckets, "plugin_name")
+	s.CredentialPluginErrors = s.counters("credential_provider_plugin_errors_total", "Runs of credential provider plugins that failed", "plugin_name")
+	s.Startup = newStartup(s)
+
 	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type", "exit_code", "reason")
 	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type", "code")
 	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers", prometheus.DefBuckets)
@@ -137,7 +169,7 @@ func New(nodeName string) *Set {
 	s.Registry.MustRegister(s.StorageDuration)
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
-	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.ExponentialBuckets(.0005, 2, 16), "eviction_signal")
+	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.DefBuckets, "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods rejected by the node", "reason")
 	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins", "resource_name")
 	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds", "Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")
@@ -222,6 +254,10 @@ func (s *Set) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, labels)
 	s.Registry.MustRegister(v)
 	return v
+}
+
+func (s *Set) gauge(name, help string) prometheus.Gauge {
+	return s.gauges(name, help).WithLabelValues()
 }
 
 func (s *Set) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {

@@ -90,6 +90,20 @@ type Plugins interface {
 	Recall(published []devicemanager.Amount)
 }
 
+// Startup measures how long a new node takes to become ready; *metrics.Startup implements it.
+type Startup interface {
+	Trying()
+	Registered()
+	Ready()
+}
+
+// unmeasured measures nothing.
+type unmeasured struct{}
+
+func (unmeasured) Trying()     {}
+func (unmeasured) Registered() {}
+func (unmeasured) Ready()      {}
+
 // Options are what a Reporter needs. Fields not marked optional must be set.
 type Options struct {
 	Name     string // of the Node object
@@ -124,6 +138,7 @@ type Options struct {
 	UserNamespaces func() bool
 	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 
+	Startup  Startup          // optional: measures it
 	Plugins  Plugins          // optional: without it no devices are published
 	Pressure func() Pressure  // optional: none
 	MainLoop func() time.Time // optional: when the agent's main loop last completed a round
@@ -198,6 +213,9 @@ func New(o Options) (*Reporter, error) {
 	}
 	if o.Pressure == nil {
 		o.Pressure = func() Pressure { return Pressure{} }
+	}
+	if o.Startup == nil {
+		o.Startup = unmeasured{}
 	}
 	if o.Announce == nil {
 		o.Announce = func(context.Context) {}

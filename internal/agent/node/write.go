@@ -41,10 +41,13 @@ func (k *Reporter) register(ctx context.Context) (heartbeat.Fact, error) {
 	}
 	if k.o.Register {
 		k.o.Announce(ctx)
+		k.o.Startup.Trying()
 		out := &corev1.Node{}
 		err := k.o.API.Create(ctx, kube.Nodes, "", "", node, out)
 		if err == nil {
 			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(), "memory", out.Status.Allocatable.Memory())
+			k.o.Startup.Registered()
+			k.measureReady(out)
 			k.recall(nil)
 			k.accept(&corev1.Node{}, out)
 			k.o.Announce(ctx)
@@ -128,8 +131,16 @@ func (k *Reporter) report(ctx context.Context) (heartbeat.Fact, error) {
 	if err != nil {
 		return heartbeat.Fact{}, err
 	}
+	k.measureReady(out)
 	k.accept(base, out)
 	return heartbeat.Fact{}, nil
+}
+
+// measureReady measures the start of the node if it is ready by what the API server has.
+func (k *Reporter) measureReady(node *corev1.Node) {
+	if readyStatus(node) == corev1.ConditionTrue {
+		k.o.Startup.Ready()
+	}
 }
 
 // patch sends the difference between two states of the Node through the status subresource, which accepts labels and

@@ -118,6 +118,9 @@ func (w *worker) createSandbox(
 	if err != nil {
 		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
+	if userns.Wants(pod) {
+		w.r.Metrics.UserNamespacedPods.Inc()
+	}
 	var id string
 	begun := time.Now()
 	err = settled(ctx, 2*w.r.WorkTimeout, func(ctx context.Context) error {
@@ -228,7 +231,7 @@ func (w *worker) startContainer(
 	if err != nil {
 		return containerFailed("CreateContainerError", err)
 	}
-	id, err := w.createAndStart(ctx, pod, c, a, config, sandbox)
+	id, err := w.createAndStart(ctx, pod, c, a, config, sandbox, images)
 	started()
 	if err != nil {
 		return err
@@ -281,7 +284,7 @@ func imageFailure(err error) error {
 // createAndStart has the runtime do both, and notes the container in between.
 func (w *worker) createAndStart(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action,
-	config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig,
+	config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, images map[string]*runtimeapi.ImageSpec,
 ) (id string, err error) {
 	err = limited(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		response, err := w.r.Runtime.CreateContainer(
@@ -290,6 +293,7 @@ func (w *worker) createAndStart(
 		id = response.GetContainerId()
 		return err
 	})
+	w.countImageVolumes(c, images, err)
 	if err != nil {
 		return "", containerFailed("CreateContainerError", err)
 	}

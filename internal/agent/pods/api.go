@@ -174,6 +174,9 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 	if first && !static {
 		r.recallEviction(e, pod)
 	}
+	if !static {
+		r.countRequestedResizes(e.wants(), pod)
+	}
 	changed := e.set(pod, now)
 	r.version.Add(1)
 	if changed {

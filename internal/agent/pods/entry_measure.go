@@ -15,6 +15,13 @@ func (e *entry) ending() (pod *corev1.Pod, ends bool) {
 	return e.pod, e.stop != nil || ended(&e.status)
 }
 
+// wants returns the pod as it was last asked for; nil: it is new.
+func (e *entry) wants() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.desired
+}
+
 // place is where an entry is, in the words of kubelet_working_pods.
 type place struct {
 	lifecycle, config string

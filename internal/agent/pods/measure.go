@@ -2,11 +2,17 @@ package pods
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
@@ -67,9 +73,73 @@ func (w *worker) countFailure(pod *corev1.Pod, a podlife.Action, reason string) 
 	switch {
 	case a.Kind == podlife.CreateSandbox:
 		w.r.Metrics.StartedPodsErrors.Inc()
+		if pod != nil && userns.Wants(pod) {
+			w.r.Metrics.UserNamespacedPodsErrors.Inc()
+		}
 	case a.Kind == podlife.StartContainer && pod != nil:
 		w.r.Metrics.StartErrors.WithLabelValues(containerType(pod, a.Container), reason).Inc()
 	}
+}
+
+// countImageVolumes counts the image volumes of a container that was made, or was not.
+func (w *worker) countImageVolumes(c *corev1.Container, images map[string]*runtimeapi.ImageSpec, err error) {
+	w.r.Metrics.ImageVolumesRequested.Add(float64(len(images)))
+	refused := strings.HasPrefix(status.Convert(err).Message(), crierrors.ErrImageVolumeMountFailed.Error())
+	for _, m := range c.VolumeMounts {
+		switch _, isImage := images[m.Name]; {
+		case !isImage:
+		case err == nil:
+			w.r.Metrics.ImageVolumesMounted.Inc()
+		case refused: // of another failure nobody knows whether they were mounted
+			w.r.Metrics.ImageVolumesErrors.Inc()
+		}
+	}
+}
+
+// countRequestedResizes counts what a pod asks for that it did not ask for before.
+func (r *Runner) countRequestedResizes(before, after *corev1.Pod) {
+	if before == nil || before.Generation == after.Generation {
+		return
+	}
+	for _, lists := range [][2][]corev1.Container{
+		{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers},
+	} {
+		for i := range min(len(lists[0]), len(lists[1])) { // the API lets nobody add or remove containers
+			was, is := &lists[0][i].Resources, &lists[1][i].Resources
+			for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceCPU} {
+				r.countResize(name, "requests", was.Requests[name], is.Requests[name])
+				r.countResize(name, "limits", was.Limits[name], is.Limits[name])
+			}
+		}
+	}
+}
+
+func (r *Runner) countResize(name corev1.ResourceName, requirement string, was, is resource.Quantity) {
+	operation := ""
+	switch more := is.Cmp(was); {
+	case more == 0:
+		return
+	case was.IsZero():
+		operation = "add"
+	case is.IsZero():
+		operation = "remove"
+	case more > 0:
+		operation = "increase"
+	default:
+		operation = "decrease"
+	}
+	r.Metrics.RequestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
+}
+
+// infeasible returns the label reason_detail of why a node can never grant a resize (admission.Never).
+func infeasible(message string) string {
+	switch {
+	case strings.Contains(message, "CPU Manager"):
+		return "guaranteed_pod_cpu_manager_static_policy"
+	case strings.Contains(message, "Memory Manager"):
+		return "guaranteed_pod_memory_manager_static_policy"
+	}
+	return "swap_limitation"
 }
 
 // containerType returns the label container_type of a container. Sidecars are init containers, as in the kubelet.

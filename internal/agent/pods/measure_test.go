@@ -7,13 +7,20 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
 // measuredValues are the series of one family that are not zero, by their labels' values: the value, of a histogram how
@@ -98,6 +105,74 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	want := map[string]float64{"ErrImagePull container ": 1, "ErrImagePull init_container ": 1, "ErrImagePull ephemeral_container ": 1}
 	if got := measuredValues(t, r.Metrics.Registry, "kubelet_started_containers_errors_total"); !maps.Equal(got, want) {
 		t.Errorf("failed containers: %v, want %v", got, want)
+	}
+}
+
+// A sandbox that is not made counts for its pod, and once more if the pod has users of its own.
+func TestFailuresOfPodsWithUsersOfTheirOwn(t *testing.T) {
+	r := measuredRunner()
+	no := false
+	pod := testPod()
+	pod.Spec.HostUsers = &no
+	r.take(pod, false).wake().countFailure(pod, podlife.Action{Kind: podlife.CreateSandbox}, "FailedCreatePodSandBox")
+	for _, name := range []string{"kubelet_started_pods_errors_total", "kubelet_started_user_namespaced_pods_errors_total"} {
+		if got := measuredValues(t, r.Metrics.Registry, name); got[""] != 1 {
+			t.Errorf("%s: %v, want one", name, got)
+		}
+	}
+}
+
+// Image volumes of a container count as mounted when it was made, as failed when the runtime says so, and as neither
+// when it failed for something else.
+func TestImageVolumesAreCounted(t *testing.T) {
+	r := measuredRunner()
+	w := r.take(testPod(), false).wake()
+	c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "i"}, {Name: "disk"}, {Name: "i", SubPath: "part"}}}
+	images := map[string]*runtimeapi.ImageSpec{"i": {}}
+	w.countImageVolumes(c, images, nil)
+	w.countImageVolumes(c, images, status.Error(codes.Unknown, crierrors.ErrImageVolumeMountFailed.Error()+": no space"))
+	w.countImageVolumes(c, images, status.Error(codes.Unknown, "no such program"))
+	w.countImageVolumes(c, nil, nil)
+	for name, want := range map[string]float64{"requested_total": 3, "mounted_succeed_total": 2, "mounted_errors_total": 2} {
+		if got := measuredValues(t, r.Metrics.Registry, "kubelet_image_volume_"+name); got[""] != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// What a resize asks for is counted by container, resource and requirement; an update of something else is no resize.
+func TestRequestedResizesAreCounted(t *testing.T) {
+	r := measuredRunner()
+	sized := func(generation int64, requests, limits corev1.ResourceList) *corev1.Pod {
+		pod := sizedPod("a", 100, generation)
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: requests, Limits: limits}
+		return pod
+	}
+	q := resource.MustParse
+	few := corev1.ResourceList{"cpu": q("100m"), "memory": q("1Gi")}
+	r.take(sized(1, few, nil), false)
+	r.take(sized(2, corev1.ResourceList{"cpu": q("200m"), "memory": q("512Mi")}, corev1.ResourceList{"cpu": q("1")}), false)
+	r.take(sized(3, few, nil), false)
+	r.take(sized(4, corev1.ResourceList{"cpu": q("0.1"), "memory": q("1024Mi")}, nil), false)
+	want := map[string]float64{
+		"increase requests cpu ": 1, "decrease requests memory ": 1, "add limits cpu ": 1,
+		"decrease requests cpu ": 1, "increase requests memory ": 1, "remove limits cpu ": 1,
+	}
+	if got := measuredValues(t, r.Metrics.Registry, "kubelet_container_requested_resizes_total"); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The label of a resize that can never be granted follows from the core's words.
+func TestInfeasibleResizesAreTold(t *testing.T) {
+	for want, c := range map[string]admission.Change{
+		"swap_limitation":                             {Swap: true},
+		"guaranteed_pod_cpu_manager_static_policy":    {Class: qos.Guaranteed, StaticCPUs: true, CPU: true},
+		"guaranteed_pod_memory_manager_static_policy": {Class: qos.Guaranteed, StaticMemory: true, Memory: true},
+	} {
+		if got := infeasible(admission.Never(c)); got != want {
+			t.Errorf("%q is %s, want %s", admission.Never(c), got, want)
+		}
 	}
 }
 

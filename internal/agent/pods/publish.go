@@ -40,7 +40,11 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 		r.Metrics.PodStart.Observe(time.Since(podstatus.BoundAt(pod)).Seconds())
 		total := time.Since(pod.CreationTimestamp.Time)
 		r.Metrics.PodStartTotal.Observe(total.Seconds())
-		r.Metrics.PodStartSLI.Observe(max(0, total-w.measured.pulling-initTime(&status)).Seconds())
+		sli := max(0, total-w.measured.pulling-initTime(&status))
+		r.Metrics.PodStartSLI.Observe(sli.Seconds())
+		if !pod.Spec.HostNetwork {
+			r.firstNetworkPod.Do(func() { r.Metrics.FirstNetworkPodStart.Set(sli.Seconds()) })
+		}
 		r.Metrics.StartedPods.Inc()
 	}
 	if change.resized != 0 {

@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -77,6 +78,9 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 		)
 		r.Volumes.Update(asked.Desired)
 	case before == nil || before.Reason != v.Reason || before.Generation != generation:
+		if v.Reason == admission.Infeasible {
+			r.Metrics.InfeasibleResizes.WithLabelValues(infeasible(v.Message)).Inc()
+		}
 		r.log(e).Info("resize not granted", "generation", generation, "reason", v.Reason, "message", v.Message)
 		r.event(
 			asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason,

@@ -38,6 +38,8 @@ type Runner struct {
 	oom      *oomwatch.Watch
 	clock    *clock.Clock
 
+	firstNetworkPod sync.Once // its start was measured
+
 	// How much is done at once.
 	starts   *turns.Starts // slots of pods that start
 	stops    turns.Places  // slots of stops that the runtime works on

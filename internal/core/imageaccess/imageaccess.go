@@ -121,6 +121,9 @@ func (p Policy) checks(image string, byNode bool) bool {
 	}
 }
 
+// Checks reports whether the users of the image in question are checked.
+func (p Policy) Checks(q Question) bool { return p.checks(q.Image, q.Record != nil || q.Intent) }
+
 // User is what a pod has to show for an image.
 type User struct {
 	Secrets []Secret // those of its pull secrets that cover the image
@@ -141,7 +144,7 @@ func (p Policy) NeedsUser(q Question) (needs, may bool) {
 	switch {
 	case q.Unknown:
 		return false, false
-	case !p.checks(q.Image, q.Record != nil || q.Intent):
+	case !p.Checks(q):
 		return false, true
 	case q.Record == nil:
 		return false, false
