@@ -230,6 +230,7 @@ test/apart: internal/core/idset
 test/apart/watch: test/apart
 test/atonce:
 test/cost:
+test/criproxy:
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
 test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire

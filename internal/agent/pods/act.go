@@ -34,6 +34,11 @@ const (
 // act does one action.
 func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot) error {
 	w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
+	if a.Kind != podlife.StartContainer && a.ID != "" {
+		if err := w.r.taken(a.ID, w.e); err != nil {
+			return fmt.Errorf("%s: %w", a.Kind, err)
+		}
+	}
 	switch a.Kind {
 	case podlife.CreateSandbox:
 		return w.createSandbox(ctx, pod, a, slot)
@@ -130,12 +135,30 @@ func (w *worker) createSandbox(
 		id = response.GetPodSandboxId()
 		return err
 	})
+	if err == nil {
+		err = w.made(id)
+	}
 	w.r.Metrics.RunSandbox.WithLabelValues(handler).Observe(time.Since(begun).Seconds())
 	if err != nil {
 		w.r.Metrics.RunSandboxErrors.WithLabelValues(handler).Inc()
 		return sandboxFailed("Failed to create pod sandbox: ", err)
 	}
-	return w.view.ReadSandbox(ctx, id)
+	if err := w.view.ReadSandbox(ctx, id); err != nil {
+		return sandboxFailed("Failed to create pod sandbox: ", err)
+	}
+	return nil
+}
+
+// made returns an error where the runtime made something and says that it is what was there before, or nothing.
+func (w *worker) made(id string) error {
+	if id == "" {
+		return errors.New("the runtime says that it succeeded, and names no ID of what it made")
+	}
+	_, sandbox := w.view.Sandboxes[id]
+	if _, container := w.view.Containers[id]; container || sandbox {
+		return fmt.Errorf("the runtime says that it succeeded, and names the ID %s, which the pod had before", id)
+	}
+	return w.r.taken(id, w.e)
 }
 
 // handlerFor looks up the runtime handler that the pod asks for, which must be able to do what else the pod asks for.
@@ -175,9 +198,9 @@ func (w *worker) startContainer(
 	if refused := podfields.Blocks(pod, c.Name, w.r.abilities()); refused != nil {
 		return containerFailed("CreateContainerConfigError", errors.New(refused.String()))
 	}
-	ips := w.view.Sandboxes[a.ID].IPs
-	if len(ips) == 0 {
-		ips = w.r.HostIPs
+	ips, err := w.addresses(ctx, pod, a.ID)
+	if err != nil {
+		return containerFailed("CreateContainerError", err)
 	}
 	if w.volumes == volumesUntouched { // the sandbox was adopted: the keeper of volumes does not know the pod
 		slot.Release()
@@ -242,14 +265,37 @@ func (w *worker) startContainer(
 			w.log().Error("container is not where it was put", "err", err)
 		}
 	}
+	unread := w.view.ReadContainer(ctx, id, a.ID)
+	if now, there := w.view.Containers[id]; there && unread == nil && now.State == podlife.Created {
+		const text = "the runtime says that it has started container %s, and that it never was"
+		return containerFailed("RunContainerError", fmt.Errorf(text, id))
+	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
 	w.r.Metrics.StartedContainers.WithLabelValues(containerType(pod, c.Name)).Inc()
 	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
-	if err := w.view.ReadContainer(ctx, id, a.ID); err != nil {
-		return err
+	if unread != nil {
+		return unread
 	}
 	w.postStart(pod, c, a, id)
 	return nil
+}
+
+// addresses are those of the pod, which its containers are told.
+func (w *worker) addresses(ctx context.Context, pod *corev1.Pod, sandbox string) ([]string, error) {
+	if pod.Spec.HostNetwork {
+		return w.r.HostIPs, nil
+	}
+	if len(w.view.Sandboxes[sandbox].IPs) == 0 {
+		if err := w.view.ReadSandbox(ctx, sandbox); err != nil {
+			return nil, err
+		}
+	}
+	ips := w.view.Sandboxes[sandbox].IPs
+	if len(ips) == 0 {
+		const text = "the runtime calls sandbox %s ready, and names no IP of it: its containers wait for one"
+		return nil, fmt.Errorf(text, sandbox)
+	}
+	return ips, nil
 }
 
 // imagesOfVolumes makes the images of the image volumes present that a container mounts, and returns them by volume.
@@ -293,6 +339,9 @@ func (w *worker) createAndStart(
 		id = response.GetContainerId()
 		return err
 	})
+	if err == nil {
+		err = w.made(id)
+	}
 	w.countImageVolumes(c, images, err)
 	if err != nil {
 		return "", containerFailed("CreateContainerError", err)

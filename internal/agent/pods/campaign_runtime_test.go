@@ -67,6 +67,35 @@ func (l *life) Watch(pid int, _ func() bool, exited func()) (cancel func(), err 
 	}, nil
 }
 
+// Lives is the kernel's word on whether a process is still a container's.
+func (l *life) Lives(pid int, id string) bool {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	b := l.w.containers[id]
+	s := l.w.sandboxes[id]
+	return b != nil && b.pid == pid && b.alive || s != nil && s.pid == pid && s.ready
+}
+
+// lies says whether the runtime says something that is not so. Caller holds mu.
+func (w *world) lies(what, id string) bool {
+	if w.calm || w.liar == 0 {
+		return false
+	}
+	w.turns["lie "+what]++
+	lie := w.dice("lie", what, id, w.turns["lie "+what]).IntN(100) < w.liar
+	if lie {
+		w.say("  the runtime lies about %s: %s", id, what)
+	}
+	return lie
+}
+
+// denies says whether the runtime says of a container that runs that it does not. It is one of which this agent was told
+// the process: one that never was has nothing to hold against that. Caller holds mu.
+func (w *world) denies(what string, b *box) bool {
+	known := w.watches[b.pid]
+	return b.alive && known != nil && known.l == w.life && w.lies(what, b.id)
+}
+
 // runs reports whether there is a process of that number. Caller holds mu.
 func (w *world) runs(pid int) bool {
 	for _, s := range w.sandboxes {
@@ -191,7 +220,8 @@ func (f fakeRuntime) ListContainers(
 	return out, f.l.call(ctx, "list containers", uid, func() error {
 		for _, id := range slices.Sorted(maps.Keys(f.l.w.containers)) {
 			b := f.l.w.containers[id]
-			if uid == "" || b.uid == uid {
+			wrong := uid != "" && b.uid != uid && f.l.w.lies("lists it for another pod", id)
+			if (uid == "" || b.uid == uid || wrong) && !f.l.w.denies("does not list it", b) {
 				out.Containers = append(
 					out.Containers,
 					&runtimeapi.Container{
@@ -199,6 +229,9 @@ func (f fakeRuntime) ListContainers(
 						Labels: b.config.Labels, Annotations: b.config.Annotations,
 					},
 				)
+				if f.l.w.lies("lists it twice", id) {
+					out.Containers = append(out.Containers, out.Containers[len(out.Containers)-1])
+				}
 			}
 		}
 		return nil
@@ -219,6 +252,12 @@ func (f fakeRuntime) PodSandboxStatus(
 			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels, Annotations: s.config.Annotations,
 			Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
 		}}
+		if w.lies("has no IP", s.id) {
+			out.Status.Network = nil
+		}
+		if w.lies("has no status", s.id) {
+			out.Status = nil
+		}
 		return nil
 	})
 	return out, err
@@ -230,7 +269,7 @@ func (f fakeRuntime) ContainerStatus(
 	w := f.l.w
 	err = f.l.call(ctx, "read container", w.owner(in.ContainerId), func() error {
 		b := w.containers[in.ContainerId]
-		if b == nil {
+		if b == nil || w.denies("does not know it", b) {
 			return notFound(in.ContainerId)
 		}
 		out = &runtimeapi.ContainerStatusResponse{
@@ -243,6 +282,19 @@ func (f fakeRuntime) ContainerStatus(
 		}
 		if b.state == runtimeapi.ContainerState_CONTAINER_EXITED {
 			out.Status.FinishedAt, out.Status.ExitCode = nanos(b.finished), b.code
+			if w.lies("has no end", b.id) {
+				out.Status.FinishedAt = 0
+			}
+		}
+		switch {
+		case w.denies("has exited", b):
+			out.Status.State, out.Status.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now().UnixNano()
+		case w.lies("has no status", b.id):
+			out.Status = nil
+		case w.lies("has no labels", b.id):
+			out.Status.Labels = nil
+		case w.lies("is another one", b.id):
+			out.Status.Id = "c0"
 		}
 		return nil
 	})
@@ -349,6 +401,12 @@ func (f fakeRuntime) CreateContainer(
 			ended: make(chan struct{}), state: runtimeapi.ContainerState_CONTAINER_CREATED,
 		}
 		w.emit(s.uid, out.ContainerId, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+		if w.lies("made, without an ID", out.ContainerId) {
+			out.ContainerId = ""
+		}
+		if b := w.anyOther(s.uid); b != nil && w.lies("made, with the ID of another pod's container", out.ContainerId) {
+			out.ContainerId = b.id
+		}
 		return nil
 	})
 }
@@ -364,6 +422,8 @@ func (f fakeRuntime) StartContainer(
 			return notFound(in.ContainerId)
 		case b.state != runtimeapi.ContainerState_CONTAINER_CREATED || !w.sandboxes[b.sandbox].ready:
 			return status.Error(codes.FailedPrecondition, "not in created state")
+		case w.lies("started", b.id):
+			return nil
 		}
 		w.judgeStart(b)
 		b.state, b.alive, b.started = runtimeapi.ContainerState_CONTAINER_RUNNING, true, time.Now()
@@ -384,6 +444,16 @@ func (f fakeRuntime) StartContainer(
 		}
 		return nil
 	})
+}
+
+// anyOther is a container of another pod. Caller holds mu.
+func (w *world) anyOther(uid types.UID) *box {
+	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
+		if b := w.containers[id]; b.uid != uid {
+			return b
+		}
+	}
+	return nil
 }
 
 // judgeStart finds starts that should not be. Caller holds mu.

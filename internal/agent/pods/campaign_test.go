@@ -155,6 +155,7 @@ type history struct {
 func (h *history) play() {
 	w := h.w
 	w.trouble = []int{0, 5, 15, 40}[h.r.IntN(4)]
+	w.liar = []int{0, 0, 2, 10}[w.dice("liar").IntN(4)]
 	w.images["here"], w.images["here:1"] = true, true
 	w.evented, w.v2 = h.r.IntN(3) > 0, h.r.IntN(2) == 0
 	if err := os.MkdirAll(w.staticDir(), 0o700); err != nil {

@@ -27,6 +27,7 @@ type world struct {
 	mu      sync.Mutex // guards everything that follows
 	calm    bool       // no more trouble: every call is answered at once
 	trouble int        // calls in 100 that do not go well
+	liar    int        // answers of the runtime in 100 that are not so, of each kind
 	turns   map[string]int
 	life    *life // the agent that lives; calls of those before it have no effect
 	down    bool  // none does

@@ -211,6 +211,14 @@ func (e *entry) sawRuntime(summary map[string]int32, sandboxID string) {
 	e.sandboxID = sandboxID
 }
 
+// has reports whether the runtime said last that a sandbox or container is of the pod.
+func (e *entry) has(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, has := e.summary[id]
+	return has
+}
+
 // inRuntime reports whether the runtime has something of the pod.
 func (e *entry) inRuntime() bool {
 	e.mu.Lock()

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -80,6 +81,17 @@ func (r *Runner) entries() []*entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.pods))
+}
+
+// taken returns an error where the runtime says that a sandbox or container is of a pod, and said before, and did not
+// take back, that it is of another one.
+func (r *Runner) taken(id string, by *entry) error {
+	for _, e := range r.entries() {
+		if e != by && e.has(id) {
+			return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.name())
+		}
+	}
+	return nil
 }
 
 // entryOf is the pod of that UID, nil if it is not here.

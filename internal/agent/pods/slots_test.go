@@ -151,7 +151,9 @@ func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
 			return workerOf(r, e).createSandbox(ctx, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
 		},
 		"container": func(ctx context.Context, r *Runner, e *entry, slot *turns.Slot) error {
-			return workerOf(r, e).startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
+			w := workerOf(r, e)
+			w.view.Sandboxes["s"] = podlife.Sandbox{ID: "s", IPs: []string{"192.0.2.7"}}
+			return w.startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, slot)
 		},
 	} {
 		r, starts := testRunner(), turns.NewStarts(1)

@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -37,11 +39,13 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant, acted bool) {
 	if err := w.refresh(ctx); err != nil {
 		if ctx.Err() == nil {
-			w.log().Warn("runtime does not answer, trying again", "err", err)
+			w.notRead(err)
+			w.endDenied(ctx, err)
 		}
 		now, _ := w.r.now()
 		return now.Add(time.Second), false
 	}
+	w.unread = ""
 	if w.mayStart() {
 		w.admit(ctx)
 	}
@@ -68,6 +72,19 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 	w.perform(ctx, pod, o.Stop, d.Actions, slot)
 	w.e.sawRuntime(w.view.Summary(), w.view.ReadySandbox())
 	return 0, true
+}
+
+// endDenied ends a pod by its cgroup whose time is up for a while, and of which the runtime denies that a process runs: it
+// would not end one that it does not know.
+func (w *worker) endDenied(ctx context.Context, err error) {
+	var denied *podview.Contradicted
+	now, _ := w.r.now()
+	if stop := w.e.snapshot().stop; stop == nil || now < stop.Deadline.Add(settleMax) || !errors.As(err, &denied) {
+		return
+	}
+	if err := w.r.Groups.Remove(ctx, w.e.uid); err != nil {
+		w.log().Warn("the pod's processes that the runtime denies are not ended yet", "err", err)
+	}
 }
 
 // adopt takes up the volumes of a pod that was started by an agent before this one: their content is refreshed again.

@@ -33,6 +33,9 @@ type worker struct {
 
 	measured measured // of what it did, for metrics
 
+	unread     string    // why the runtime could not be read of which users had an Event last; empty: it was read since
+	unreadSaid time.Time // when they had it
+
 	volumes volumeState
 	// unmountable is what of the pod's volumes this agent cannot mount, as found when they were set up. Empty: nothing.
 	unmountable string
@@ -107,6 +110,25 @@ func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 		target := translate.ContainerReference(pod, a.Container)
 		w.r.Recorder.Event(target, corev1.EventTypeWarning, known.event, known.eventText())
 	}
+}
+
+// unreadAgain is how often users have the same Event of a pod that the runtime does not say the truth about (chosen).
+const unreadAgain = time.Minute
+
+// notRead records that what the runtime has of the pod could not be read, in upstream's words. A runtime that is not
+// there is the node's trouble, which is NotReady then.
+func (w *worker) notRead(err error) {
+	w.log().Warn("what the runtime has of the pod is not known, trying again", "err", err)
+	pod, text := w.e.object(), err.Error()
+	if pod == nil || status.Code(err) == codes.Unavailable {
+		return
+	}
+	if text == w.unread && time.Since(w.unreadSaid) < unreadAgain {
+		return
+	}
+	w.unread = text
+	w.unreadSaid = time.Now()
+	w.r.event(pod, "", corev1.EventTypeWarning, "FailedSync", "error determining status: "+text)
 }
 
 // failure is an action's error with the words users know.

@@ -5,6 +5,10 @@
 // own lock, and the worker reads it again. The kernel says when the first process of a container or sandbox is gone.
 // Exited is called then, on another goroutine. That is before the runtime knows, so Reread asks until it does.
 //
+// A runtime may be wrong. What it says is believed unless it contradicts itself or the kernel: an answer about something
+// else than was asked for, one of another pod, a container that is gone or has ended while its process runs. That is an
+// error, and the view stays as it was: nothing is decided by it until the runtime says otherwise.
+//
 // The package decides nothing and changes nothing in the runtime.
 package podview
 
@@ -16,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +61,8 @@ type OOM interface {
 // Exits calls back when processes exit; *process.Exits does.
 type Exits interface {
 	Watch(pid int, same func() bool, exited func()) (cancel func(), err error)
+	// Lives reports whether a process runs that is the first of the container or sandbox with that id.
+	Lives(pid int, id string) bool
 }
 
 // View is what the runtime has of one pod, by id.
@@ -74,6 +79,7 @@ type View struct {
 	uid     types.UID
 	name    func() string     // namespace/name, for messages
 	watches map[string]func() // pidfd watches of running containers and sandboxes: to be called to end them
+	pids    map[string]int    // their first processes, as far as the runtime said
 }
 
 // New returns the View of a pod of which nothing was read yet. From and Exited are to be set before it is read.
@@ -85,6 +91,7 @@ func New(uid types.UID, name func() string) *View {
 		uid:        uid,
 		name:       name,
 		watches:    map[string]func(){},
+		pids:       map[string]int{},
 	}
 }
 
@@ -156,23 +163,73 @@ func (v *View) readAll(ctx context.Context) error {
 	}
 	seen := map[string]bool{}
 	for _, s := range sandboxes.Items {
+		if v.others(s.Labels) {
+			continue
+		}
 		seen[s.Id] = true
 		if err := v.ReadSandbox(ctx, s.Id); err != nil {
 			return err
 		}
 	}
 	for _, c := range containers.Containers {
+		if v.others(c.Labels) {
+			continue
+		}
 		seen[c.Id] = true
 		if err := v.ReadContainer(ctx, c.Id, c.PodSandboxId); err != nil {
 			return err
 		}
 	}
 	for id := range v.Summary() {
-		if !seen[id] {
-			v.Drop(id)
+		if seen[id] {
+			continue
 		}
+		if err := v.contradicted(id, "does not list it"); err != nil {
+			return fmt.Errorf("list containers of %s: %w", v.name(), err)
+		}
+		v.Drop(id)
 	}
 	return nil
+}
+
+// others reports whether a list has something of another pod, which was not asked for.
+func (v *View) others(labels map[string]string) bool {
+	uid := cri.PodUID(labels)
+	return uid != "" && uid != v.uid
+}
+
+// checked returns an error where an answer is not about what was asked for.
+func (v *View) checked(id, answered string, labels map[string]string) error {
+	if answered != id {
+		return fmt.Errorf("the runtime answers about %q instead", answered)
+	}
+	if uid := cri.PodUID(labels); uid != v.uid {
+		return fmt.Errorf("the runtime says it is of the pod with UID %q, want %q", uid, v.uid)
+	}
+	return nil
+}
+
+// Contradicted is the error where the kernel contradicts the runtime, which says that a sandbox or container is not there
+// or has ended: its first process runs.
+type Contradicted struct {
+	ID   string
+	PID  int
+	Says string // the runtime
+}
+
+func (c *Contradicted) Error() string {
+	const text = "%s: the runtime %s, yet its process %d runs: nothing is started in its place until that ends or the " +
+		"runtime agrees (crictl inspect %s)"
+	return fmt.Sprintf(text, c.ID, c.Says, c.PID, c.ID)
+}
+
+// contradicted returns a *Contradicted where it is one. To start such a container again would have it run twice.
+func (v *View) contradicted(id, says string) error {
+	pid := v.pids[id]
+	if pid == 0 || !v.From.Exits.Lives(pid, id) {
+		return nil
+	}
+	return &Contradicted{ID: id, PID: pid, Says: says}
 }
 
 // Summary is the state of everything in the view, by id, in the runtime's numbers; relists compare it.
@@ -208,6 +265,7 @@ func (v *View) Drop(id string) {
 	delete(v.Sandboxes, id)
 	delete(v.Containers, id)
 	delete(v.Runs, id)
+	delete(v.pids, id)
 	v.Unwatch(id)
 }
 
@@ -228,13 +286,19 @@ func (v *View) ReadSandbox(ctx context.Context, id string) error {
 		Verbose:      v.watches[id] == nil,
 	})
 	if status.Code(err) == codes.NotFound {
+		if err := v.contradicted(id, "does not know it"); err != nil {
+			return fmt.Errorf("read sandbox of %s: %w", v.name(), err)
+		}
 		v.Drop(id)
 		return nil
+	}
+	s := response.GetStatus()
+	if err == nil {
+		err = v.checked(id, s.GetId(), s.GetLabels())
 	}
 	if err != nil {
 		return fmt.Errorf("read sandbox %s of %s: %w", id, v.name(), err)
 	}
-	s := response.Status
 	sandbox := podlife.Sandbox{ID: id, Attempt: s.GetMetadata().GetAttempt()}
 	if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
 		sandbox.State = podlife.SandboxReady
@@ -244,6 +308,9 @@ func (v *View) ReadSandbox(ctx context.Context, id string) error {
 		for _, more := range s.Network.AdditionalIps {
 			sandbox.IPs = append(sandbox.IPs, more.Ip)
 		}
+	}
+	if old := v.Sandboxes[id]; len(sandbox.IPs) == 0 && old.State == sandbox.State {
+		sandbox.IPs = old.IPs // an address that a sandbox has does not go before it does
 	}
 	v.Sandboxes[id] = sandbox
 	v.Handler = s.RuntimeHandler
@@ -265,11 +332,23 @@ func (v *View) ReadContainer(ctx context.Context, id, sandbox string) error {
 		Verbose:     v.watches[id] == nil,
 	})
 	if status.Code(err) == codes.NotFound {
+		if err := v.contradicted(id, "does not know it"); err != nil {
+			return fmt.Errorf("read container of %s: %w", v.name(), err)
+		}
 		v.Drop(id)
 		return nil
 	}
+	if err == nil {
+		err = v.checked(id, response.GetStatus().GetId(), response.GetStatus().GetLabels())
+	}
 	if err != nil {
 		return fmt.Errorf("read container %s of %s: %w", id, v.name(), err)
+	}
+	switch s := response.Status.State; s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_EXITED:
+		if err := v.contradicted(id, "calls it "+s.String()); err != nil {
+			return fmt.Errorf("read container of %s: %w", v.name(), err)
+		}
 	}
 	old := v.Containers[id]
 	c := v.containerOf(response.Status, old)
@@ -303,6 +382,10 @@ func (v *View) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container)
 		ImageID:    s.ImageRef,
 		Fixed:      s.Annotations[criconfig.AnnotationFixed],
 		Size:       old.Size,
+	}
+	if s.State == runtimeapi.ContainerState_CONTAINER_EXITED && c.FinishedAt == 0 {
+		// Back-off counts from the end. One that is not known is now, lest a restart follow at once.
+		c.FinishedAt = cmp.Or(old.FinishedAt, unit.WallOf(time.Now()))
 	}
 	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
 		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.
@@ -358,6 +441,7 @@ func parseInfo(info map[string]string) (v verboseInfo) {
 func (v *View) watchPID(id string, alive bool, info map[string]string) {
 	if !alive {
 		v.Unwatch(id)
+		delete(v.pids, id)
 		return
 	}
 	if v.watches[id] != nil {
@@ -367,8 +451,9 @@ func (v *View) watchPID(id string, alive bool, info map[string]string) {
 	if pid <= 0 {
 		return
 	}
+	v.pids[id] = pid
 	exited := func() { v.Exited(id) } // on a goroutine that does not have the view
-	cancel, err := v.From.Exits.Watch(pid, func() bool { return cgroupNames(pid, id) }, exited)
+	cancel, err := v.From.Exits.Watch(pid, func() bool { return v.From.Exits.Lives(pid, id) }, exited)
 	if errors.Is(err, unix.ESRCH) {
 		exited() // it exited before we could watch it
 		cancel = func() {}
@@ -377,12 +462,6 @@ func (v *View) watchPID(id string, alive bool, info map[string]string) {
 		cancel = func() {}
 	}
 	v.watches[id] = cancel
-}
-
-// cgroupNames reports whether the process's cgroup names the container: that pid still means what the runtime said.
-func cgroupNames(pid int, id string) bool {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return err == nil && strings.Contains(string(content), id)
 }
 
 // messagePath returns the host's path of a container's termination log. Our containers have it in an annotation. Of

@@ -9,8 +9,11 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -66,6 +69,18 @@ func (e *Exits) Watch(pid int, same func() bool, exited func()) (cancel func(), 
 	}
 	e.watched[id] = watch{fd, exited}
 	return func() { e.take(id) }, nil
+}
+
+// Lives reports whether a process runs whose cgroup is named after the container or sandbox with that id: the pid still
+// means what it meant. One that has ended and waits for its parent does not run.
+func (e *Exits) Lives(pid int, id string) bool {
+	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil || !strings.Contains(string(group), id) {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // proc(5): pid (name) state; a name may have brackets
+	name := bytes.LastIndexByte(stat, ')')
+	return err == nil && name >= 0 && name+2 < len(stat) && !bytes.ContainsRune([]byte("ZXx"), rune(stat[name+2]))
 }
 
 // take ends a watch and returns its callback; nil if it ended before.

@@ -2,7 +2,9 @@ package process
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -84,5 +86,35 @@ func TestGoneOrReusedPidIsAnError(t *testing.T) {
 	_ = c.Wait()
 	if _, err := e.Watch(c.Process.Pid, always, func() { t.Error("called") }); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a process that is gone: got %v, want ESRCH", err)
+	}
+}
+
+// A process of which only the exit code is left does not run; nor does one whose group has another name.
+func TestLives(t *testing.T) {
+	e, err := NewExits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _, _ := strings.Cut(string(group), "\n")
+	c := start(t, "sleep", "1000")
+	if !e.Lives(c.Process.Pid, name) || e.Lives(c.Process.Pid, "no such group") {
+		t.Errorf("in group %q: %t, in another one: %t", name, e.Lives(c.Process.Pid, name), e.Lives(c.Process.Pid, "no such group"))
+	}
+	gone := make(chan struct{})
+	if _, err := e.Watch(c.Process.Pid, always, func() { close(gone) }); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Process.Kill()
+	<-gone
+	if e.Lives(c.Process.Pid, name) {
+		t.Error("it lives before its parent has waited for it")
+	}
+	_ = c.Wait()
+	if e.Lives(c.Process.Pid, name) {
+		t.Error("it lives after its end")
 	}
 }
