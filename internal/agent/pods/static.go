@@ -2,6 +2,8 @@ package pods
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,8 +26,16 @@ func newStatic(
 		Client: r.Client,
 		Runner: staticRunner{r},
 		Watch:  watch,
+		Refused: func(path string, err error) {
+			node := &corev1.ObjectReference{Kind: "Node", Name: r.Node, UID: types.UID(r.Node)}
+			text := strings.ToValidUTF8(fmt.Sprintf("%s: %v", path, err), "?")
+			r.Recorder.Event(node, corev1.EventTypeWarning, "StaticPodRefused", text[:min(len(text), refusedMax)])
+		},
 	})
 }
+
+// refusedMax bounds the text of an Event about a manifest, in bytes: what the API takes of newer Events.
+const refusedMax = 1024
 
 func (s staticRunner) Start(pod *corev1.Pod) {
 	if e := s.r.entryOf(pod.UID); e == nil || e.object() == nil {

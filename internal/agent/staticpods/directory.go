@@ -3,10 +3,12 @@ package staticpods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,42 +87,77 @@ func (s *Source) read() {
 		s.whole = true // there are none
 		return
 	}
+	for _, r := range s.take(files) {
+		slog.Error("static pod refused", "file", r.path, "err", r.err)
+		if s.Refused != nil {
+			s.Refused(r.path, r.err)
+		}
+	}
+}
+
+// refusal is why a file is not a static pod.
+type refusal struct {
+	path string
+	err  error
+}
+
+// take takes the directory's files for what is wanted. It returns what is newly wrong.
+func (s *Source) take(files []fs.DirEntry) (refused []refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.wanted
-	wanted := map[string]*corev1.Pod{}
+	bad := map[string]string{}
+	refuse := func(path string, err error) {
+		bad[path] = err.Error()
+		if s.bad[path] != bad[path] {
+			refused = append(refused, refusal{path, err})
+		}
+	}
+	before, wanted := s.wanted, map[string]*corev1.Pod{}
+	var good []*corev1.Pod
 	whole := true
 	for _, f := range files {
 		path := filepath.Join(s.Dir, f.Name())
-		if f.IsDir() || strings.HasPrefix(f.Name(), ".") {
+		if strings.HasPrefix(f.Name(), ".") || f.IsDir() && !isManifest(f.Name()) {
 			continue
 		}
 		pod, err := Decode(s.Node, path)
-		if err != nil {
-			whole = whole && !unread(err)
-			if s.bad[path] != err.Error() {
-				slog.Error("static pod refused", "file", path, "err", err)
-				s.bad[path] = err.Error()
-			}
-			for k, old := range before {
-				if old.Annotations[annotationPath] == path {
-					wanted[k] = old
-				}
-			}
+		if err == nil {
+			good = append(good, pod)
 			continue
 		}
-		delete(s.bad, path)
+		whole = whole && !unread(err)
+		refuse(path, err)
+		for k, old := range before {
+			if old.Annotations[annotationPath] == path {
+				wanted[k] = old
+			}
+		}
+	}
+	// Of two files with one name, that one has it that had it before, else the first by name.
+	had := func(pod *corev1.Pod) int {
+		if old := before[key(pod)]; old != nil && old.Annotations[annotationPath] == pod.Annotations[annotationPath] {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(good, func(a, b *corev1.Pod) int { return had(a) - had(b) })
+	for _, pod := range good {
 		if twin := wanted[key(pod)]; twin != nil {
-			slog.Error(
-				"static pod refused: another file has a pod of this name", "file", path, "pod", key(pod), "other",
-				twin.Annotations[annotationPath],
-			)
+			const text = "metadata.name: %q: the file %s has a pod of this name and namespace: want another name, or one file"
+			refuse(pod.Annotations[annotationPath], fmt.Errorf(text, key(pod), twin.Annotations[annotationPath]))
 			continue
 		}
 		wanted[key(pod)] = pod
 	}
+	s.bad = bad
 	s.wanted = wanted
 	s.whole = s.whole || whole
+	return refused
+}
+
+// isManifest reports whether a name is one of a manifest: a directory of that name is a mistake.
+func isManifest(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }
 
 // unread reports whether the file is there and could not be read. The other case is a file whose content is wrong.

@@ -2,11 +2,13 @@ package staticpods
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -35,17 +37,7 @@ func IsMirror(pod *corev1.Pod) bool {
 
 // Decode reads the static pod of a manifest, as the node of that name runs it.
 func Decode(node, path string) (*corev1.Pod, error) {
-	const fileMax = 3 << 20 // the API server's own limit of a request is 3 MiB
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode()&fs.ModeType != 0 || info.Size() > fileMax {
-		return nil, fmt.Errorf(
-			"want a regular file of at most %d bytes, have %v of %d", fileMax, info.Mode().Type(), info.Size(),
-		)
-	}
-	body, err := os.ReadFile(path)
+	body, err := readManifest(path)
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +46,48 @@ func Decode(node, path string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	return complete(pod, node, path)
+}
+
+// fileMax is the API server's own limit of a request.
+const fileMax = 3 << 20
+
+// readManifest reads a regular file of bounded size. What else may be behind a name is not waited for: neither for a
+// writer of a FIFO, nor for the end of a device.
+func readManifest(path string) ([]byte, error) {
+	info, err := os.Stat(path) // a device may do something when it is opened
+	if err != nil {
+		return nil, err
+	}
+	if err := fits(info); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be another one by now
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return nil, err
+	}
+	if err := fits(info); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(file, fileMax+1)) // it may grow meanwhile
+	if err == nil && len(body) > fileMax {
+		err = fmt.Errorf("want a regular file of at most %d bytes, have more", fileMax)
+	}
+	return body, err
+}
+
+func fits(info fs.FileInfo) error {
+	if info.Mode().IsRegular() && info.Size() <= fileMax {
+		return nil
+	}
+	kind := "a file"
+	if !info.Mode().IsRegular() {
+		kind = "a " + info.Mode().Type().String()
+	}
+	return fmt.Errorf("want a regular file of at most %d bytes, have %s of %d", fileMax, kind, info.Size())
 }
 
 // complete makes a static pod of a manifest: bound here, named after the node, with the UID that a kubelet gives it. So

@@ -68,6 +68,8 @@ type Options struct {
 	Dir    string // empty: there are no static pods, and mirrors of others are deleted
 	Client *kube.Client
 	Runner Runner
+	// Refused is told of each file that is not a static pod, once for each thing that is wrong with it. Optional.
+	Refused func(path string, err error)
 	// Watch says when a directory has changed, until ctx ends. Optional: inotify does.
 	Watch func(ctx context.Context, dir string) (changed <-chan struct{}, err error)
 }

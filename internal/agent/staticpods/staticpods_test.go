@@ -2,6 +2,8 @@ package staticpods
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -97,6 +99,10 @@ func TestBadManifests(t *testing.T) {
 		{"a kind nobody knows", "apiVersion: v1\nkind: Pud\n", `"Pud"`},
 		{"no yaml", "\t:", "decode manifest"},
 		{"empty", "", "decode manifest"},
+		{"cut short", goodManifest[:strings.Index(goodManifest, "limits")], "decode manifest"},
+		{"NUL bytes", "apiVersion: v1\nkind: Pod\x00\x00\n", "decode manifest: yaml: control characters are not allowed"},
+		{"binary", "\x7fELF\x02\x01\x01\x00\xff\xfe", "decode manifest"},
+		{"two documents", goodManifest + "---\n" + goodManifest, "have more than one document, want one"},
 		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n", "want at least one container"},
 		{"bad pod name", with("name: web", "name: Web_1"), `metadata.name: "Web_1-node-1"`},
 		{"no pod name", with("name: web, ", ""), `metadata.name: "-node-1"`},
@@ -114,6 +120,15 @@ func TestBadManifests(t *testing.T) {
 	} {
 		if pod, err := decodeText(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, error %v, want %q", c.name, pod != nil, err, c.want)
+		}
+	}
+}
+
+// Separators and comments make no second document.
+func TestSeparatorsAreNoDocuments(t *testing.T) {
+	for _, text := range []string{"# first\n---" + goodManifest, goodManifest + "---\n", "---" + goodManifest + "---\n# last\n"} {
+		if _, err := decodeText(t, text); err != nil {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }
@@ -139,7 +154,14 @@ func TestFilesThatAreNoFiles(t *testing.T) {
 	if err := os.Symlink(fifo, link); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{fifo: "want a regular file", link: "want a regular file", dir: "want a regular file", filepath.Join(dir, "gone"): "no such file"} {
+	endless, dangling := filepath.Join(dir, "endless"), filepath.Join(dir, "dangling")
+	if err := errors.Join(os.Symlink("/dev/zero", endless), os.Symlink("nowhere", dangling)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		fifo: "want a regular file", link: "want a regular file", dir: "want a regular file", endless: "want a regular file",
+		dangling: "no such file", filepath.Join(dir, "gone"): "no such file",
+	} {
 		if _, err := Decode("Node-1", path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", path, err, want)
 		}
@@ -179,6 +201,46 @@ func TestReadKeepsPodsOfBrokenFiles(t *testing.T) {
 	src.read()
 	if len(src.wanted) != 0 {
 		t.Errorf("a pod outlived its file: %v", src.wanted)
+	}
+}
+
+// A file that comes with the name of another one's pod changes nothing of that, and is refused once, wherever it stands
+// in the directory. When the first file goes, it has the name.
+func TestNameOfAnotherFile(t *testing.T) {
+	src := New(Options{Node: "Node-1", Dir: t.TempDir()})
+	var refused []string
+	src.Refused = func(path string, err error) {
+		refused = append(refused, fmt.Sprintf("%s: %v", filepath.Base(path), err))
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(src.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		src.read()
+	}
+	from := func() string { return filepath.Base(src.wanted["default/web-node-1"].Annotations[annotationPath]) }
+	write("b.yaml", goodManifest)
+	write("a.yaml", goodManifest)
+	src.read()
+	want := `a.yaml: metadata.name: "default/web-node-1": the file ` + filepath.Join(src.Dir, "b.yaml") + " has a pod of this name"
+	if len(refused) != 1 || !strings.HasPrefix(refused[0], want) || from() != "b.yaml" {
+		t.Errorf("the pod is that of %s, refused %q", from(), refused)
+	}
+	write("b.yaml", "no: pod") // it keeps its pod, and so the name
+	if len(refused) != 2 || from() != "b.yaml" {
+		t.Errorf("with a bad edit the pod is that of %s, refused %q", from(), refused)
+	}
+	if err := os.Mkdir(filepath.Join(src.Dir, "c.yaml"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if src.read(); len(refused) != 3 || !strings.Contains(refused[2], "have a d") {
+		t.Errorf("a directory: %q", refused)
+	}
+	if err := os.Remove(filepath.Join(src.Dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if src.read(); from() != "a.yaml" || len(src.bad) != 1 {
+		t.Errorf("afterwards the pod is that of %s, bad %v", from(), src.bad)
 	}
 }
 

@@ -1,13 +1,17 @@
 package manifests
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
@@ -15,9 +19,13 @@ import (
 // Static pods do not pass through the API server. So what it would have done is done here: decoding, defaults and the
 // checks without which a manifest must not run.
 
-// DecodePod reads one Pod from YAML or JSON. Unknown and duplicate fields are errors.
+// DecodePod reads one Pod from YAML or JSON. Unknown and duplicate fields are errors, and so is a second document.
 func DecodePod(manifest []byte) (*corev1.Pod, error) {
-	obj, _, err := strict.UniversalDeserializer().Decode(manifest, nil, nil)
+	document, err := onlyDocument(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("decode manifest: %w", err)
+	}
+	obj, _, err := strict.UniversalDeserializer().Decode(document, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("decode manifest: %w", err)
 	}
@@ -26,6 +34,26 @@ func DecodePod(manifest []byte) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("decode manifest: have a %T, want a v1 Pod", obj)
 	}
 	return pod, nil
+}
+
+// onlyDocument is the one document of a manifest. A decoder would pass over those after the first.
+func onlyDocument(manifest []byte) (only []byte, err error) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for n := 0; ; {
+		document, err := documents.Read()
+		switch {
+		case err == io.EOF:
+			return only, nil
+		case err != nil:
+			return nil, err
+		case isBlank(document):
+			continue
+		}
+		if n++; n > 1 {
+			return nil, errors.New("have more than one document, want one: each pod in a file of its own")
+		}
+		only = document
+	}
 }
 
 var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict)

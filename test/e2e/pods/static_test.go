@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,4 +144,99 @@ func TestMirrorDeletedWithGrace(t *testing.T) {
 	if _, err := b.API.CoreV1().Pods(b.ns).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the mirror is back: %v", err)
 	}
+}
+
+// TestBadManifests puts into the directory of manifests what is none. Each file has an Event of the Node that says which
+// file and what, and the log has it too; no other static pod notices. Each becomes a pod when it is mended.
+func TestBadManifests(t *testing.T) {
+	b := at(t)
+	b.manifest("bystander", "sleep, infinity")
+	bystander := b.ready("bystander-" + b.NodeName)
+	dir := b.StaticPods()
+	file := func(name string) string { return filepath.Join(dir, b.ns+"-"+name+".yaml") }
+	write := func(text string) func(string) error {
+		return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+	}
+	pod := func(name, spec string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s}\nspec: {%s}\n", name, b.ns, spec)
+	}
+	c := fmt.Sprintf("{name: c, image: %q", image)
+	bad := map[string]struct {
+		make func(path string) error
+		text string
+	}{
+		"cut":       {write("apiVersion: v1\nkind: Pod\nmetadata: {name: cut, names"), "decode manifest"},
+		"nul":       {write("apiVersion: v1\nkind: Pod\x00\n"), "control characters are not allowed"},
+		"kind":      {write("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), "have a *v1.ConfigMap, want a v1 Pod"},
+		"two":       {write(pod("two", "containers: ["+c+"}]") + "---\n" + pod("three", "containers: ["+c+"}]")), "more than one document"},
+		"large":     {write(strings.Repeat("# large\n", 1<<19)), "want a regular file of at most 3145728 bytes"},
+		"taken":     {write(pod("bystander", "containers: ["+c+"}]")), "has a pod of this name"},
+		"directory": {func(path string) error { return os.Mkdir(path, 0o700) }, "want a regular file"},
+		"dangling":  {func(path string) error { return os.Symlink("nowhere", path) }, "no such file"},
+		"endless":   {func(path string) error { return os.Symlink("/dev/zero", path) }, "want a regular file"},
+		"fifo":      {func(path string) error { return unix.Mkfifo(path, 0o600) }, "want a regular file"},
+		"unknown":   {write(pod("unknown", "containers: ["+c+", imagine: x}]")), `unknown field "spec.containers[0].imagine"`},
+		"secret": {write(pod("secret", "containers: ["+c+", envFrom: [{secretRef: {name: s}}]}]")),
+			"spec.containers[c].envFrom: a static pod may not refer to API objects"},
+	}
+	for name, f := range bad {
+		path := file(name)
+		if err := f.make(path); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(path) })
+		b.nodeSays(path, f.text)
+	}
+	for name := range bad {
+		b.do(os.Remove(file(name)))
+		b.manifest(name, "sleep, infinity")
+	}
+	for name := range bad {
+		b.ready(name + "-" + b.NodeName)
+	}
+	b.flurry(file("cut"))
+	p := b.ready("bystander-" + b.NodeName)
+	if container(p, "c").ContainerID != container(bystander, "c").ContainerID {
+		t.Errorf("the bystander was %+v and is %+v", container(bystander, "c"), container(p, "c"))
+	}
+}
+
+// flurry writes a manifest anew a hundred times a second, good and bad in turns, and then for good.
+func (b bench) flurry(path string) {
+	b.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for n := range 300 {
+		<-tick.C
+		if n%2 == 0 {
+			b.do(os.WriteFile(path, []byte("kind: Po"), 0o600))
+			continue
+		}
+		b.manifest("cut", fmt.Sprintf("sleep, %dh", n))
+	}
+	b.until("cut-"+b.NodeName, "runs as written last", soon, func(p *corev1.Pod) error {
+		if p.Spec.Containers[0].Args[1] != "299h" || container(p, "c").State.Running == nil {
+			return fmt.Errorf("args %v, container %+v", p.Spec.Containers[0].Args, container(p, "c").State)
+		}
+		return nil
+	})
+}
+
+// nodeSays waits until an Event of the Node says of a file what is wrong with it.
+func (b bench) nodeSays(path, text string) {
+	b.t.Helper()
+	rig.Eventually(b.t, soon, "an Event says of "+path+": "+text, func(ctx context.Context) error {
+		said, err := b.API.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=StaticPodRefused"})
+		if err != nil {
+			return err
+		}
+		var all []string
+		for _, e := range said.Items {
+			if strings.Contains(e.Message, path) && strings.Contains(e.Message, text) {
+				return nil
+			}
+			all = append(all, e.Message)
+		}
+		return fmt.Errorf("they say %q", all)
+	})
 }
