@@ -58,6 +58,7 @@ internal/core/scheduler/shrink:
 internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
     internal/core/scheduler/shrink
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
+internal/core/podcert: internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
@@ -148,6 +149,7 @@ internal/agent/node: internal/clock internal/agent/failurelog internal/agent/run
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/poddir:
+internal/agent/podcert: internal/core/podcert internal/core/unit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate

@@ -98,6 +98,7 @@ var (
 	TokenReviews           = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
 	Topologies             = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
 	ClusterTrustBundles    = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
+	PodCertificateRequests = namespaced[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests")
 	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion, "deviceclasses")
 	SubjectAccessReviews   = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
 )
