@@ -177,7 +177,8 @@ internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue
 internal/agent/userns: internal/core/userns internal/host/durable
-internal/agent/volume: internal/agent/env internal/agent/dns internal/agent/poddir internal/core/volumelimit internal/host/disk
+internal/agent/volume: internal/agent/env internal/agent/dns internal/agent/podcert internal/agent/poddir
+    internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
 internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube

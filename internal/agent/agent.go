@@ -41,6 +41,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/objectcache"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
@@ -339,6 +340,13 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	if kubeletconfig.ReadsTrustBundles(c) {
 		volumes.Bundles = trustbundle.New(ctx, a.client, changed)
 	}
+	if kubeletconfig.RequestsPodCertificates(c) {
+		certificates := podcert.New(ctx, podcert.Options{
+			Node: a.o.NodeName, API: a.client, NodeUID: a.nodeUID, Recorder: a.recorder, Changed: changed,
+		})
+		a.metrics.Registry.MustRegister(certificates)
+		volumes.Certificates = certificates
+	}
 	keeper, err = volume.New(ctx, volumes)
 	if err != nil {
 		return err
@@ -438,6 +446,15 @@ func (a *Agent) nodeNow(ctx context.Context) (*corev1.Node, error) {
 		node.Status.Allocatable = seen.Status.Allocatable
 	}
 	return node, nil
+}
+
+// nodeUID returns the UID of the Node object at present.
+func (a *Agent) nodeUID(ctx context.Context) (types.UID, error) {
+	node, err := a.nodeNow(ctx)
+	if err != nil {
+		return "", err
+	}
+	return node.UID, nil
 }
 
 // prepareServer prepares the server of the kubelet's API.

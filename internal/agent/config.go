@@ -43,7 +43,7 @@ func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
 		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: isTrue(c.SeccompDefault),
 		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
-		TrustBundles: kubeletconfig.ReadsTrustBundles(c),
+		TrustBundles: kubeletconfig.ReadsTrustBundles(c), PodCertificates: kubeletconfig.RequestsPodCertificates(c),
 	}
 }
 
@@ -57,7 +57,7 @@ func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Taints: c.RegisterWithTaints, ProviderID: c.ProviderID,
 		MaxImages: int(*c.NodeStatusMaxImages), Port: c.Port,
-		TrustBundles: kubeletconfig.ReadsTrustBundles(c),
+		TrustBundles: kubeletconfig.ReadsTrustBundles(c), PodCertificates: kubeletconfig.RequestsPodCertificates(c),
 	}
 }
 

@@ -34,7 +34,7 @@ registerNode: false
 providerID: cloud://a/b
 nodeStatusMaxImages: 17
 seccompDefault: true
-featureGates: {ClusterTrustBundleProjection: true}
+featureGates: {ClusterTrustBundleProjection: true, PodCertificateRequest: true}
 `), "/")
 	if err != nil || len(warnings) > 0 {
 		t.Fatalf("%v, %v", warnings, err)
@@ -61,6 +61,9 @@ featureGates: {ClusterTrustBundleProjection: true}
 		t.Errorf("restarts wait %v at most", got)
 	}
 	o := podOptions(c)
+	if !o.PodCertificates || !nodeOptions(c).PodCertificates {
+		t.Error("pods get no certificates")
+	}
 	if o.WorkTimeout != 7*time.Minute || o.BackoffMax != 30*time.Second || !o.SeccompAll || !o.TrustBundles {
 		t.Errorf("pods are run with %+v", o)
 	}

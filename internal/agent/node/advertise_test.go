@@ -73,25 +73,24 @@ func TestLacksFollowTheRuntime(t *testing.T) {
 	}
 }
 
-// TestLacksFollowTheGate: with the feature gate of trust bundles on, the annotation does not name them, from the first
-// report on; with it off it does. Certificates of pods it names in either case: the agent requests none.
+// TestLacksFollowTheGate: with the feature gates of trust bundles and of pods' certificates on, the annotation does not
+// name them, from the first report on; with them off it does.
 func TestLacksFollowTheGate(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
 			o := options(t, s, newCRI(), &recorder{})
-			o.TrustBundles = on
+			o.TrustBundles, o.PodCertificates = on, on
 			_, stop := start(t, o)
 			defer stop()
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			node, _ := s.now()
 			lacks := strings.Split(node.Annotations[translate.AnnotationLacks], ",")
-			if got := slices.Contains(lacks, "volumes.projected.clusterTrustBundle"); got == on {
-				t.Errorf("the gate is on: %t, and the node lacks %v", on, lacks)
-			}
-			if !slices.Contains(lacks, "volumes.projected.podCertificate") {
-				t.Errorf("the node lacks %v, want certificates of pods among it", lacks)
+			for _, code := range []string{"volumes.projected.clusterTrustBundle", "volumes.projected.podCertificate"} {
+				if got := slices.Contains(lacks, code); got == on {
+					t.Errorf("the gate is on: %t, and the node lacks %v", on, lacks)
+				}
 			}
 		})
 	}

@@ -138,6 +138,8 @@ type Options struct {
 	UserNamespaces func() bool
 	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 
+	PodCertificates bool // the agent requests certificates for pods: the feature gate is on
+
 	Startup  Startup          // optional: measures it
 	Plugins  Plugins          // optional: without it no devices are published
 	Pressure func() Pressure  // optional: none

@@ -215,6 +215,7 @@ func (k *Reporter) fillMeta(node *corev1.Node) {
 	}
 	can := k.runtime.can
 	can.TrustBundles = k.o.TrustBundles
+	can.PodCertificates = k.o.PodCertificates
 	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(can), ",")
 	if node.Labels == nil {
 		node.Labels = map[string]string{}

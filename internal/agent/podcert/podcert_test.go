@@ -63,10 +63,17 @@ func newServer(t *testing.T) *server {
 	}
 }
 
-func (s *server) Informer(_ kube.Kind, sel kube.Selection, h cache.ResourceEventHandler) (cache.Store, cache.Controller) {
+func (s *server) Informer(
+	_ kube.Kind, sel kube.Selection, h cache.ResourceEventHandler,
+) (cache.Store, cache.Controller) {
 	s.handler, s.selected = h, sel.Fields.String()
 	return s.store, controller{s, nil}
 }
+
+type (
+	request = certificatesv1beta1.PodCertificateRequest
+	status  = certificatesv1beta1.PodCertificateRequestStatus
+)
 
 type controller struct {
 	s *server
@@ -126,10 +133,10 @@ func (s *server) newest() *certificatesv1beta1.PodCertificateRequest {
 }
 
 // answer gives a request a status.
-func (s *server) answer(r *certificatesv1beta1.PodCertificateRequest, status certificatesv1beta1.PodCertificateRequestStatus) {
+func (s *server) answer(r *request, is status) {
 	s.t.Helper()
 	changed := r.DeepCopy()
-	changed.Status = status
+	changed.Status = is
 	if err := s.store.Update(changed); err != nil {
 		s.t.Fatal(err)
 	}
@@ -151,12 +158,13 @@ func (s *server) issue() {
 	s.answer(r, s.issued(request.PublicKey, now, now.Add(16*time.Hour), now.Add(24*time.Hour)))
 }
 
-func (s *server) issued(public crypto.PublicKey, from, refresh, until time.Time) certificatesv1beta1.PodCertificateRequestStatus {
+func (s *server) issued(public crypto.PublicKey, from, refresh, until time.Time) status {
 	s.t.Helper()
-	text := "the chain:\n" + strings.Replace(certificatePEM(s.t, s.key, public, from, until), "-----\n", "-----\nA: b\n\n", 1) +
+	leaf := certificatePEM(s.t, s.key, public, from, until)
+	text := "the chain:\n" + strings.Replace(leaf, "-----\n", "-----\nA: b\n\n", 1) +
 		"and\n" + certificatePEM(s.t, s.key, s.key.Public(), from, until)
 	ptr := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
-	return certificatesv1beta1.PodCertificateRequestStatus{
+	return status{
 		Conditions:       []metav1.Condition{{Type: "Issued", Status: metav1.ConditionTrue}},
 		CertificateChain: text, NotBefore: ptr(from), BeginRefreshAt: ptr(refresh), NotAfter: ptr(until),
 	}
@@ -164,7 +172,9 @@ func (s *server) issued(public crypto.PublicKey, from, refresh, until time.Time)
 
 func certificatePEM(t testing.TB, key crypto.Signer, public crypto.PublicKey, from, until time.Time) string {
 	t.Helper()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pod"}, NotBefore: from, NotAfter: until}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pod"}, NotBefore: from, NotAfter: until,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, key)
 	if err != nil {
 		t.Fatal(err)
@@ -172,8 +182,8 @@ func certificatePEM(t testing.TB, key crypto.Signer, public crypto.PublicKey, fr
 	return string(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}))
 }
 
-func refused(kind, reason, message string) certificatesv1beta1.PodCertificateRequestStatus {
-	return certificatesv1beta1.PodCertificateRequestStatus{Conditions: []metav1.Condition{
+func refused(kind, reason, message string) status {
+	return status{Conditions: []metav1.Condition{
 		{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message},
 	}}
 }
@@ -244,7 +254,8 @@ func TestIssue(t *testing.T) {
 			if s.selected != "spec.nodeName=node-1" {
 				t.Errorf("watched %q: a node may not watch others' requests", s.selected)
 			}
-			if text := fmt.Sprintf("%v %+v %#v %s", has, has, has, has); strings.Contains(text, "KEY") || strings.Contains(text, "45, 45") {
+			text := fmt.Sprintf("%v %+v %#v %s", has, has, has, has)
+			if strings.Contains(text, "KEY") || strings.Contains(text, "45, 45") {
 				t.Errorf("printed as %s", text)
 			}
 		})
@@ -328,17 +339,18 @@ func TestRefused(t *testing.T) {
 			c := s.start(ctx)
 			go func() {
 				time.Sleep(time.Second)
-				status := refused(kind, "UnsupportedKeyType", "want ED25519")
+				said := refused(kind, "UnsupportedKeyType", "want ED25519")
 				if kind == "Issued" {
 					now := time.Now()
-					status = s.issued(s.key.Public(), now, now.Add(time.Hour), now.Add(2*time.Hour))
+					said = s.issued(s.key.Public(), now, now.Add(time.Hour), now.Add(2*time.Hour))
 				}
-				s.answer(s.newest(), status)
+				s.answer(s.newest(), said)
 			}()
 			for range 50 {
 				_, err := get(ctx, c, nothing)
 				var said *RefusedError
-				if !errors.As(err, &said) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "replace the pod") {
+				if !errors.As(err, &said) || !strings.Contains(said.Text, want) ||
+					!strings.Contains(said.Text, "replace the pod") {
 					t.Fatalf("%s: %v", kind, err)
 				}
 				time.Sleep(time.Minute)
@@ -418,8 +430,8 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// TestRestart: the next agent goes on with what the volume has, and asks for nothing until half its life has passed. One
-// whose pod waits asks again after a pause, and a crash loop does not ask each time.
+// TestRestart: the next agent goes on with what the volume has, and asks for nothing until half its life has passed.
+// One whose pod waits asks again after a pause, and a crash loop does not ask each time.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

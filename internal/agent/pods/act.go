@@ -15,6 +15,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -176,8 +177,12 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	if err := w.r.Volumes.SetUp(ctx, pod); err != nil {
+		var refused *podcert.RefusedError
+		if errors.As(err, &refused) {
+			w.refused = refused.Reason()
+		}
 		var unsupported *volume.UnsupportedError
-		if errors.As(err, &unsupported) {
+		if errors.As(err, &unsupported) || refused != nil {
 			w.unmountable = err.Error() // the pod is held, which has an Event
 			return &failure{reason: "ContainerCreating", err: err}
 		}

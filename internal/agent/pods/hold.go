@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -94,13 +95,14 @@ func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	if ready {
 		message = why + "; what runs of the pod is left running, and is not started again when it ends"
 	}
-	hold := &podlife.Hold{Reason: reasonField, Message: message}
+	reason := cmp.Or(w.refused, reasonField)
+	hold := &podlife.Hold{Reason: reason, Message: message}
 	if ready {
 		hold = nil
 	}
 	known := w.e.setHold(hold, message)
-	if !known && !shownBefore(w.e.image(), message) {
-		w.r.Recorder.Event(pod, corev1.EventTypeWarning, reasonField, message)
+	if !known && !shownBefore(w.e.image(), reason, message) {
+		w.r.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 		w.log().Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
 	}
 	return ready
@@ -108,9 +110,9 @@ func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 
 // shownBefore reports whether the API shows, by the pod or its mirror, that an agent before this one has recorded why
 // the pod is held.
-func shownBefore(image *corev1.Pod, message string) bool {
+func shownBefore(image *corev1.Pod, reason, message string) bool {
 	c := podstatus.Condition(image.Status, corev1.PodReadyToStartContainers)
-	return c != nil && c.Reason == reasonField && c.Message == message
+	return c != nil && c.Reason == reason && c.Message == message
 }
 
 // waiting is what a pod waits for, and until when.

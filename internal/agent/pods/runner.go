@@ -170,5 +170,6 @@ func (r *Runner) abilities() podfields.Abilities {
 	can := r.handlers.Known().Abilities
 	can.UserNamespaces = can.UserNamespaces && r.UserNamespaces
 	can.TrustBundles = r.TrustBundles
+	can.PodCertificates = r.PodCertificates
 	return can
 }

@@ -12,6 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -56,15 +58,27 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 // TestTrustBundlesNeedTheirGate: a pod with certificates of a ClusterTrustBundle is held by a text that names the
 // feature gate while that is off, and starts where it is on.
 func TestTrustBundlesNeedTheirGate(t *testing.T) {
+	needsGate(t, "ClusterTrustBundleProjection",
+		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "roots.pem"}},
+		func(r *Runner, on bool) { r.TrustBundles = on })
+}
+
+// TestPodCertificatesNeedTheirGate: so is a pod with a certificate of its own.
+func TestPodCertificatesNeedTheirGate(t *testing.T) {
+	needsGate(t, "PodCertificateRequest",
+		corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "example.com/s"}},
+		func(r *Runner, on bool) { r.PodCertificates = on })
+}
+
+func needsGate(t *testing.T, gate string, source corev1.VolumeProjection, set func(*Runner, bool)) {
+	t.Helper()
 	for _, on := range []bool{true, false} {
 		r, e := testRunner(), newEntry("uid-1", 0)
-		r.TrustBundles = on
+		set(r, on)
 		r.Admission, r.Metrics = &room{}, metrics.New("n")
 		e.pod = testPod()
 		e.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "roots.pem"}},
-			}},
+			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{source}},
 		}}}
 		if may := workerOf(r, e).mayStart(); may != on {
 			t.Errorf("the gate is on: %t; the pod may start: %t", on, may)
@@ -73,7 +87,7 @@ func TestTrustBundlesNeedTheirGate(t *testing.T) {
 		if on {
 			continue
 		}
-		if text := e.hold.Message; !strings.Contains(text, "switch ClusterTrustBundleProjection on in featureGates") {
+		if text := e.hold.Message; !strings.Contains(text, "switch "+gate+" on in featureGates") {
 			t.Errorf("held with %q, want the feature gate named", text)
 		}
 	}
@@ -210,7 +224,25 @@ func TestUnmountableHolds(t *testing.T) {
 	if w.mayStart() || e.hold == nil || !strings.HasPrefix(e.hold.Message, w.unmountable) {
 		t.Errorf("it may start: %+v", e.hold)
 	}
+	refused := &podcert.RefusedError{Phase: "Denied", Text: "the signer says no"}
+	r, e = testRunner(), newEntry("uid-2", 0)
+	r.Volumes, e.pod = refusing{err: volume.Failures{{Volume: "v", Err: refused}}}, testPod()
+	w = workerOf(r, e)
+	if err := w.setUp(t.Context(), e.pod); !errors.Is(err, refused) {
+		t.Errorf("set up: %v", err)
+	}
+	if w.mayStart() || e.hold == nil || e.hold.Reason != "PodCertificateDenied" || !strings.Contains(e.hold.Message, refused.Text) {
+		t.Errorf("it may start: %+v", e.hold)
+	}
 }
+
+// refusing sets no volume up.
+type refusing struct {
+	Volumes
+	err error
+}
+
+func (v refusing) SetUp(context.Context, *corev1.Pod) error { return v.err }
 
 // TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of
 // it is here.

@@ -39,6 +39,7 @@ type worker struct {
 	volumes volumeState
 	// unmountable is what of the pod's volumes this agent cannot mount, as found when they were set up. Empty: nothing.
 	unmountable string
+	refused     string // the reason of that, if a signer refused a certificate; empty: reasonField
 
 	size resize.Size // of the pod's own cgroup; unknown until it was made or read
 }

@@ -62,7 +62,7 @@ func (k *Manager) renderDownward(_ context.Context, out *rendering, s *podState,
 func (k *Manager) renderProjected(ctx context.Context, out *rendering, s *podState, v *corev1.Volume) error {
 	var problems []error
 	for i := range v.Projected.Sources {
-		err := k.addSource(ctx, out, s, v, &v.Projected.Sources[i])
+		err := k.addSource(ctx, out, s, v, i)
 		if isTooLarge(err) {
 			return err
 		}
@@ -71,8 +71,8 @@ func (k *Manager) renderProjected(ctx context.Context, out *rendering, s *podSta
 	return errors.Join(problems...)
 }
 
-func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.VolumeProjection) error {
-	mode := v.Projected.DefaultMode
+func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, index int) error {
+	source, mode := &v.Projected.Sources[index], v.Projected.DefaultMode
 	switch {
 	case source.Secret != nil:
 		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode, isTrue(source.Secret.Optional))
@@ -85,7 +85,7 @@ func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v 
 	case source.ClusterTrustBundle != nil:
 		return k.addAnchors(ctx, out, s.pod, mode, source.ClusterTrustBundle)
 	case source.PodCertificate != nil:
-		return &UnsupportedError{"projected", "source podCertificate is not requested"}
+		return k.addCertificate(ctx, out, s, v, index)
 	}
 	return &UnsupportedError{"projected", "source " + kindOfSource(*source) + " is not known"}
 }

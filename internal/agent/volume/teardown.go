@@ -49,6 +49,9 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err 
 	if k.Bundles != nil {
 		k.Bundles.Untrack(uid)
 	}
+	if k.Certificates != nil {
+		k.Certificates.Untrack(uid)
+	}
 
 	begun := time.Now()
 	defer func() {

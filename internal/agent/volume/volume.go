@@ -61,6 +61,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
@@ -84,6 +85,15 @@ type TrustBundles interface {
 	Untrack(uid types.UID)
 }
 
+// Certificates has the keys and certificates of pods; *podcert.Cache implements it.
+type Certificates interface {
+	// Credentials returns what a source has at present. written returns what its volume has already.
+	Credentials(
+		ctx context.Context, pod *corev1.Pod, at podcert.Place, source *corev1.PodCertificateProjection, written func() []byte,
+	) (podcert.Credentials, error)
+	Untrack(uid types.UID)
+}
+
 // TokenRequester requests a service account token.
 type TokenRequester func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 
@@ -95,7 +105,7 @@ func KubeTokens(c *kube.Client) TokenRequester {
 	}
 }
 
-// Options tell where volumes are stored and where their content comes from. All fields but Bundles are required.
+// Options tell where volumes are stored and where their content comes from. All fields but Bundles and Certificates are required.
 type Options struct {
 	RootDir       string // the agent's root directory, an absolute path; created if missing
 	ClusterDomain string // for hosts files
@@ -103,6 +113,7 @@ type Options struct {
 	Tokens        TokenRequester
 	Claims        ClaimSource
 	Bundles       TrustBundles               // nil: volumes with a source clusterTrustBundle are not supported
+	Certificates  Certificates               // nil: volumes with a source podCertificate are not supported
 	MaxPods       int                        // of the node: how many shares the memory for secrets has
 	NodeLabels    func() map[string]string   // of this node, at present
 	Allocatable   func() corev1.ResourceList // of this node, at present

@@ -121,7 +121,7 @@ func TestContent(t *testing.T) {
 		{name: "token with fsGroup", group: &group, source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
 			want: "t 640 0:4242 *\n"},
 		{name: "every projected problem at once", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {PodCertificate: &corev1.PodCertificateProjection{}}}}},
-			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source podCertificate is not requested"},
+			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source podCertificate needs the feature gate PodCertificateRequest: switch it on in featureGates of the node's configuration"},
 		{name: "path out", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "x/../../y"}}}},
 			wantErr: "invalid path: must not contain '..'"},
 		{name: "our own names", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "..data"}}}},

@@ -14,7 +14,8 @@ const (
 	gateQOSReserved = "QOSReserved"             // qosReserved
 	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
 
-	gateTrustBundles = "ClusterTrustBundleProjection" // projected volumes with a source clusterTrustBundle
+	gateTrustBundles    = "ClusterTrustBundleProjection" // projected volumes with a source clusterTrustBundle
+	gatePodCertificates = "PodCertificateRequest"        // projected volumes with a source podCertificate
 
 	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
@@ -29,6 +30,7 @@ var gates = map[string]gate{
 	gateMemoryQoS:                {},
 	gateQOSReserved:              {},
 	gateTrustBundles:             {},
+	gatePodCertificates:          {},
 	gateCFSPeriod:                {on: true},
 	gateNoQuota:                  {on: true},
 	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
@@ -63,6 +65,11 @@ func KeepsQuota(c *kubeletconfigv1beta1.KubeletConfiguration) bool { return !ena
 // ReadsTrustBundles reports whether projected volumes may have certificates of ClusterTrustBundles.
 func ReadsTrustBundles(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return enabled(c, gateTrustBundles)
+}
+
+// RequestsPodCertificates reports whether projected volumes may have certificates that the agent requests for the pod.
+func RequestsPodCertificates(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return enabled(c, gatePodCertificates)
 }
 
 // gateWarnings returns a warning for each gate that has no effect here, and for each field that has no effect because

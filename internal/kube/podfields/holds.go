@@ -14,6 +14,8 @@ type Abilities struct {
 	UserNamespaces bool // pods can have users of their own
 	ImageVolumes   bool // images can be mounted
 	TrustBundles   bool // certificates of ClusterTrustBundles can be mounted: their feature gate is on
+
+	PodCertificates bool // certificates are requested for pods: their feature gate is on
 }
 
 // hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
@@ -123,7 +125,7 @@ var volumeHolds = []hold{
 		volume: unknownMedium,
 	},
 	trustBundleHold(),
-	sourceHold("podCertificate", "this node's agent does not request certificates for pods (feature gate PodCertificateRequest)", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
+	podCertificateHold(),
 }
 
 // unknownMedium reports whether an emptyDir's medium is none that Kubernetes 1.36 has.
@@ -164,6 +166,17 @@ func trustBundleHold() hold {
 	h.help = "switch ClusterTrustBundleProjection on in featureGates of the node's configuration, or run the pod on a " +
 		"node where it is on"
 	h.able = func(a Abilities) bool { return a.TrustBundles }
+	return h
+}
+
+// podCertificateHold returns the hold for certificates of pods on nodes whose feature gate is off.
+func podCertificateHold() hold {
+	h := sourceHold("podCertificate",
+		"this node's agent does not request certificates for pods while the feature gate is off",
+		func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil })
+	h.help = "switch PodCertificateRequest on in featureGates of the node's configuration, or run the pod on a node " +
+		"where it is on"
+	h.able = func(a Abilities) bool { return a.PodCertificates }
 	return h
 }
 

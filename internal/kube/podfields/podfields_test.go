@@ -84,7 +84,9 @@ func TestAbilities(t *testing.T) {
 		{UserNamespaces: true}: {images, nfs, roots, keys},
 		{ImageVolumes: true}:   {users, nfs, roots, keys},
 		{TrustBundles: true}:   {users, images, nfs, keys},
-		{UserNamespaces: true, ImageVolumes: true, TrustBundles: true}: {nfs, keys},
+
+		{PodCertificates: true}: {users, images, nfs, roots},
+		{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, PodCertificates: true}: {nfs},
 	} {
 		var got []string
 		for _, r := range Refused(pod, can) {

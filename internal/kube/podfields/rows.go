@@ -150,9 +150,11 @@ func podAreas() []Area {
 
 const (
 	oneVersion = "v1 is the only value that the API server accepts"
-	matchers   = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
-	podTerm    = "labelSelector namespaces[] topologyKey namespaceSelector"
-	mergedKeys = "the API server merges them into labelSelector when the pod is created"
+
+	withPodCertificates = "with the feature gate PodCertificateRequest of the KubeletConfiguration; held without it, as by default"
+	matchers            = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
+	podTerm             = "labelSelector namespaces[] topologyKey namespaceSelector"
+	mergedKeys          = "the API server merges them into labelSelector when the pod is created"
 )
 
 // prefixed puts a prefix before each field.
@@ -248,13 +250,14 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].downwardAPI", downward, CarriedOut, ObserverFiles, ""},
 			{v + ".projected.sources[].serviceAccountToken", "audience expirationSeconds path", CarriedOut, ObserverFiles, ""},
 			{v + ".projected.sources[].clusterTrustBundle", "name signerName labelSelector* optional path", CarriedOut, "internal/agent/trustbundle.TestAnchors", "with the feature gate ClusterTrustBundleProjection of the KubeletConfiguration; held without it, as by default"},
+			{v + ".projected.sources[].podCertificate", "signerName keyType maxExpirationSeconds userAnnotations*", CarriedOut, "internal/agent/podcert.TestIssue", withPodCertificates},
+			{v + ".projected.sources[].podCertificate", "credentialBundlePath keyPath certificateChainPath", CarriedOut, "internal/agent/volume.TestPodCertificate", withPodCertificates},
 			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer, "of persistent volumes of kind hostPath and local with a file system; others are held"},
 			{v + ".image", "reference pullPolicy", CarriedOut, "internal/agent/imagepull.TestImageOfVolume", "needs containerd 2.1 or CRI-O 1.31, for a subPath 2.2 or 1.33: it is held elsewhere"},
 			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "", "the controller manager creates the claim, which is mounted like any other"},
 		}},
 		{"Volumes that are not mounted", []Group{
 			{v, "csi* nfs* iscsi* fc*", Held, "", ""},
-			{v + ".projected.sources[]", "podCertificate*", Held, "", ""},
 			{v, strings.Join(old, " "), Held, "", "kinds that upstream delegates to CSI drivers or no longer supports"},
 		}},
 	}
