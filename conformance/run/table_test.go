@@ -37,6 +37,8 @@ func TestPassed(t *testing.T) {
 		{"timed out", nil, [][]types.SpecReport{{good, spec("slow", types.SpecStateTimedout, "")}}, false},
 		{"all skipped themselves", nil, [][]types.SpecReport{{spec("odd", types.SpecStateSkipped, "no such device")}}, false},
 		{"asked for and found", []string{"oo"}, [][]types.SpecReport{{good}}, true},
+		{"asked for and skipped itself", []string{"oo", "odd"},
+			[][]types.SpecReport{{good, spec("odd", types.SpecStateSkipped, "no such device")}}, false},
 		{"asked for and not found", []string{"oo", "renamed"}, [][]types.SpecReport{{good}}, false},
 	} {
 		tab := newTable(config{tests: c.tests})
