@@ -3,6 +3,7 @@ package volume
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -86,10 +87,29 @@ func (r *rig) checkEveryKind(pod *corev1.Pod, round int) {
 	}
 }
 
+// checkHandedOver checks that a kubelet finds each volume in memory mounted where it expects it, with its content.
+func (r *rig) checkHandedOver(pod *corev1.Pod, round int) {
+	r.t.Helper()
+	for path, want := range map[string]string{
+		"kubernetes.io~secret/secret/b":                    fmt.Sprint(round),
+		"kubernetes.io~projected/kube-api-access-x/ca.crt": "CA",
+		"kubernetes.io~downward-api/labels/labels":         `app="till"`,
+	} {
+		file := filepath.Join(r.root, "pods", string(pod.UID), "volumes", path)
+		volume := filepath.Dir(file)
+		if mounted, err := crossesDevice(filepath.Dir(volume), volume); err != nil || !mounted {
+			r.t.Errorf("%s: mounted: %v, %v", volume, mounted, err)
+		}
+		if text, err := os.ReadFile(file); err != nil || string(text) != want {
+			r.t.Errorf("%s: %q, %v, want %q", file, text, err, want)
+		}
+	}
+}
+
 const crashRootVar = "VOLUME_CRASH_ROOT"
 
-// TestCrash kills a process that sets up, refreshes and tears down pods at random moments, and lets another process
-// continue from what it left, a few dozen times on the same root directory.
+// TestCrash kills a process that sets up, refreshes, hands over and tears down pods at random moments, and lets
+// another process continue from what it left, a few dozen times on the same root directory.
 func TestCrash(t *testing.T) {
 	if root := os.Getenv(crashRootVar); root != "" {
 		crashingAgent(t, root)
@@ -126,6 +146,12 @@ func TestCrash(t *testing.T) {
 			r.mustSetUp(pod)
 			r.checkEveryKind(pod, 1000+round)
 		}
+		if round%2 == 1 {
+			must(t, r.HandOver())
+			for _, uid := range []string{"u0", "u1"} {
+				r.checkHandedOver(everyKind(uid), 1000+round)
+			}
+		}
 		if orphans, err := r.Orphans(map[types.UID]bool{"u0": true, "u1": true}); err != nil || len(orphans) > 0 {
 			t.Errorf("orphans %v %v", orphans, err)
 		}
@@ -158,6 +184,44 @@ func crashingAgent(t *testing.T, root string) {
 			})
 		}
 		both.Wait()
+		if round%3 == 1 {
+			_ = r.HandOver()
+			r.restart()
+		}
+	}
+}
+
+// TestHandOverAfterACrash: an agent may be killed between any two steps of a hand-over, and of taking a volume back.
+// What is there then, the next hand-over completes, and so does the next agent.
+func TestHandOverAfterACrash(t *testing.T) {
+	for what, crash := range map[string]func(visible string) error{
+		"the link is gone":             os.Remove,
+		"the directory is not mounted": func(v string) error { return errors.Join(os.Remove(v), os.Mkdir(v, 0o750)) },
+	} {
+		for _, agentBetween := range []bool{false, true} {
+			r := newRig(t)
+			r.putEveryKind(1)
+			pod := everyKind("u1")
+			r.mustSetUp(pod)
+			for _, v := range []string{"kubernetes.io~secret/secret", "kubernetes.io~downward-api/labels"} {
+				must(t, crash(filepath.Join(r.root, "pods/u1/volumes", v)))
+			}
+			r.restart()
+			if agentBetween {
+				r.mustSetUp(pod)
+				link := filepath.Join(r.root, "pods/u1/volumes/kubernetes.io~secret/secret")
+				if _, err := os.Readlink(link); err != nil {
+					t.Errorf("%s: the next agent: %v", what, err)
+				}
+				r.checkEveryKind(pod, 1)
+			}
+			must(t, r.HandOver())
+			r.checkHandedOver(pod, 1)
+			if t.Failed() {
+				t.Fatalf("%s, an agent between: %v", what, agentBetween)
+			}
+			r.tearDownClean("u1")
+		}
 	}
 }
 

@@ -55,14 +55,19 @@ func namesIn(dir string) (names []string) {
 	return names
 }
 
-// mountLinked replaces the link to a volume in memory by a mount of the volume.
+// mountLinked replaces the link to a volume in memory by a mount of the volume. If an agent was killed while it did so,
+// nothing is left of the link, or an empty directory: mountLinked goes on from there.
 func (k *Manager) mountLinked(uid types.UID, plugin, name string) error {
 	visible := k.visiblePath(uid, plugin, name)
 	inMemory := filepath.Join(k.memoryDir(uid), plugin, name)
-	if target, err := os.Readlink(visible); err != nil || target != inMemory {
+	if mounted, err := crossesDevice(filepath.Dir(visible), visible); err == nil && mounted {
+		return nil
+	}
+	if target, err := os.Readlink(visible); err == nil && target != inMemory {
 		return nil // not a link of ours
 	}
-	if err := os.Remove(visible); err != nil {
+	// A directory with content is not removed: somebody else made it.
+	if err := os.Remove(visible); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Mkdir(visible, dirMode); err != nil {

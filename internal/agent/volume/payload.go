@@ -174,10 +174,21 @@ func (k *Manager) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, 
 			err = os.Symlink(dir, visible)
 		}
 	}
+	if os.IsExist(err) && dir != visible && isDir(visible) {
+		// An agent was killed while it handed the volume over, or took it back: the directory is empty and not mounted.
+		if err = os.Remove(visible); err == nil {
+			err = os.Symlink(dir, visible)
+		}
+	}
 	if err != nil && !os.IsExist(err) {
 		return false, err
 	}
 	return fresh, nil
+}
+
+func isDir(path string) bool {
+	st, err := os.Lstat(path)
+	return err == nil && st.IsDir()
 }
 
 // mkdirAll creates dir and its parent below base. It tries the usual case of one missing level first. It returns
