@@ -15,9 +15,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
@@ -156,10 +158,17 @@ func (s sources) busybox() (blob, error) {
 	l.dir("tmp", 0o1777)
 	l.dir("var/tmp", 0o1777)
 	l.file("bin/busybox", 0o755, program)
+	// The usual image of busybox has every name in /bin, and tests call /bin/sysctl.
+	names := map[string]bool{}
 	for name := range strings.FieldsSeq(string(list)) {
-		if name != "bin/busybox" && name != "linuxrc" {
-			l.link(name, "/bin/busybox")
-		}
+		names[name] = true
+		names["bin/"+filepath.Base(name)] = true
+	}
+	delete(names, "bin/busybox")
+	delete(names, "linuxrc")
+	delete(names, "bin/linuxrc")
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		l.link(name, "/bin/busybox")
 	}
 	l.text("etc/passwd", users)
 	l.text("etc/group", groups)
