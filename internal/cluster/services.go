@@ -82,7 +82,9 @@ func (o *Options) forwards() []nat.Forward {
 	apiServer := netip.AddrPortFrom(loopback, uint16(o.APIServerPort))
 	all := []nat.Forward{{From: netip.AddrPortFrom(o.gateway(), apiServer.Port()), To: apiServer}}
 	if first, ok := netip.AddrFromSlice(o.firstServiceIP()); ok && first.Is4() {
-		all = append(all, nat.Forward{From: netip.AddrPortFrom(first, portOfKubernetes), To: apiServer})
+		// Instances beside each other may have the same Services. One of them at most has a kube-proxy here.
+		all = append(all, nat.Forward{
+			From: netip.AddrPortFrom(first, portOfKubernetes), To: apiServer, PodsOnly: !o.has(childKubeProxy)})
 	}
 	if node, err := netip.ParseAddr(o.NodeIP); err == nil && node.Is4() && !node.IsLoopback() {
 		port := uint16(o.AgentPort)

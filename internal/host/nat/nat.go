@@ -69,8 +69,11 @@ type Network struct {
 	Forwards []Forward // what pods and this machine reach at addresses where nothing listens
 }
 
-// A Forward translates the destination of TCP connections of pods and of this machine.
-type Forward struct{ From, To netip.AddrPort }
+// A Forward translates the destination of TCP connections of pods and, unless PodsOnly is set, of this machine.
+type Forward struct {
+	From, To netip.AddrPort
+	PodsOnly bool
+}
 
 // ErrUnsupported is in the chain of errors of a kernel without nftables or one of the expressions used.
 var ErrUnsupported = errors.New("not in this kernel")
@@ -132,7 +135,9 @@ func write(n Network, socket []expr.Any) error {
 	}
 	var ofPods, ofHost [][]expr.Any
 	for _, f := range n.Forwards {
-		ofHost = append(ofHost, f.rule())
+		if !f.PodsOnly {
+			ofHost = append(ofHost, f.rule())
+		}
 		ofPods = append(ofPods, join(link(expr.MetaKeyIIFNAME, n.Bridge), f.rule()))
 	}
 	first := nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - beforeKubeProxy)

@@ -281,6 +281,7 @@ func TestForwards(t *testing.T) {
 	network := Network{Bridge: bridge, Pods: netip.MustParsePrefix("10.85.0.0/16"), Forwards: []Forward{
 		{From: netip.MustParseAddrPort("10.96.0.1:443"), To: to},
 		{From: netip.MustParseAddrPort("10.85.0.1:6443"), To: to},
+		{From: netip.MustParseAddrPort("10.96.0.2:443"), To: to, PodsOnly: true},
 	}}
 	write := func() {
 		t.Helper()
@@ -307,7 +308,9 @@ func TestForwards(t *testing.T) {
 		{pod, "a pod", "10.85.0.1:6444", "nobody"},
 		{pod, "a pod", "10.96.0.1:6443", "nobody"},
 		{pod, "a pod", "192.0.2.1:6443", "nobody"},
+		{pod, "a pod", "10.96.0.2:443", "server"},
 		{host, "the machine", "10.96.0.1:443", "server"},
+		{host, "the machine", "10.96.0.2:443", "nobody"},
 		{host, "the machine", "10.85.0.1:6443", "server"},
 		{host, "the machine", "127.0.0.1:6443", "server"},
 		{remote, "the network", "10.96.0.1:443", "nobody"},

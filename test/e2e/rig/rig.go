@@ -181,7 +181,9 @@ func (c *Cluster) start(o Options, number int) error {
 	if o.NoNode {
 		c.up = append(c.up, "--no-agent")
 	}
-	if c.services = o.Services; !o.Services {
+	if c.services = o.Services; o.Services {
+		c.up = append(c.up, "--service-cidr", "10.94.0.0/16") // no other instance's
+	} else {
 		c.up = append(c.up, "--without", "kube-proxy,coredns,metrics-server")
 	}
 	if out, err := c.Up(); err != nil {
