@@ -26,13 +26,10 @@ const (
 	svcCIDR  = "10.96.0.0/16"
 )
 
-// agentConfig is the agent's configuration in addition to that of `up`. The address of a DNS server, where none
-// listens, is for pods' resolv.conf.
+// agentConfig is the agent's configuration in addition to that of `up`.
 const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failSwapOn: false
-clusterDomain: cluster.local
-clusterDNS: [10.96.0.10]
 `
 
 // Bounds on operations that take long only if something is wrong.
@@ -42,13 +39,12 @@ const (
 	stopTimeout = 30 * time.Second
 )
 
-// cluster is one instance of `plimsoll up`, with kube-proxy.
+// cluster is one instance of `plimsoll up`, with its add-ons.
 type cluster struct {
 	config
 	name  string // of the instance; unique among runs, because there are no namespaces of cgroup paths
 	dir   string
 	guard io.Closer // if this process dies before it closes guard, the guard takes the instance down
-	proxy *exec.Cmd
 }
 
 func newCluster(c config) (*cluster, error) {
@@ -76,19 +72,16 @@ func (k *cluster) up(ctx context.Context) error {
 	progress("plimsoll up")
 	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", k.name, "--state-dir", k.state(),
 		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
-		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--without", "kube-proxy,coredns,metrics-server",
+		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
 		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
 		return err
 	}
 	progress("import images")
 	archive := filepath.Join(k.programs, "images.tar")
-	if err := k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", archive); err != nil {
-		return err
-	}
-	return k.startProxy()
+	return k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", archive)
 }
 
-// addresses adds the network namespace's only address.
+// addresses adds the network namespace's only address, and a route to Services.
 func addresses() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -100,6 +93,14 @@ func addresses() error {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(nodeIP), Mask: net.CIDRMask(32, 32)}}
 	if err := netlink.AddrAdd(lo, address); err != nil {
 		return fmt.Errorf("add address %s: %w", nodeIP, err)
+	}
+	// Pods in the node's network reach Services only if there is any route to them, which kube-proxy then overrules.
+	_, services, err := net.ParseCIDR(svcCIDR)
+	if err != nil {
+		return err
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: services, Scope: netlink.SCOPE_LINK}); err != nil {
+		return fmt.Errorf("add a route to %s: %w", svcCIDR, err)
 	}
 	return nil
 }
@@ -128,34 +129,12 @@ func (d *dismissal) Close() error {
 	return d.guard.Wait()
 }
 
-// startProxy starts kube-proxy, without which no pod can reach a Service.
-func (k *cluster) startProxy() error {
-	log, err := os.Create(filepath.Join(k.logs, "kube-proxy.log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the child has its own descriptor
-	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(),
-		"--hostname-override", nodeName, "--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
-	proxy.Stdout, proxy.Stderr = log, log
-	proxy.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := proxy.Start(); err != nil {
-		return err
-	}
-	k.proxy = proxy
-	return nil
-}
-
 // down saves the logs and removes everything else.
 func (k *cluster) down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
 	progress("plimsoll down")
 	var errs []error
-	if k.proxy != nil {
-		errs = append(errs, k.proxy.Process.Kill())
-		_ = k.proxy.Wait() // the error says that it was killed
-	}
 	if logs := filepath.Join(k.state(), "log"); exists(logs) {
 		errs = append(errs, os.CopyFS(filepath.Join(k.logs, "components"), os.DirFS(logs)))
 	}

@@ -51,7 +51,7 @@ const skipDefault = `\[Feature:|\[Disruptive\]|\[Flaky\]`
 func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
-	f.StringVar(&c.programs, "programs", "../bin/conformance", "directory of e2e.test, ginkgo, kube-proxy and images.tar")
+	f.StringVar(&c.programs, "programs", "../bin/conformance", "directory of e2e.test, ginkgo and images.tar")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
 	f.StringVar(&c.focus, "focus", "", "regular expression of the tests to run")
 	f.StringVar(&c.skip, "skip", skipDefault, "regular expression of tests not to run")
