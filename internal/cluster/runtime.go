@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -29,9 +30,14 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 	for _, a := range l.o.podAddons() {
 		addons = append(addons, a.archive)
 	}
+	services, err := netip.ParsePrefix(l.o.ServiceCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("--service-cidr %q: %w", l.o.ServiceCIDR, err)
+	}
 	return containerruntime.New(containerruntime.Options{
 		Addons:     addons,
 		Forwards:   l.o.forwards(),
+		Services:   services,
 		StateDir:   l.o.StateDir,
 		RunDir:     l.o.RunDir,
 		ImageDir:   images,

@@ -24,7 +24,8 @@ type Options struct {
 	PodCIDR  string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
 	// Forwards lead pods, and this machine, to servers on its loopback.
 	Forwards     []nat.Forward
-	CgroupDriver string // cgroupfs (default) or systemd
+	Services     netip.Prefix // addresses of Services; the zero value: nothing translates them
+	CgroupDriver string       // cgroupfs (default) or systemd
 	// cgroup above all pods and nothing else: Teardown kills its processes and removes it; default /plimsoll
 	CgroupRoot string
 	OCIRuntime string   // runc or crun; default runc, or crun if there is no runc

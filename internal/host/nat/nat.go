@@ -24,8 +24,10 @@
 //		chain hostports   { tcp dport 8080 dnat to 10.85.0.7:80 comment <container id> ... }
 //	}
 //
-// The second masquerade is for pods that use a host port of this machine: neighbours on the bridge would answer each
-// other directly, and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1,
+// The second masquerade is for pods that use a host port of this machine, or a Service: neighbours on the bridge would
+// answer each other directly, and the translation would never be undone. Where the kernel shows packets between ports of
+// a bridge to netfilter (net.bridge.bridge-nf-call-iptables), it undoes that of Services itself: then a pod behind a
+// Service sees the address of the pod that asks. The third is for this machine's own clients on 127.0.0.1,
 // which also needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the
 // loopback.
 //
@@ -66,7 +68,8 @@ import (
 type Network struct {
 	Bridge   string
 	Pods     netip.Prefix
-	Forwards []Forward // what pods and this machine reach at addresses where nothing listens
+	Services netip.Prefix // addresses that another program translates, such as kube-proxy; the zero value: there are none
+	Forwards []Forward    // what pods and this machine reach at addresses where nothing listens
 }
 
 // A Forward translates the destination of TCP connections of pods and, unless PodsOnly is set, of this machine.
@@ -150,7 +153,7 @@ func write(n Network, socket []expr.Any) error {
 	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toListeners, toHostPorts)
 	base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
 		join(address(source, expr.CmpOpEq, n.Pods), address(destination, expr.CmpOpNeq, n.Pods), address(destination, expr.CmpOpNeq, multicast), masquerade),
-		join(address(source, expr.CmpOpEq, n.Pods), translated(), masquerade),
+		join(address(source, expr.CmpOpEq, n.Pods), translated(), notOf(n.Services), masquerade),
 		join(address(source, expr.CmpOpEq, loopback), link(expr.MetaKeyOIFNAME, n.Bridge), masquerade))
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", n.Bridge, explain(err))
@@ -449,12 +452,17 @@ const (
 
 // address compares the network part of an address in the IPv4 header.
 func address(offset uint32, op expr.CmpOp, network netip.Prefix) []expr.Any {
+	load := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: addressBytes}}
+	return append(load, inNetwork(op, network)...)
+}
+
+// inNetwork compares the network part of the address in register 1.
+func inNetwork(op expr.CmpOp, network netip.Prefix) []expr.Any {
 	mask := make([]byte, addressBytes)
 	for bit := range network.Bits() {
 		mask[bit/8] |= 0x80 >> (bit % 8)
 	}
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: addressBytes},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: addressBytes, Mask: mask, Xor: make([]byte, addressBytes)},
 		&expr.Cmp{Op: op, Register: 1, Data: network.Masked().Addr().AsSlice()},
 	}
@@ -472,6 +480,26 @@ func localDestination() []expr.Any {
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 	}
+}
+
+// seesBridged is "1" where the kernel shows IPv4 packets between ports of a bridge to netfilter (ip-sysctl.rst). The
+// file is not there without br_netfilter.
+const seesBridged = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
+// notOf leaves out flows to Services whose translation the kernel undoes between neighbours.
+func notOf(services netip.Prefix) []expr.Any {
+	text, err := os.ReadFile(seesBridged)
+	if err != nil || string(bytes.TrimSpace(text)) != "1" || !services.IsValid() || !services.Addr().Is4() {
+		return nil
+	}
+	return originally(expr.CmpOpNeq, services)
+}
+
+// originally compares the network part of the address that a flow was to before it was translated.
+func originally(op expr.CmpOp, network netip.Prefix) []expr.Any {
+	const original = 0 // IP_CT_DIR_ORIGINAL of linux/netfilter/nf_conntrack_tuple_common.h
+	load := []expr.Any{&expr.Ct{Register: 1, Key: expr.CtKeyDST, Direction: original}}
+	return append(load, inNetwork(op, network)...)
 }
 
 // dstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h: the flow's destination was translated.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,6 +39,18 @@ func TestServices(t *testing.T) {
 	atNode := fmt.Sprintf("http://%s:%d/", node, service.Spec.Ports[0].NodePort)
 	b.answers(url, "one up", "two up")
 	b.answers(atNode, "one up", "two up")
+	if text, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil && strings.TrimSpace(string(text)) == "1" {
+		b.until("one", "two sees its address", soon, func(p *corev1.Pod) error {
+			said := b.in("one", "get", url)
+			if !strings.HasPrefix(said, "two up") {
+				return fmt.Errorf("%q answers", said)
+			}
+			if !strings.Contains(said, "you are "+p.Status.PodIP+":") {
+				t.Errorf("pod one has %s, and was told %q", p.Status.PodIP, said)
+			}
+			return nil
+		})
+	}
 	hosted := lasting(workload("c", "sleep", "infinity"))
 	hosted.HostNetwork = true
 	b.create("hosted", hosted)
