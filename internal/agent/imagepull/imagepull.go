@@ -34,6 +34,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -139,9 +140,12 @@ func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Ensure makes the container's image present, and checks that the pod may use it, as its pull policy says. It calls
-// pulling before a pull, which may take long. Its error is an *Error, or that of ctx.
+// pulling before a pull, or a question to plugins, which may take long. Its error is an *Error, or that of ctx.
 func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func()) (criconfig.Image, error) {
-	e := &ensuring{Puller: p, pod: pod, c: c, spec: &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image}}
+	e := &ensuring{
+		Puller: p, pod: pod, c: c, waits: sync.OnceFunc(pulling),
+		spec: &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image},
+	}
 	const unknown = "unknown"
 	wasThere, pull := unknown, unknown
 	defer func() { p.Asked(c.ImagePullPolicy, wasThere, pull) }()
@@ -165,7 +169,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		}
 	}
 	pull = "true"
-	pulling()
+	e.waits()
 	return e.pull(ctx)
 }
 
@@ -181,6 +185,7 @@ type ensuring struct {
 	*Puller
 	pod   *corev1.Pod
 	c     *corev1.Container
+	waits func() // says that what follows may take long
 	spec  *runtimeapi.ImageSpec
 	asked bool                    // credentials were looked for
 	creds []pullsecret.Credential // as found
@@ -372,6 +377,7 @@ func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
 		e.creds = append(e.creds, own.For(e.c.Image)...)
 	}
 	if e.Providers != nil {
+		e.waits()
 		given, err := e.Providers.For(ctx, e.pod, e.c.Image)
 		errs = append(errs, err)
 		e.creds = append(e.creds, given.For(e.c.Image)...)
