@@ -1,6 +1,6 @@
 // Command plimsoll-controlplane is the upstream programs of a Kubernetes control plane in one file: kube-apiserver,
-// kube-controller-manager, kube-proxy, etcd and kubectl, each as its project publishes it. The name of the file or the first
-// argument selects the program.
+// kube-controller-manager, kube-proxy, etcd and kubectl, each as its project publishes it. The name of the file or the
+// first argument selects the program.
 //
 //	plimsoll-controlplane kube-apiserver --etcd-servers=...
 //	ln -s plimsoll-controlplane kubectl && ./kubectl get nodes

@@ -125,7 +125,8 @@ func called(c *ast.CallExpr) string {
 	return ""
 }
 
-// declaration notes a metric where it is made: New<Type>(&Opts{...}), New<Type>Vec(&Opts{...}, labels), NewDesc(name, ...).
+// declaration notes a metric where it is made: New<Type>(&Opts{...}), New<Type>Vec(&Opts{...}, labels), NewDesc(name,
+// ...).
 func (d *declarations) declaration(n ast.Node) bool {
 	c, ok := n.(*ast.CallExpr)
 	if !ok || len(c.Args) == 0 {

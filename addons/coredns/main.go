@@ -1,6 +1,6 @@
-// Command coredns is the CoreDNS project's DNS server with the plugins that a cluster's DNS needs and no more. The module
-// addons is separate so that its dependencies do not become ours. `make images` builds it into bin/images/coredns.tar, and
-// `plimsoll up` runs it as a Deployment.
+// Command coredns is the CoreDNS project's DNS server with the plugins that a cluster's DNS needs and no more. The
+// module addons is separate so that its dependencies do not become ours. `make images` builds it into
+// bin/images/coredns.tar, and `plimsoll up` runs it as a Deployment.
 package main
 
 import (

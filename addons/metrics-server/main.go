@@ -1,7 +1,6 @@
-// Command metrics-server is the metrics-server project's program, which serves the API metrics.k8s.io that `kubectl top`
-// and autoscalers ask. The module addons is separate so that its
-// dependencies do not become ours. `make images` builds it into
-// bin/images/metrics-server.tar, and `plimsoll up` runs it as a Deployment.
+// Command metrics-server is the metrics-server project's program, which serves the API metrics.k8s.io that `kubectl
+// top` and autoscalers ask. The module addons is separate so that its dependencies do not become ours. `make images`
+// builds it into bin/images/metrics-server.tar, and `plimsoll up` runs it as a Deployment.
 package main
 
 import (

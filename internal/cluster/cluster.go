@@ -6,8 +6,8 @@
 // An instance has a name, a state directory that survives `down`, and a run directory that does not. One process at a
 // time may change an instance: the holder of its lock. That is the supervisor (`up` itself, or a process that `up`
 // leaves in the background) or `down`. The children (package supervise) are etcd, kube-apiserver,
-// kube-controller-manager, kube-proxy, containerd and our own agent, scheduler, lifecycle and fleet. Each is one process, so that
-// one may crash without the others.
+// kube-controller-manager, kube-proxy, containerd and our own agent, scheduler, lifecycle and fleet. Each is one
+// process, so that one may crash without the others.
 //
 // # Invariants
 //

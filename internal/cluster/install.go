@@ -31,9 +31,9 @@ func documents(manifests ...string) (all []string) {
 	return all
 }
 
-// applyObjects creates or corrects the objects of YAML documents. It uses the raw client: the scheme of internal/kube does not
-// have these types, and applying a manifest does not need them. What others have set in a ConfigMap, such as a user who
-// edited it, stays.
+// applyObjects creates or corrects the objects of YAML documents. It uses the raw client: the scheme of internal/kube
+// does not have these types, and applying a manifest does not need them. What others have set in a ConfigMap, such as a
+// user who edited it, stays.
 func applyObjects(ctx context.Context, c *kube.Client, documents []string) error {
 	for _, document := range documents {
 		head, err := headOf(document)

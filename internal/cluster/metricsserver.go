@@ -11,8 +11,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// Metrics: metrics-server reads the agents' /metrics/resource and serves the API metrics.k8s.io, behind kube-apiserver's
-// aggregation layer. Both sides of it have certificates of the cluster's authority: no one skips a verification.
+// Metrics: metrics-server reads the agents' /metrics/resource and serves the API metrics.k8s.io, behind
+// kube-apiserver's aggregation layer. Both sides of it have certificates of the cluster's authority: no one skips a
+// verification.
 
 //go:embed metrics-server.yaml
 var metricsManifest string

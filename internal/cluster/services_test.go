@@ -33,8 +33,8 @@ func TestProxyMode(t *testing.T) {
 	}
 }
 
-// TestPodsReachTheAPIServer: where kube-apiserver listens on the loopback and our containerd runs the pods, they are led
-// to it; nobody else is.
+// TestPodsReachTheAPIServer: where kube-apiserver listens on the loopback and our containerd runs the pods, they are
+// led to it; nobody else is.
 func TestPodsReachTheAPIServer(t *testing.T) {
 	for what, c := range map[string]struct {
 		change              func(*Options)

@@ -15,7 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// LoadImages imports Plimsoll's images and those of add-ons unless the runtime has them already with the same ID. The runtime must be ready.
+// LoadImages imports Plimsoll's images and those of add-ons unless the runtime has them already with the same ID. The
+// runtime must be ready.
 func (i *Instance) LoadImages(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -75,8 +76,8 @@ func (i *Instance) load(ctx context.Context, client *cri.Client, path string, im
 	return waitForImages(ctx, client, images)
 }
 
-// showTimeout is how long the runtime may take to show what was imported. It takes milliseconds (containerd 1.6 and 2); a
-// minute is for a machine that is busy.
+// showTimeout is how long the runtime may take to show what was imported. It takes milliseconds (containerd 1.6 and 2);
+// a minute is for a machine that is busy.
 const showTimeout = time.Minute
 
 // wantContainerd returns an error unless an external runtime is containerd, which ctr can import images into.

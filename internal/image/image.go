@@ -1,9 +1,9 @@
 // Package image reads image archives, and has the names of Plimsoll's own two images.
 //
 // Scan reads an archive of any usual form: it says which images are in it and what the runtime will call them. Read is
-// for our own archives. `make images` builds them (images/build) as OCI layouts with one image each. They are the single
-// source of its names: the runtime's configuration takes the pause image's name from the archive, and an archive is
-// imported only when the runtime's image of that name has another id.
+// for our own archives. `make images` builds them (images/build) as OCI layouts with one image each. They are the
+// single source of its names: the runtime's configuration takes the pause image's name from the archive, and an archive
+// is imported only when the runtime's image of that name has another id.
 //
 // The package does not build, import or push, and uses no image library: it reads only a few small JSON files.
 package image

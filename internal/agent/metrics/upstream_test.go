@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestEveryMetricOfTheKubelet checks that each metric in the list of the kubelet's (made by the oracle module) is served
-// or is in a table of docs/metrics.md that says why not, and not both; and that those of the Set have its type and
-// labels.
+// TestEveryMetricOfTheKubelet checks that each metric in the list of the kubelet's (made by the oracle module) is
+// served or is in a table of docs/metrics.md that says why not, and not both; and that those of the Set have its type
+// and labels.
 func TestEveryMetricOfTheKubelet(t *testing.T) {
 	list, err := os.ReadFile("testdata/kubelet-1.36.3.txt")
 	if err != nil {

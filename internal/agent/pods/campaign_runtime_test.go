@@ -89,8 +89,8 @@ func (w *world) lies(what, id string) bool {
 	return lie
 }
 
-// denies says whether the runtime says of a container that runs that it does not. It is one of which this agent was told
-// the process: one that never was has nothing to hold against that. Caller holds mu.
+// denies says whether the runtime says of a container that runs that it does not. It is one of which this agent was
+// told the process: one that never was has nothing to hold against that. Caller holds mu.
 func (w *world) denies(what string, b *box) bool {
 	known := w.watches[b.pid]
 	return b.alive && known != nil && known.l == w.life && w.lies(what, b.id)

@@ -74,8 +74,8 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 	return 0, true
 }
 
-// endDenied ends a pod by its cgroup whose time is up for a while, and of which the runtime denies that a process runs: it
-// would not end one that it does not know.
+// endDenied ends a pod by its cgroup whose time is up for a while, and of which the runtime denies that a process runs:
+// it would not end one that it does not know.
 func (w *worker) endDenied(ctx context.Context, err error) {
 	var denied *podview.Contradicted
 	now, _ := w.r.now()

@@ -74,8 +74,8 @@ func liesTo(t *testing.T) (*View, *liar, *kernel) {
 	return v, l, k
 }
 
-// A runtime that contradicts the kernel or itself is not believed, and the view stays as it was. It is believed when the
-// contradiction ends, either way.
+// A runtime that contradicts the kernel or itself is not believed, and the view stays as it was. It is believed when
+// the contradiction ends, either way.
 func TestRuntimeThatContradictsItself(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(*liar)

@@ -5,9 +5,9 @@
 // own lock, and the worker reads it again. The kernel says when the first process of a container or sandbox is gone.
 // Exited is called then, on another goroutine. That is before the runtime knows, so Reread asks until it does.
 //
-// A runtime may be wrong. What it says is believed unless it contradicts itself or the kernel: an answer about something
-// else than was asked for, one of another pod, a container that is gone or has ended while its process runs. That is an
-// error, and the view stays as it was: nothing is decided by it until the runtime says otherwise.
+// A runtime may be wrong. What it says is believed unless it contradicts itself or the kernel: an answer about
+// something else than was asked for, one of another pod, a container that is gone or has ended while its process runs.
+// That is an error, and the view stays as it was: nothing is decided by it until the runtime says otherwise.
 //
 // The package decides nothing and changes nothing in the runtime.
 package podview
@@ -209,8 +209,8 @@ func (v *View) checked(id, answered string, labels map[string]string) error {
 	return nil
 }
 
-// Contradicted is the error where the kernel contradicts the runtime, which says that a sandbox or container is not there
-// or has ended: its first process runs.
+// Contradicted is the error where the kernel contradicts the runtime, which says that a sandbox or container is not
+// there or has ended: its first process runs.
 type Contradicted struct {
 	ID   string
 	PID  int

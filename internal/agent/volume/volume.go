@@ -105,7 +105,8 @@ func KubeTokens(c *kube.Client) TokenRequester {
 	}
 }
 
-// Options tell where volumes are stored and where their content comes from. All fields but Bundles and Certificates are required.
+// Options tell where volumes are stored and where their content comes from. All fields but Bundles and Certificates are
+// required.
 type Options struct {
 	RootDir       string // the agent's root directory, an absolute path; created if missing
 	ClusterDomain string // for hosts files

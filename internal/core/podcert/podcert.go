@@ -102,8 +102,8 @@ func (l *Life) Waits() bool { return l.asked != 0 }
 func (l *Life) Refused() (Answer, bool) { return l.refused, l.refused.Phase != Pending }
 
 // Due returns when the next request is to be made; never, unless something is learned before. began is when this
-// process did, and earlier is how many requests for the same pod and signer the API server has that others made. No time of the
-// API server is used: its clock may differ from this one.
+// process did, and earlier is how many requests for the same pod and signer the API server has that others made. No
+// time of the API server is used: its clock may differ from this one.
 func (l *Life) Due(began unit.Wall, earlier int) (at unit.Wall, never bool) {
 	if l.asked != 0 || l.refused.Phase != Pending {
 		return 0, true

@@ -16,8 +16,8 @@ func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.factAt = now
 }
 
-// setOthersNode records whether a kubelet runs the node. It withdraws the report of the agent before, which nobody keeps
-// up to date, and brings it back with the agent.
+// setOthersNode records whether a kubelet runs the node. It withdraws the report of the agent before, which nobody
+// keeps up to date, and brings it back with the agent.
 func (p *Placer) setOthersNode(node string, others bool) {
 	if p.othersNodes[node] == others {
 		return

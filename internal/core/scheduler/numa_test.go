@@ -346,8 +346,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestReportOfAnAgentBefore checks that a report counts for nothing while a kubelet runs the node, in whatever order the
-// Node and the report are seen, and that it counts again when the agent is back.
+// TestReportOfAnAgentBefore checks that a report counts for nothing while a kubelet runs the node, in whatever order
+// the Node and the report are seen, and that it counts again when the agent is back.
 func TestReportOfAnAgentBefore(t *testing.T) {
 	ours := Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 16000}}}
 	kubelets := ours

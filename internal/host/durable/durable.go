@@ -3,8 +3,8 @@
 //
 // The new content is written to a file of a fixed name in the same directory and flushed; that file is renamed over the
 // old one, and the directory is flushed. The name is fixed so that crashes cannot leave many files. Therefore a file
-// must have only one writer at a time, which the caller ensures: the instance's lock, or the node's only agent. Only the
-// owner can read the files.
+// must have only one writer at a time, which the caller ensures: the instance's lock, or the node's only agent. Only
+// the owner can read the files.
 package durable
 
 import (
@@ -14,7 +14,8 @@ import (
 	"path/filepath"
 )
 
-// fileMode is the mode of every file: the directories contain keys and hashes of passwords, which no other user may read.
+// fileMode is the mode of every file: the directories contain keys and hashes of passwords, which no other user may
+// read.
 const fileMode = 0o600
 
 // Write replaces the content of path.

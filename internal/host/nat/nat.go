@@ -25,11 +25,10 @@
 //	}
 //
 // The second masquerade is for pods that use a host port of this machine, or a Service: neighbours on the bridge would
-// answer each other directly, and the translation would never be undone. Where the kernel shows packets between ports of
-// a bridge to netfilter (net.bridge.bridge-nf-call-iptables), it undoes that of Services itself: then a pod behind a
-// Service sees the address of the pod that asks. The third is for this machine's own clients on 127.0.0.1,
-// which also needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the
-// loopback.
+// answer each other directly, and the translation would never be undone. Where the kernel shows packets between ports
+// of a bridge to netfilter (net.bridge.bridge-nf-call-iptables), it undoes that of Services itself: then a pod behind a
+// Service sees the address of the pod that asks. The third is for this machine's own clients on 127.0.0.1, which also
+// needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the loopback.
 //
 // The chains api-pods and api-host are for a server that listens on the machine's loopback only, and that pods reach
 // all the same: kube-apiserver. They come before the chains of kube-proxy, which have priority dstnat: the first

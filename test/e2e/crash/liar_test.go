@@ -30,9 +30,9 @@ type liar struct {
 	want string // in an Event of the pod; empty: there is none, and the pod runs on
 }
 
-// TestRuntimeThatLies has a real containerd answer what is not so, about one pod at a time. The agent says what is wrong
-// in an Event, starts no container twice, and keeps other pods running and starting. When the runtime tells the truth
-// again the pod runs, without a restart of anything.
+// TestRuntimeThatLies has a real containerd answer what is not so, about one pod at a time. The agent says what is
+// wrong in an Event, starts no container twice, and keeps other pods running and starting. When the runtime tells the
+// truth again the pod runs, without a restart of anything.
 func TestRuntimeThatLies(t *testing.T) {
 	t.Parallel()
 	theirs, _ := somebodysContainerd(t)

@@ -146,8 +146,8 @@ func TestMirrorDeletedWithGrace(t *testing.T) {
 	}
 }
 
-// TestBadManifests puts into the directory of manifests what is none. Each file has an Event of the Node that says which
-// file and what, and the log has it too; no other static pod notices. Each becomes a pod when it is mended.
+// TestBadManifests puts into the directory of manifests what is none. Each file has an Event of the Node that says
+// which file and what, and the log has it too; no other static pod notices. Each becomes a pod when it is mended.
 func TestBadManifests(t *testing.T) {
 	b := at(t)
 	b.manifest("bystander", "sleep, infinity")
