@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -23,10 +24,10 @@ import (
 // Neither is affected by `up`, by the instance's pods, or by `down`.
 func TestExternalRuntime(t *testing.T) {
 	t.Parallel()
-	theirs, pid := somebodysContainerd(t)
+	theirs, cgroup, pid := somebodysContainerd(t)
 	sandbox, err := theirs.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "theirs", Namespace: "somebody", Uid: "1"},
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: somebodysCgroup()},
+		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: cgroup},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -66,11 +67,16 @@ func TestExternalRuntime(t *testing.T) {
 	}
 }
 
-func somebodysCgroup() string { return fmt.Sprintf("/somebody-%d", os.Getpid()) }
+// somebodies counts the containerds that belong to no instance. Tests run beside each other: what one containerd
+// leaves at its end (processes in its cgroup, its bridge) is removed, and must not be another's.
+var somebodies atomic.Int32
 
-// somebodysContainerd runs a containerd that belongs to no instance, until the test ends.
-func somebodysContainerd(t *testing.T) (*cri.Client, int) {
+// somebodysContainerd runs a containerd that belongs to no instance, until the test ends. It returns a client of it,
+// the cgroup that its pods may be in, and its process.
+func somebodysContainerd(t *testing.T) (client *cri.Client, cgroup string, pid int) {
 	t.Helper()
+	number := int(somebodies.Add(1))
+	cgroup = fmt.Sprintf("/somebody-%d-%d", os.Getpid(), number)
 	images := filepath.Join(filepath.Dir(rig.Binary(t)), "images")
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: starts a containerd")
@@ -86,7 +92,8 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 	})
 	runtime, err := containerruntime.New(containerruntime.Options{
 		StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), ImageDir: images,
-		Bridge: fmt.Sprintf("sb%d", os.Getpid()), PodCIDR: fmt.Sprintf("10.97.%d.0/24", os.Getpid()%256), CgroupRoot: somebodysCgroup(),
+		Bridge:  fmt.Sprintf("sb%d-%d", os.Getpid(), number),
+		PodCIDR: fmt.Sprintf("10.97.%d.0/24", (os.Getpid()+number)%256), CgroupRoot: cgroup,
 	})
 	if err == nil {
 		err = runtime.Prepare(t.Context())
@@ -108,7 +115,7 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 			t.Error(err)
 		}
 	})
-	client, err := cri.Dial(runtime.Endpoint())
+	client, err = cri.Dial(runtime.Endpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +124,7 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 	if err := runtime.LoadImages(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return client, daemon.Process.Pid
+	return client, cgroup, daemon.Process.Pid
 }
 
 func sandboxes(t *testing.T, runtime *cri.Client) (all []string) {

@@ -35,7 +35,7 @@ type liar struct {
 // truth again the pod runs, without a restart of anything.
 func TestRuntimeThatLies(t *testing.T) {
 	t.Parallel()
-	theirs, _ := somebodysContainerd(t)
+	theirs, _, _ := somebodysContainerd(t)
 	dir, err := os.MkdirTemp("", "li-") // a short name: socket paths have at most 107 characters
 	if err != nil {
 		t.Fatal(err)
