@@ -100,7 +100,7 @@ func (f agentFlags) options() (agent.Options, error) {
 		return o, fmt.Errorf("--image-credential-provider-config and --image-credential-provider-bin-dir: want both or neither")
 	}
 	if f.credentialConfig != "" {
-		if o.Credentials.Providers, err = credentialconfig.Load(f.credentialConfig); err != nil {
+		if o.Credentials.Providers, o.Credentials.ConfigHash, err = credentialconfig.Load(f.credentialConfig); err != nil {
 			return o, fmt.Errorf("--image-credential-provider-config: %w", err)
 		}
 		o.Credentials.Dir = f.credentialDir

@@ -30,7 +30,11 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	a.stats = stats.New(stats.Options{
 		NodeName: a.o.NodeName, Pods: pods, Cgroups: a.groups.tree, PodsGroup: podsGroup,
 		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
+		Measured: func(source string, took time.Duration) {
+			a.metrics.VolumeMeasurement.WithLabelValues(source).Observe(took.Seconds())
+		},
 	})
+	a.metrics.Registry.MustRegister(stats.LogSizes(pods))
 	images := a.imageDir(ctx)
 	a.cgroups = cadvisor.New(cadvisor.Options{
 		Tree:         a.groups.tree,

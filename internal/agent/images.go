@@ -52,6 +52,7 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 	}
 	o.Checked = func(outcome string) { a.metrics.MustPullChecks.WithLabelValues(outcome).Inc() }
 	if len(a.o.Credentials.Providers) > 0 {
+		a.metrics.CredentialConfig.WithLabelValues(a.o.Credentials.ConfigHash).Set(1)
 		a.o.Credentials.Ran = func(plugin string, took time.Duration, err error) {
 			a.metrics.CredentialPlugin.WithLabelValues(plugin).Observe(took.Seconds())
 			if err != nil {

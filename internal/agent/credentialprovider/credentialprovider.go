@@ -63,10 +63,11 @@ type Accounts interface {
 
 // Options are what Providers work with.
 type Options struct {
-	Dir       string                               // of the plugins' programs
-	Providers []kubeletconfigv1.CredentialProvider // as credentialconfig.Load returns them
-	Accounts  Accounts                             // may be nil where no provider has tokenAttributes
-	Now       func() time.Time                     // nil: time.Now
+	Dir        string                               // of the plugins' programs
+	Providers  []kubeletconfigv1.CredentialProvider // as credentialconfig.Load returns them
+	ConfigHash string                               // likewise
+	Accounts   Accounts                             // may be nil where no provider has tokenAttributes
+	Now        func() time.Time                     // nil: time.Now
 	// Ran is called after each run of a plugin's program. Optional.
 	Ran func(plugin string, took time.Duration, err error)
 }

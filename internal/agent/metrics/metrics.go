@@ -63,6 +63,7 @@ type Set struct {
 	MustPullChecks           *prometheus.CounterVec   // by result: whether a pod may use an image that is present
 	CredentialPlugin         *prometheus.HistogramVec // seconds of a credential provider plugin's run, by plugin_name
 	CredentialPluginErrors   *prometheus.CounterVec   // likewise
+	CredentialConfig         *prometheus.GaugeVec     // always 1, by the hash of the configuration of credential providers
 	Startup                  *Startup
 
 	TerminatedContainers *prometheus.CounterVec // by container_type, exit_code, reason
@@ -81,6 +82,7 @@ type Set struct {
 	CgroupVersion        prometheus.Gauge         // 1 or 2
 	CgroupDuration       *prometheus.HistogramVec // by operation_type: create, update, destroy
 	StorageDuration      *prometheus.HistogramVec // by volume_plugin, operation_name, status and migrated
+	VolumeMeasurement    *prometheus.HistogramVec // seconds to measure a volume on the node's disk, by metric_source
 	Evictions            *prometheus.CounterVec   // by eviction_signal
 	ImagesCollected      *prometheus.CounterVec   // by reason: space, age
 	// from reading what pods use to SIGKILL, or to the stop order, by eviction_signal
@@ -142,6 +144,7 @@ func New(nodeName string) *Set {
 	s.MustPullChecks = s.counters("imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is present", "result")
 	s.CredentialPlugin = s.histograms("credential_provider_plugin_duration", "Seconds of a credential provider plugin's run", prometheus.DefBuckets, "plugin_name")
 	s.CredentialPluginErrors = s.counters("credential_provider_plugin_errors_total", "Runs of credential provider plugins that failed", "plugin_name")
+	s.CredentialConfig = s.gauges("credential_provider_config_info", "The configuration of credential providers, by its hash. The value is always 1.", "hash")
 	s.Startup = newStartup(s)
 
 	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type", "exit_code", "reason")
@@ -167,6 +170,7 @@ func New(nodeName string) *Set {
 		Buckets: storageBuckets,
 	}, []string{"volume_plugin", "operation_name", "status", "migrated"})
 	s.Registry.MustRegister(s.StorageDuration)
+	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds", "Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
 	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.DefBuckets, "eviction_signal")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -110,18 +109,10 @@ func (p *pass) rootFS(c Container) *statsapi.FsStats {
 	return on(p.layers.fs, p.o.Now(), used.GetUsedBytes().GetValue(), used.GetInodesUsed().GetValue())
 }
 
-// logs adds up the log files of a container, including rotated ones.
 func (p *pass) logs(c Container) *statsapi.FsStats {
-	entries, err := os.ReadDir(c.LogDir)
+	bytes, inodes, err := logSize(c)
 	if err != nil {
 		return nil
-	}
-	var bytes, inodes uint64
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			bytes += diskBytes(info)
-			inodes++
-		}
 	}
 	return on(p.nodeFS, p.o.Now(), bytes, inodes)
 }
@@ -211,9 +202,14 @@ func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 		return fileSystem(dir, at), true
 	}
 	if u, err := quota.Of(dir); err == nil {
+		p.o.Measured(ByQuota, p.o.Now().Sub(at))
 		return on(fileSystem(dir, at), at, uint64(u.Bytes), uint64(u.Inodes)), false
 	}
+	before := p.walked
 	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked, p.parts&Recount != 0)
+	if p.walked > before {
+		p.o.Measured(ByWalk, p.o.Now().Sub(at))
+	}
 	if !ok {
 		return nil, false
 	}

@@ -221,9 +221,14 @@ func TestSummaryOfVolumes(t *testing.T) {
 	write("logs/ended/0.log", 20480)
 	pod := Pod{VolumeDir: filepath.Join(dir, "pod/volumes"), LogDir: filepath.Join(dir, "logs"), Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
 	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, pod)
+	measured := map[string]int{}
+	r.o.Measured = func(source string, _ time.Duration) { measured[source]++ }
 	s, err := r.Summary(t.Context(), Disk)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(measured) != 1 || measured[ByWalk] != 2 {
+		t.Errorf("measured %v, want two volumes by walks", measured)
 	}
 	p := s.Pods[0]
 	if len(p.VolumeStats) != 2 || p.VolumeStats[0].Name != "conf" || p.VolumeStats[1].Name != "scratch" {
@@ -249,6 +254,9 @@ func TestSummaryOfVolumes(t *testing.T) {
 	s, _ = r.Summary(t.Context(), Disk)
 	if *s.Pods[0].VolumeStats[1].UsedBytes != *scratch.UsedBytes {
 		t.Error("a volume was walked twice at once")
+	}
+	if measured[ByWalk] != 2 {
+		t.Errorf("measured %v: sizes that are used again count as measured", measured)
 	}
 	now = now.Add(walkLifeMin)
 	s, _ = r.Summary(t.Context(), Disk)

@@ -8,6 +8,8 @@
 package credentialconfig
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -36,19 +38,23 @@ const (
 // versions are those of both groups.
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
-// Load returns the providers of a file or directory, in their order.
-func Load(path string) ([]kubeletconfigv1.CredentialProvider, error) {
+// Load returns the providers of a file or directory, in their order, and a hash of the files' content, which is the
+// label of the metric kubelet_credential_provider_config_info. It is the kubelet's: the SHA-256 of all files, each after
+// its length (eight bytes, the highest first).
+func Load(path string) (all []kubeletconfigv1.CredentialProvider, hash string, err error) {
 	files, err := filesOf(path)
 	if err != nil {
-		return nil, fmt.Errorf("read credential providers: %w", err)
+		return nil, "", fmt.Errorf("read credential providers: %w", err)
 	}
 	var p configfile.Problems
-	var all []kubeletconfigv1.CredentialProvider
+	sum := sha256.New()
 	for _, file := range files {
 		text, err := configfile.Read(file)
 		if err != nil {
-			return nil, fmt.Errorf("read credential providers: %w", err)
+			return nil, "", fmt.Errorf("read credential providers: %w", err)
 		}
+		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text))))
+		sum.Write(text)
 		var own configfile.Problems
 		all = append(all, decode(text, &own)...)
 		for _, problem := range own {
@@ -57,9 +63,9 @@ func Load(path string) ([]kubeletconfigv1.CredentialProvider, error) {
 	}
 	check(all, &p)
 	if err := p.Err(); err != nil {
-		return nil, fmt.Errorf("read credential providers: %s: %w", path, err)
+		return nil, "", fmt.Errorf("read credential providers: %s: %w", path, err)
 	}
-	return all, nil
+	return all, fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
 // filesOf is path, or where that is a directory, the configuration files in it.

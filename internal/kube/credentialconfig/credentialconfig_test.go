@@ -27,6 +27,12 @@ providers:
     requiredServiceAccountAnnotationKeys: ["example.com/role"]
 `
 
+// Both were computed by Python's hashlib and struct: of good, and of the two files of TestLoadDirectory.
+const (
+	hashOfGood = "sha256:af5eeda8e55ae052f9dcf5cbf249072a416792c5622627b86463fadbcd81a26b"
+	hashOfTwo  = "sha256:3b755af5d933461d0c47a410def3a818f377de732f3a5f4ba8bbc1b85dd55d42"
+)
+
 func write(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -37,9 +43,12 @@ func write(t *testing.T, dir, name, text string) string {
 }
 
 func TestLoad(t *testing.T) {
-	providers, err := Load(write(t, t.TempDir(), "config.yaml", good))
+	providers, hash, err := Load(write(t, t.TempDir(), "config.yaml", good))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if hash != hashOfGood {
+		t.Errorf("hash = %q, want %q", hash, hashOfGood)
 	}
 	if len(providers) != 1 || providers[0].Name != "cloud" || providers[0].TokenAttributes.ServiceAccountTokenAudience != "registry" {
 		t.Errorf("providers = %+v", providers)
@@ -52,19 +61,22 @@ func TestLoadDirectory(t *testing.T) {
 	write(t, dir, "20.yaml", strings.ReplaceAll(good, "name: cloud", "name: second"))
 	write(t, dir, "10.yml", strings.ReplaceAll(strings.ReplaceAll(good, "/v1\n", "/v1beta1\n"), good[strings.Index(good, "  tokenAttributes"):], ""))
 	write(t, dir, "README", "nothing to read")
-	providers, err := Load(dir)
+	providers, hash, err := Load(dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if hash != hashOfTwo {
+		t.Errorf("hash = %q, want %q", hash, hashOfTwo)
 	}
 	if len(providers) != 2 || providers[0].Name != "cloud" || providers[1].Name != "second" {
 		t.Errorf("providers = %+v", providers)
 	}
 	write(t, dir, "30.json", `{"apiVersion":"kubelet.config.k8s.io/v1","kind":"CredentialProviderConfig","providers":[{"name":"second",
 		"matchImages":["x"],"defaultCacheDuration":"0s","apiVersion":"credentialprovider.kubelet.k8s.io/v1"}]}`)
-	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), `provider "second": stands twice`) {
+	if _, _, err := Load(dir); err == nil || !strings.Contains(err.Error(), `provider "second": stands twice`) {
 		t.Errorf("a name that stands twice: %v", err)
 	}
-	if _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no file in it ends in") {
+	if _, _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no file in it ends in") {
 		t.Errorf("an empty directory: %v", err)
 	}
 }
@@ -94,13 +106,13 @@ func TestBad(t *testing.T) {
 			if text == good {
 				t.Fatalf("%q is not in the good text", one.old)
 			}
-			if _, err := Load(write(t, t.TempDir(), "config.yaml", text)); err == nil || !strings.Contains(err.Error(), one.want) {
+			if _, _, err := Load(write(t, t.TempDir(), "config.yaml", text)); err == nil || !strings.Contains(err.Error(), one.want) {
 				t.Errorf("got %v, want %q", err, one.want)
 			}
 		})
 	}
 	two := strings.NewReplacer("10m", "-1s", "cacheType: ServiceAccount", "cacheType: Pod").Replace(good)
-	if _, err := Load(write(t, t.TempDir(), "config.yaml", two)); err == nil || !strings.Contains(err.Error(), "2 problems") {
+	if _, _, err := Load(write(t, t.TempDir(), "config.yaml", two)); err == nil || !strings.Contains(err.Error(), "2 problems") {
 		t.Errorf("two problems: %v", err)
 	}
 }
