@@ -198,7 +198,7 @@ internal/cluster: deploy internal/cluster/pki internal/cluster/progress
     internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/qos
     internal/core/unit internal/fleet internal/host/cgroup internal/host/durable internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
-    internal/kube/kubeletconfig
+    internal/kube/kubeletconfig internal/version
 internal/cluster/pki: internal/host/durable
 internal/cluster/progress:
 internal/cluster/sparedisk:

@@ -22,7 +22,8 @@ func newUpCommand() *cobra.Command {
 		Short: "Run a whole Kubernetes cluster on this machine",
 		Long: `Run etcd, kube-apiserver, kube-controller-manager and kube-proxy (upstream's), and our own agent, scheduler and
 lifecycle controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after any
-crash, it takes over what still runs and restarts the rest.
+crash, it takes over what still runs and restarts the rest. Another build of plimsoll takes over a cluster that runs and
+replaces its parts; pods go on running.
 
 As root, this machine becomes a node that runs containers. Without root, --hollow N gives N hollow nodes, which run no
 containers.`,

@@ -21,7 +21,7 @@ const (
 // UpDetached starts this program again with args, in the background, shows its progress here, and returns when the
 // instance is up or has failed. The child must call DetachedSink and Up.
 func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sink) error {
-	l, err := prepare(o)
+	l, err := prepare(o, sink)
 	if err != nil {
 		return err
 	}

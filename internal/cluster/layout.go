@@ -20,6 +20,7 @@ func (l layout) run(parts ...string) string {
 
 func (l layout) options() string         { return l.state("options.json") }
 func (l layout) lock() string            { return l.state("lock") }
+func (l layout) version() string         { return l.state("version") }
 func (l layout) pki() string             { return l.state("pki") }
 func (l layout) log(name string) string  { return l.state("log", name+".log") }
 func (l layout) etcdData() string        { return l.state("etcd") }

@@ -39,7 +39,7 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 		defer stop()
 	}
 
-	l, err := prepare(o)
+	l, err := prepare(o, sink)
 	if err != nil {
 		return err
 	}
@@ -157,6 +157,9 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	}
 	err := progress.Step(c.sink, "keys and certificates", func() (string, error) {
 		changed, err := c.ensureIdentities(time.Now())
+		if err == nil {
+			err = c.saveVersion()
+		}
 		if err == nil {
 			err = c.o.save()
 		}
@@ -355,11 +358,14 @@ func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
 	return err
 }
 
-// prepare creates the instance's directories. It returns an error if this user may not bring the instance up, or if it
-// is up already.
-func prepare(o Options) (layout, error) {
+// prepare creates the instance's directories. It returns an error if this user or this version may not bring the
+// instance up, or if it is up already. A supervisor of another build has to leave.
+func prepare(o Options, sink progress.Sink) (layout, error) {
 	l := layout{o}
-	if err := checkUser(o); err != nil {
+	if err := errors.Join(checkUser(o), l.checkVersion()); err != nil {
+		return l, err
+	}
+	if err := l.replaceOther(sink); err != nil {
 		return l, err
 	}
 	held, err := lockIsHeld(l.lock())

@@ -1,7 +1,7 @@
 // Package version has the version of this Plimsoll and of the Kubernetes that it is compatible with.
 //
 // The first is set at build time by the Makefile. The second is changed by hand together with the modules in the go.mod
-// files. No decision depends on either: they are for people and the node status.
+// files. They are for people and the node status; `plimsoll up` compares the second with what ran on its state before.
 package version
 
 import "runtime/debug"

@@ -4,6 +4,7 @@ package crash
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -33,6 +34,7 @@ func TestLife(t *testing.T) {
 		run  func(*witness, string)
 	}{
 		{"up twice", (*witness).upTwice},
+		{"up of another build", (*witness).upgrade},
 		{"bad static manifest", (*witness).badManifest},
 		{"image that is not there", (*witness).noImage},
 		{"down twice and up", (*witness).downAndUp},
@@ -68,6 +70,50 @@ func (w *witness) mustRuns() map[string]run {
 }
 
 // badManifest writes an invalid manifest of a static pod: the agent's log says so, and other pods are not affected.
+// upgrade runs up of another build on a running instance, and then of the first one again. Each takes over and replaces
+// the parts, and no container is affected.
+func (w *witness) upgrade(namespace string) {
+	bin := filepath.Dir(rig.Binary(w.t))
+	other := w.t.TempDir()
+	for _, name := range []string{"plimsoll-controlplane", "images", "cni"} {
+		if err := os.Symlink(filepath.Join(bin, name), filepath.Join(other, name)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	program := filepath.Join(other, "plimsoll")
+	copyFile(w.t, rig.Binary(w.t), program)
+	f, err := os.OpenFile(program, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.WriteString("another build")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	runs := w.mustRuns()
+	for _, up := range []func() (string, error){func() (string, error) { return w.c.UpWith(program) }, w.c.Up} {
+		before := settled(w.t, w.c)
+		_, supervised, err := w.c.Children()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if out, err := up(); err != nil || strings.Contains(out, "already up") || !strings.Contains(out, "another build") {
+			w.t.Fatalf("up of another build: %v\n%s", err, out)
+		}
+		after := settled(w.t, w.c)
+		_, now, err := w.c.Children()
+		if err != nil || now == supervised {
+			w.t.Errorf("the supervisor is process %d, as before, %v", now, err)
+		}
+		for _, name := range []string{agent, scheduler, lifecycle, apiServer, etcd} {
+			if before[name] == after[name] {
+				w.t.Errorf("%s is process %d, as before", name, after[name])
+			}
+		}
+		w.undisturbed(runs, namespace)
+	}
+}
+
 func (w *witness) badManifest(namespace string) {
 	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
 	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")

@@ -44,6 +44,12 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	file("foreign/letter", "of somebody else's")
+	newer := filepath.Join(dir, "newer")
+	if err := os.Mkdir(newer, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file("newer/lock", "")
+	file("newer/version", "v1.99.0\n")
 	nobodys := filepath.Join(dir, "nobodys")
 	if err := errors.Join(os.Mkdir(nobodys, 0o700), os.Chown(nobodys, nobody, nobody)); err != nil {
 		t.Fatal(err)
@@ -73,6 +79,7 @@ func TestRefusals(t *testing.T) {
 		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free", "--state-dir"}},
 		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1, []string{readOnly, "read-only file system"}},
 		{"somebody's state directory", []string{"--state-dir", foreign}, nil, 1, []string{foreign, "letter", "--state-dir"}},
+		{"state of a newer release", []string{"--state-dir", newer}, nil, 1, []string{newer, "v1.99.0", "v1.36", "--state-dir"}},
 		{"file as state directory", []string{"--state-dir", several}, nil, 1, []string{several}},
 		{"runtime that is not there", []string{"--container-runtime-endpoint", "/no/such.sock", "--timeout", "5s"}, nil, 1, []string{"/no/such.sock"}},
 	} {

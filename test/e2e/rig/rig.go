@@ -203,7 +203,10 @@ func (c *Cluster) start(o Options, number int) error {
 }
 
 // Up runs `plimsoll up --detach` with the flags of the start and returns its output.
-func (c *Cluster) Up() (string, error) { return c.Plimsoll("up", c.up...) }
+func (c *Cluster) Up() (string, error) { return c.UpWith(c.binary) }
+
+// UpWith is Up of another build of plimsoll.
+func (c *Cluster) UpWith(binary string) (string, error) { return c.runs(binary, "up", c.up...) }
 
 // watchOver starts a process that takes the instance down if this process dies before it has done so.
 func (c *Cluster) watchOver() error {
@@ -256,9 +259,13 @@ func FreePort(t *testing.T) int {
 
 // Plimsoll runs a verb on this instance and returns its standard output; the error contains standard error.
 func (c *Cluster) Plimsoll(verb string, args ...string) (string, error) {
+	return c.runs(c.binary, verb, args...)
+}
+
+func (c *Cluster) runs(binary, verb string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
 	defer cancel()
-	return run(exec.CommandContext(ctx, c.binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir}, args...)...))
+	return run(exec.CommandContext(ctx, binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir}, args...)...))
 }
 
 func run(cmd *exec.Cmd) (string, error) {
