@@ -130,6 +130,16 @@ func TestCredentialPlugins(t *testing.T) {
 	for name := range bad {
 		b.ended(name, corev1.PodSucceeded)
 	}
+	found := b.scrape("/metrics")
+	for _, selector := range []string{
+		`kubelet_credential_provider_config_info{hash=~"sha256:[0-9a-f]+"}`,
+		`kubelet_credential_provider_plugin_duration_count{plugin_name="good"}`,
+		`kubelet_credential_provider_plugin_errors_total{plugin_name="fails"}`,
+	} {
+		if !found.has(t, selector, true) {
+			t.Errorf("nothing is selected by %s, or it did not move", selector)
+		}
+	}
 }
 
 // mayAskFor lets nodes ask for tokens of an audience that no volume of a pod names.
