@@ -236,8 +236,9 @@ test/cost:
 test/criproxy:
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
-test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire
+test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire test/freeport
 test/flagdoc:
+test/freeport:
 test/scenario:
 test/smallfs: internal/core/unit
 `

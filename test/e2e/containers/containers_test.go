@@ -11,14 +11,16 @@ package containers
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 const (
@@ -63,16 +65,6 @@ func newNode(t *testing.T) *node {
 		}
 	})
 	return n
-}
-
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 func (n *node) command(verb string, args ...string) *exec.Cmd {
@@ -206,7 +198,7 @@ func (n *node) pid(child string) int {
 func TestContainers(t *testing.T) {
 	n := newNode(t)
 	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,metrics-server",
-		"--apiserver-port", freePort(t), "--agent-port", freePort(t), "--agent-health-port", "0", "--controller-manager-port", "0")
+		"--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0")
 	for _, part := range []struct {
 		name string
 		run  func()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/objectcache"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // cluster is a real API server without our agent. It has one client as administrator and one as the node.
@@ -35,7 +37,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	n := newNode(t)
-	n.run("up", "--detach", "--no-agent", "--node-name", nodeName, "--apiserver-port", freePort(t), "--controller-manager-port", "0")
+	n.run("up", "--detach", "--no-agent", "--node-name", nodeName, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--controller-manager-port", "0")
 	c := &cluster{t: t}
 	var err error
 	c.admin, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(n.stateDir, "admin.kubeconfig"), QPS: -1})

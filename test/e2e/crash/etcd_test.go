@@ -12,13 +12,14 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // TestExternalEtcd runs an instance with an external etcd. The instance starts no etcd, keeps its objects in the
 // external one, and leaves it running at `down`.
 func TestExternalEtcd(t *testing.T) {
 	t.Parallel()
-	client, peer := fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t)), fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t))
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", freeport.ForTest(t)), fmt.Sprintf("http://127.0.0.1:%d", freeport.ForTest(t))
 	store := exec.Command(filepath.Join(filepath.Dir(rig.Binary(t)), "plimsoll-controlplane"), "etcd",
 		"--name=theirs", "--data-dir="+t.TempDir(), "--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=theirs="+peer)

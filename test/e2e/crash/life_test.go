@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // TestLife runs the verbs on one instance in many orders. Each part needs the state that the part before it left.
@@ -385,7 +386,7 @@ func hollowAlone(t *testing.T) {
 			t.Errorf("down: %v\n%s", err, out)
 		}
 	})
-	port := fmt.Sprint(rig.FreePort(t))
+	port := fmt.Sprint(freeport.ForTest(t))
 	if out, err := plimsoll("up", "--detach", "--hollow", "5", "--apiserver-port", port, "--controller-manager-port", "0"); err != nil {
 		t.Fatalf("up: %v\n%s", err, out)
 	}

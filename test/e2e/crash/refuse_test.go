@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // TestRefusals starts instances with input that cannot work. Each is refused before anything is started, with what,
@@ -86,8 +87,8 @@ func TestRefusals(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			state := filepath.Join(dir, fmt.Sprint("s", n))
 			flags := append([]string{
-				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(rig.FreePort(t)),
-				"--agent-port", strconv.Itoa(rig.FreePort(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
+				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
+				"--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
 				"--without", "kube-proxy,coredns,metrics-server",
 			}, c.flags...)
 			cmd := hiding(binary, flags, c.hide)

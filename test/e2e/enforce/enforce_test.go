@@ -26,6 +26,7 @@ import (
 
 	ours "github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, "line", rig.Options{})) }
@@ -228,7 +229,7 @@ enforceNodeAllocatable: [pods, system-reserved]
 port: %d
 healthzPort: %d
 failSwapOn: false
-`, n.CgroupRoot(), group, rig.FreePort(t), rig.FreePort(t))
+`, n.CgroupRoot(), group, freeport.ForTest(t), freeport.ForTest(t))
 	if err := os.MkdirAll(filepath.Join(mount, "memory", group), 0o755); err != nil { // an existing cgroup is not named
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +31,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 const hollowNodes = 50
@@ -62,8 +64,8 @@ func up(t *testing.T, flags ...string) *instance {
 	}
 	i := &instance{t: t, binary: binary, flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
 	t.Cleanup(func() { i.plimsoll("down") })
-	i.schedulerPort = freePort(t)
-	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", freePort(t),
+	i.schedulerPort = strconv.Itoa(freeport.ForTest(t))
+	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
 		"--controller-manager-port", "0", "--scheduler-port", i.schedulerPort}, flags...)...)
 	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(i.plimsoll("kubeconfig")))
 	if err != nil {
@@ -81,16 +83,6 @@ func up(t *testing.T, flags ...string) *instance {
 		return err == nil, fmt.Sprint(err)
 	})
 	return i
-}
-
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 func (i *instance) plimsoll(verb string, args ...string) string {

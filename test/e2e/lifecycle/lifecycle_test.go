@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // The times of the test: Leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is
@@ -113,7 +114,7 @@ func (c *cluster) fleet(t *testing.T, group string, nodes int) *rig.Program {
 }
 
 func (c *cluster) controller(t *testing.T, name string, more ...string) *rig.Program {
-	port := fmt.Sprint(rig.FreePort(t))
+	port := fmt.Sprint(freeport.ForTest(t))
 	c.ports = append(c.ports, port)
 	return c.Keep(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
@@ -121,7 +122,7 @@ func TestAdmission(t *testing.T) {
 		b.delete(name, -1, soon)
 	}
 	// Ports that another pod has.
-	port := rig.FreePort(t)
+	port := freeport.ForTest(t)
 	with := func(s *corev1.PodSpec) {
 		s.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: int32(port)}}
 	}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // configMap creates a configMap, and a secret of the same name and content.
@@ -233,7 +234,7 @@ func TestServiceAccountToken(t *testing.T) {
 // Pods reach each other and the host reaches them. Host ports lead to pods, and hostNetwork uses the host's network.
 func TestNetwork(t *testing.T) {
 	b := at(t)
-	port, own := rig.FreePort(t), rig.FreePort(t)
+	port, own := freeport.ForTest(t), freeport.ForTest(t)
 	web := workload("c", "http")
 	web.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080, HostPort: int32(port)}}
 	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: named("web")}}}

@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/lab"
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // GuestNode is a guest of the lab that is a node of an instance. Its agent listens on the guest's loopback interface.
@@ -56,7 +57,7 @@ const readyWithin = 3 * time.Minute
 func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	t.Helper()
 	began := time.Now()
-	n := &GuestNode{Guest: g, Port: FreePort(t), cluster: c, driver: o.CgroupDriver, config: o.Config}
+	n := &GuestNode{Guest: g, Port: freeport.ForTest(t), cluster: c, driver: o.CgroupDriver, config: o.Config}
 	if n.driver == "" {
 		n.driver = "cgroupfs"
 	}

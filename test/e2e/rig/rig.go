@@ -38,7 +38,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +52,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
 // Options of an instance.
@@ -157,7 +158,7 @@ func findBinary() (string, error) {
 }
 
 func (c *Cluster) start(o Options, number int) error {
-	ports, err := freePorts(4)
+	ports, err := freeport.Find(4)
 	if err != nil {
 		return err
 	}
@@ -231,30 +232,6 @@ type dismiss struct {
 func (d *dismiss) Close() error {
 	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // if the guard has died, Wait returns an error
 	return d.guard.Wait()
-}
-
-// freePorts returns different ports that are free now. Another process may take one before it is used; then up reports
-// it.
-func freePorts(count int) (ports []int, err error) {
-	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
-
-// FreePort returns a TCP port of this machine that is free now.
-func FreePort(t *testing.T) int {
-	t.Helper()
-	ports, err := freePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ports[0]
 }
 
 // Plimsoll runs a verb on this instance and returns its standard output; the error contains standard error.
