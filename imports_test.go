@@ -24,12 +24,12 @@ const module = "github.com/plimsoll-dev/plimsoll/"
 const arrows = `
 # the cores: decisions, as functions of what they are told
 internal/core/admission: internal/core/eviction internal/core/scheduler internal/core/scheduler/selector
-    internal/core/qos internal/core/unit
+    internal/core/qos internal/core/unit internal/core/wellknown
 internal/core/eviction: internal/core/allocatable internal/core/unit
 internal/core/fairqueue:
 internal/core/fault: internal/core/unit
 internal/core/imagegc: internal/core/unit
-internal/core/lifecycle: internal/core/heap internal/core/unit
+internal/core/lifecycle: internal/core/heap internal/core/unit internal/core/wellknown
 internal/core/heap:
 internal/core/heartbeat: internal/core/unit
 internal/core/imageaccess: internal/core/unit
@@ -47,7 +47,7 @@ internal/core/oom: internal/core/unit
 internal/core/scheduler: internal/core/heap internal/core/numa internal/core/scheduler/census
     internal/core/scheduler/encode internal/core/scheduler/queue internal/core/scheduler/rows
     internal/core/scheduler/selector internal/core/scheduler/shrink internal/core/scheduler/volumes
-    internal/core/unit
+    internal/core/unit internal/core/wellknown
 internal/core/scheduler/census: internal/core/scheduler/encode internal/core/scheduler/rows
     internal/core/scheduler/selector internal/core/scheduler/shrink
 internal/core/scheduler/encode:
@@ -56,7 +56,7 @@ internal/core/scheduler/rows:
 internal/core/scheduler/selector: internal/core/scheduler/encode
 internal/core/scheduler/shrink:
 internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
-    internal/core/scheduler/shrink
+    internal/core/scheduler/shrink internal/core/wellknown
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
 internal/core/podcert: internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
@@ -68,6 +68,7 @@ internal/core/volumelimit: internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
 internal/core/userns:
+internal/core/wellknown:
 
 # adapters: one outside system each
 internal/host/epoll:
@@ -169,7 +170,7 @@ internal/agent/runtimehandler: internal/kube internal/kube/podfields
 internal/agent/server: internal/agent/metrics internal/agent/poddir internal/agent/podlog internal/agent/stats
     internal/host/cri internal/host/durable internal/journal internal/kube/authn internal/kube/serving
     internal/kube/translate
-internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests
+internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests internal/kube/translate
 internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
 internal/agent/statusreport: internal/agent/podstatus internal/kube

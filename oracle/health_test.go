@@ -23,6 +23,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -176,13 +177,13 @@ func taintedNode(random *rand.Rand, n int) *corev1.Node {
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: c, Status: status})
 		}
 	}
-	for _, key := range []string{lifecycle.TaintNotReady, lifecycle.TaintUnreachable, lifecycle.TaintMemoryPressure, lifecycle.TaintDiskPressure, lifecycle.TaintPIDPressure,
-		lifecycle.TaintNetworkUnavailable, lifecycle.TaintUnschedulable, "example.com/mine"} {
+	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable, wellknown.TaintMemoryPressure, wellknown.TaintDiskPressure, wellknown.TaintPIDPressure,
+		wellknown.TaintNetworkUnavailable, wellknown.TaintUnschedulable, "example.com/mine"} {
 		if random.IntN(3) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 		}
 		// those two are rate-limited
-		if key != lifecycle.TaintNotReady && key != lifecycle.TaintUnreachable && random.IntN(8) == 0 {
+		if key != wellknown.TaintNotReady && key != wellknown.TaintUnreachable && random.IntN(8) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
 		}
 	}

@@ -23,6 +23,7 @@ import (
 
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -195,7 +196,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		s.mu.Lock()
 		s.store(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corelifecycle.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: wellknown.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}},
 		})
 		s.mu.Unlock()

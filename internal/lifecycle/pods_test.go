@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/test/atonce"
 )
@@ -33,7 +33,7 @@ func bound(name string, seconds int64) *corev1.Pod {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid"), Generation: 3},
-		Spec:       corev1.PodSpec{NodeName: "n", Tolerations: []corev1.Toleration{toleration(corelifecycle.TaintNotReady), toleration(corelifecycle.TaintUnreachable)}},
+		Spec:       corev1.PodSpec{NodeName: "n", Tolerations: []corev1.Toleration{toleration(wellknown.TaintNotReady), toleration(wellknown.TaintUnreachable)}},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 }
@@ -163,7 +163,7 @@ func TestTerminatingPodsOfANodeOutOfServiceAreRemoved(t *testing.T) {
 			t.Errorf("silent is not out of service, and yet: %s", got)
 		}
 		s.edit(func(n *corev1.Node) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corelifecycle.TaintOutOfService, Effect: corev1.TaintEffectNoExecute})
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: wellknown.TaintOutOfService, Effect: corev1.TaintEffectNoExecute})
 		})
 		wait(time.Second)
 		if got := s.ended(); got != "p removed" {

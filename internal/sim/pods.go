@@ -8,6 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 const (
@@ -38,8 +39,8 @@ type pod struct {
 var (
 	podRequests = lifecycle.Load{CPU: unit.CPU, Memory: unit.GiB, Pods: 1}
 	tolerations = []lifecycle.Toleration{
-		{Key: lifecycle.TaintNotReady, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
-		{Key: lifecycle.TaintUnreachable, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
+		{Key: wellknown.TaintNotReady, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
+		{Key: wellknown.TaintUnreachable, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
 	}
 )
 

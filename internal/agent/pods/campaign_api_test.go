@@ -256,7 +256,7 @@ func (a *apiServer) create(body []byte) (int, []byte, io.ReadCloser) {
 	a.mirrors++
 	pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprintf("mirror-%d", a.mirrors)), metav1.Now()
 	pod.Status.Phase = corev1.PodPending
-	a.w.say("  %s, the mirror of %s, is there", pod.UID, pod.Annotations[staticpods.AnnotationMirror])
+	a.w.say("  %s, the mirror of %s, is there", pod.UID, pod.Annotations[corev1.MirrorPodAnnotationKey])
 	a.put(pod)
 	return http.StatusCreated, proto("Pod", pod), nil
 }
@@ -329,7 +329,7 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	uid := pod.UID
 	if staticpods.IsMirror(pod) {
-		uid = types.UID(pod.Annotations[staticpods.AnnotationMirror])
+		uid = types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
 	}
 	a.w.say("  %s is told to be %s %s", uid, s.Phase, s.Reason)
 	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed

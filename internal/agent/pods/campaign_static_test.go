@@ -197,7 +197,7 @@ func (w *world) hasSandbox(uid types.UID) bool {
 
 func (w *world) mirrorOf(uid types.UID) *corev1.Pod {
 	for _, pod := range w.api.pods {
-		if pod.Annotations[staticpods.AnnotationMirror] == string(uid) && pod.DeletionTimestamp == nil {
+		if pod.Annotations[corev1.MirrorPodAnnotationKey] == string(uid) && pod.DeletionTimestamp == nil {
 			return pod
 		}
 	}

@@ -14,16 +14,14 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// AnnotationMirror is on a mirror pod, and has the uid of its static pod.
-const AnnotationMirror = "kubernetes.io/config.mirror"
-
-// Other annotations of static pods and their mirrors, as upstream spells them.
+// Annotations of static pods and their mirrors, as upstream spells them. The others are corev1.MirrorPodAnnotationKey,
+// with the uid of the static pod, and translate.AnnotationSource.
 const (
-	annotationSource = "kubernetes.io/config.source"
-	annotationHash   = "kubernetes.io/config.hash"
-	annotationSeen   = "kubernetes.io/config.seen"
+	annotationHash = "kubernetes.io/config.hash"
+	annotationSeen = "kubernetes.io/config.seen"
 )
 
 // annotationPath remembers in memory which file a static pod came from.
@@ -31,7 +29,7 @@ const annotationPath = "plimsoll.dev/config.path"
 
 // IsMirror reports whether a pod of the API is a mirror pod.
 func IsMirror(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[AnnotationMirror]
+	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
@@ -101,10 +99,10 @@ func complete(pod *corev1.Pod, node, path string) (*corev1.Pod, error) {
 	}
 	pod.Spec.NodeName = node
 	annotations := map[string]string{
-		annotationHash:   string(pod.UID),
-		annotationSource: "file",
-		annotationPath:   path,
-		annotationSeen:   time.Now().Format(time.RFC3339Nano),
+		annotationHash:             string(pod.UID),
+		translate.AnnotationSource: "file",
+		annotationPath:             path,
+		annotationSeen:             time.Now().Format(time.RFC3339Nano),
 	}
 	for k, v := range pod.Annotations {
 		if _, ours := annotations[k]; !ours {

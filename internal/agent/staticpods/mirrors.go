@@ -72,11 +72,11 @@ func (s *Source) reconcileMirrors(ctx context.Context, wanted map[string]*corev1
 	retry := false
 	for k, m := range mirrors {
 		pod := wanted[k]
-		if pod != nil && m.Annotations[AnnotationMirror] == string(pod.UID) && m.DeletionTimestamp == nil {
+		if pod != nil && m.Annotations[corev1.MirrorPodAnnotationKey] == string(pod.UID) && m.DeletionTimestamp == nil {
 			s.Runner.Mirrored(pod.UID, m)
 			continue
 		}
-		if uid, here := live[k]; here && m.Annotations[AnnotationMirror] == string(uid) && m.DeletionTimestamp == nil {
+		if uid, here := live[k]; here && m.Annotations[corev1.MirrorPodAnnotationKey] == string(uid) && m.DeletionTimestamp == nil {
 			continue
 		}
 		if err := s.Runner.DeleteMirror(ctx, m); err != nil {
@@ -112,7 +112,7 @@ func (s *Source) createMirror(ctx context.Context, pod *corev1.Pod) error {
 	mirror.CreationTimestamp = metav1.Time{}
 	mirror.Status = corev1.PodStatus{}
 	delete(mirror.Annotations, annotationPath)
-	mirror.Annotations[AnnotationMirror] = string(pod.UID)
+	mirror.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID)
 	controller := true
 	mirror.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "v1",

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 const goodManifest = `
@@ -50,7 +51,7 @@ func TestStaticPodIsCompleted(t *testing.T) {
 		t.Errorf("identity: %+v, node %s", pod.ObjectMeta, pod.Spec.NodeName)
 	}
 	a := pod.Annotations
-	if a[annotationHash] != string(pod.UID) || a[annotationSource] != "file" || a["note"] != "kept" || a[annotationPath] == "" {
+	if a[annotationHash] != string(pod.UID) || a[translate.AnnotationSource] != "file" || a["note"] != "kept" || a[annotationPath] == "" {
 		t.Errorf("annotations: %v", a)
 	}
 	c := pod.Spec.Containers[0]

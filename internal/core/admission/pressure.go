@@ -7,10 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
-
-// taintMemoryPressure is the key of the taint that a BestEffort pod has to tolerate to come to a node short of memory.
-const taintMemoryPressure = "node.kubernetes.io/memory-pressure"
 
 // Applicant is a pod as far as pressure asks who it is.
 type Applicant struct {
@@ -38,6 +36,6 @@ func UnderPressure(a Applicant, conditions []eviction.Condition) *Rejection {
 }
 
 func toleratesMemoryPressure(pod scheduler.Pod) bool {
-	taint := scheduler.Taint{Key: taintMemoryPressure, Effect: scheduler.NoSchedule}
+	taint := scheduler.Taint{Key: wellknown.TaintMemoryPressure, Effect: scheduler.NoSchedule}
 	return selector.Tolerate(pod.Tolerations, taint)
 }

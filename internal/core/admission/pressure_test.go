@@ -6,10 +6,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 func TestUnderPressure(t *testing.T) {
-	tolerant := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: taintMemoryPressure, Exists: true, Effect: scheduler.NoSchedule}}}
+	tolerant := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: wellknown.TaintMemoryPressure, Exists: true, Effect: scheduler.NoSchedule}}}
 	elsewhere := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: "node.kubernetes.io/disk-pressure", Exists: true}}}
 	const memory, disk, pid = eviction.MemoryPressure, eviction.DiskPressure, eviction.PIDPressure
 	for _, c := range []struct {

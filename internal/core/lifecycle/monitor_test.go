@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestHistories drives a Monitor through random histories, next to a plain twin that remembers for each node when its
@@ -109,7 +110,7 @@ func BenchmarkZoneDies(b *testing.B) {
 		b.StopTimer()
 		now := unit.Instant(time.Hour)
 		m := New(now, Defaults())
-		tolerations := []Toleration{{Key: TaintNotReady, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}, {Key: TaintUnreachable, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}}
+		tolerations := []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}}
 		for i := range 5000 {
 			name := fmt.Sprintf("node-%05d", i)
 			m.NodeSeen(now, unit.Wall(now), Node{Name: name, Status: map[ConditionType]Status{Ready: True}, Zone: fmt.Sprint(i % 10), Allocatable: Load{CPU: 96 * unit.CPU, Memory: unit.TiB, Pods: 110}})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 type pod struct {
@@ -49,7 +50,7 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 			p.home.missing = now
 		}
 	}
-	_, ends := toleratedTime(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
+	_, ends := toleratedTime(Taint{Key: wellknown.TaintUnreachable, Effect: NoExecute}, p.Tolerations)
 	p.leaves = ends && !p.Ended
 	m.recount(p)
 	if n := p.home; n != nil && (!n.exists || n.silent || len(n.noExecute) > 0 || n.outOfService()) {

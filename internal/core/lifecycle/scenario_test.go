@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestScenarios plays testdata/*.txt in virtual time. Each text is the story of one cluster. A block is "do" with one
@@ -197,7 +198,7 @@ func (w *world) setNode(name string, args []string) {
 	}
 	if !n.hasNode {
 		n.hasNode, n.Created, n.UID = true, w.wall(), fmt.Sprintf("%s-%d", name, w.now)
-		n.Taints = []Taint{{Key: TaintNotReady, Effect: NoSchedule}} // as the API server's admission does
+		n.Taints = []Taint{{Key: wellknown.TaintNotReady, Effect: NoSchedule}} // as the API server's admission does
 		n.Changed, n.Allocatable = w.wall(), Load{CPU: 1000 * unit.CPU, Memory: unit.TiB, Pods: 1000}
 	}
 	n.Status = maps.Clone(n.Status)
@@ -251,7 +252,7 @@ func (w *world) setPod(name string, args []string) {
 			return Toleration{Key: key, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}
 		}
 		p = Pod{ID: PodID(name), Namespace: "default", Name: name, Ready: true, Requests: Load{Pods: 1},
-			Tolerations: []Toleration{bounded(TaintNotReady), bounded(TaintUnreachable)}}
+			Tolerations: []Toleration{bounded(wellknown.TaintNotReady), bounded(wellknown.TaintUnreachable)}}
 	}
 	for _, a := range args {
 		key, value, _ := strings.Cut(a, "=")
@@ -266,7 +267,7 @@ func (w *world) setPod(name string, args []string) {
 		case "never":
 			p.Tolerations = nil
 		case "daemon":
-			p.Tolerations = []Toleration{{Key: TaintNotReady, Exists: true, Effect: NoExecute}, {Key: TaintUnreachable, Exists: true, Effect: NoExecute}}
+			p.Tolerations = []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute}}
 		case "static":
 			p.Tolerations = []Toleration{{Exists: true, Effect: NoExecute}}
 		case "tolerate":

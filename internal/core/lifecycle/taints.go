@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // Effect of a taint, spelled as the API spells it.
@@ -13,18 +14,6 @@ type Effect string
 const (
 	NoSchedule Effect = "NoSchedule"
 	NoExecute  Effect = "NoExecute"
-)
-
-// Taint keys, as upstream spells them.
-const (
-	TaintNotReady           = "node.kubernetes.io/not-ready"
-	TaintUnreachable        = "node.kubernetes.io/unreachable"
-	TaintMemoryPressure     = "node.kubernetes.io/memory-pressure"
-	TaintDiskPressure       = "node.kubernetes.io/disk-pressure"
-	TaintPIDPressure        = "node.kubernetes.io/pid-pressure"
-	TaintNetworkUnavailable = "node.kubernetes.io/network-unavailable"
-	TaintUnschedulable      = "node.kubernetes.io/unschedulable"
-	TaintOutOfService       = "node.kubernetes.io/out-of-service" // set by people on a node that will not come back
 )
 
 // Taint is one taint; those that this package sets have no value. Key and effect identify a taint.
@@ -43,7 +32,7 @@ func (t Taint) Same(u Taint) bool { return t.Key == u.Key && t.Effect == u.Effec
 
 // isReadiness reports whether t is one of the two NoExecute taints of a node that is down.
 func (t Taint) isReadiness() bool {
-	return t.Effect == NoExecute && (t.Key == TaintNotReady || t.Key == TaintUnreachable)
+	return t.Effect == NoExecute && (t.Key == wellknown.TaintNotReady || t.Key == wellknown.TaintUnreachable)
 }
 
 func (n Node) taint(t Taint) (Taint, bool) {
@@ -54,7 +43,7 @@ func (n Node) taint(t Taint) (Taint, bool) {
 }
 
 func (n Node) outOfService() bool {
-	return slices.ContainsFunc(n.Taints, func(t Taint) bool { return t.Key == TaintOutOfService })
+	return slices.ContainsFunc(n.Taints, func(t Taint) bool { return t.Key == wellknown.TaintOutOfService })
 }
 
 // taintRules maps a status of a condition to the NoSchedule taint that is set at once.
@@ -63,21 +52,21 @@ var taintRules = []struct {
 	status    Status
 	key       string
 }{
-	{Ready, False, TaintNotReady},
-	{Ready, Unknown, TaintUnreachable},
-	{MemoryPressure, True, TaintMemoryPressure},
-	{DiskPressure, True, TaintDiskPressure},
-	{PIDPressure, True, TaintPIDPressure},
-	{NetworkUnavailable, True, TaintNetworkUnavailable},
+	{Ready, False, wellknown.TaintNotReady},
+	{Ready, Unknown, wellknown.TaintUnreachable},
+	{MemoryPressure, True, wellknown.TaintMemoryPressure},
+	{DiskPressure, True, wellknown.TaintDiskPressure},
+	{PIDPressure, True, wellknown.TaintPIDPressure},
+	{NetworkUnavailable, True, wellknown.TaintNetworkUnavailable},
 }
 
 // readinessTaint returns the NoExecute taint of a node with this Ready status; false: it is not down.
 func readinessTaint(ready Status) (Taint, bool) {
 	switch ready {
 	case False:
-		return Taint{Key: TaintNotReady, Effect: NoExecute}, true
+		return Taint{Key: wellknown.TaintNotReady, Effect: NoExecute}, true
 	case Unknown:
-		return Taint{Key: TaintUnreachable, Effect: NoExecute}, true
+		return Taint{Key: wellknown.TaintUnreachable, Effect: NoExecute}, true
 	}
 	return Taint{}, false
 }
@@ -99,12 +88,12 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 			becomeSilent(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
 		}
 	}
-	becomeSilent(Taint{Key: TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
+	becomeSilent(Taint{Key: wellknown.TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
 	if status[Ready] == Absent {
 		return add, drop
 	}
 	right, down := readinessTaint(status[Ready])
-	for _, key := range []string{TaintNotReady, TaintUnreachable} {
+	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable} {
 		t := Taint{Key: key, Effect: NoExecute}
 		if other, has := n.otherReadiness(t); has {
 			t.Added = other.Added // toleration times are not restarted

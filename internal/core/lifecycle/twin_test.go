@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestAgainstPlainTwin drives a Monitor through random histories of nodes that die, return, move between zones and are
@@ -193,7 +194,7 @@ func (h *history) happen() {
 func (h *history) addPod(node string) {
 	p := Pod{ID: PodID(fmt.Sprintf("p%05d", len(h.twin.arrived))), Node: node, Requests: Load{unit.MilliCPU(h.rng.IntN(1000)), unit.Bytes(h.rng.IntN(1000)), 1}}
 	p.Name = string(p.ID)
-	for _, key := range []string{TaintNotReady, TaintUnreachable, "example.com/theirs", ""} {
+	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable, "example.com/theirs", ""} {
 		if h.rng.IntN(3) > 0 {
 			p.Tolerations = append(p.Tolerations, Toleration{Key: key, Exists: true, Effect: NoExecute, Bounded: h.rng.IntN(4) > 0, Seconds: h.rng.Int64N(90) - 3})
 		}
@@ -358,7 +359,7 @@ func (h *history) checkSums() {
 				continue
 			}
 			used = used.plus(p.Requests)
-			if _, ends := ToleratedTime([]Taint{{Key: TaintUnreachable, Effect: NoExecute}}, p.Tolerations); ends {
+			if _, ends := ToleratedTime([]Taint{{Key: wellknown.TaintUnreachable, Effect: NoExecute}}, p.Tolerations); ends {
 				goes = goes.plus(p.Requests)
 			}
 		}

@@ -1,9 +1,12 @@
 package scheduler
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
+)
 
 // cordonTaint is the taint that a pod must tolerate to go to a cordoned node.
-var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSchedule}
+var cordonTaint = Taint{Key: wellknown.TaintUnschedulable, Effect: NoSchedule}
 
 type cordonFilter struct{}
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // Profile says which plugins are used for the pods of one schedulerName, and with which weights.
@@ -72,7 +73,7 @@ func DefaultProfile() Profile {
 		Strategy:           Strategy{Type: LeastAllocated, Resources: []WeightedResource{{CPU, 1}, {Memory, 1}}},
 		Balanced:           []string{CPU, Memory},
 		HardAffinityWeight: 1,
-		DefaultSpread:      []SpreadConstraint{soft("kubernetes.io/hostname", 3), soft("topology.kubernetes.io/zone", 5)},
+		DefaultSpread:      []SpreadConstraint{soft(wellknown.LabelHostname, 3), soft(wellknown.LabelZone, 5)},
 		SystemDefaults:     true,
 	}
 }

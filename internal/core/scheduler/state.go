@@ -5,6 +5,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // state is everything that rules may read besides the demand: facts about nodes, what pods take from each node, the
@@ -56,7 +57,7 @@ func newState(seed uint64) state {
 		predicates:   predicates{byKey: map[string]*predicate{}},
 		spaces:       map[string]*space{},
 	}
-	s.hostKey = s.intern.ID("kubernetes.io/hostname")
+	s.hostKey = s.intern.ID(wellknown.LabelHostname)
 	return s
 }
 

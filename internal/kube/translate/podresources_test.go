@@ -49,7 +49,7 @@ func TestPodResources(t *testing.T) {
 			case 7:
 				pod.Status.QOSClass = corev1.PodQOSBurstable
 			case 8:
-				pod.Annotations = map[string]string{annotationSource: "file"}
+				pod.Annotations = map[string]string{AnnotationSource: "file"}
 			case 9:
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name: "c", AllocatedResources: pod.Spec.Containers[0].Resources.Requests, Resources: &pod.Spec.Containers[0].Resources,

@@ -3,19 +3,16 @@ package translate
 import corev1 "k8s.io/api/core/v1"
 
 const (
-	// annotationSource says where the kubelet got a pod from; sourceAPI is its value for the API server.
-	annotationSource = "kubernetes.io/config.source"
+	// AnnotationSource says where the kubelet got a pod from; sourceAPI is its value for the API server.
+	AnnotationSource = "kubernetes.io/config.source"
 	sourceAPI        = "api"
-
-	// annotationMirror marks the mirror pod of a static pod.
-	annotationMirror = "kubernetes.io/config.mirror"
 )
 
 // IsStaticPod reports whether a pod is static, by the kubelet's rule: it has the annotation of its source, and the
 // source is not the API server. An empty source is therefore that of a static pod. A pod without the annotation is not
 // static.
 func IsStaticPod(pod *corev1.Pod) bool {
-	source, ok := pod.Annotations[annotationSource]
+	source, ok := pod.Annotations[AnnotationSource]
 	return ok && source != sourceAPI
 }
 
@@ -23,12 +20,12 @@ func IsStaticPod(pod *corev1.Pod) bool {
 // pod arrives. Otherwise whoever may create pods could make one that counts as static, and so as critical.
 func FromAPI(pod *corev1.Pod) {
 	if IsStaticPod(pod) {
-		pod.Annotations[annotationSource] = sourceAPI
+		pod.Annotations[AnnotationSource] = sourceAPI
 	}
 }
 
 // isMirrorPod reports whether a pod is the API's image of a static pod.
 func isMirrorPod(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[annotationMirror]
+	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // PodMounts is what a pod mounts, as far as filters use it.
@@ -284,10 +285,10 @@ type ZoneLabel struct {
 
 // The label keys that VolumeZone reads, each with its present name.
 var zoneKeys = [...][2]string{
-	{"failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"},
-	{"failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"},
-	{"topology.kubernetes.io/zone", "topology.kubernetes.io/zone"},
-	{"topology.kubernetes.io/region", "topology.kubernetes.io/region"},
+	{wellknown.LabelZoneBeta, wellknown.LabelZone},
+	{wellknown.LabelRegionBeta, wellknown.LabelRegion},
+	{wellknown.LabelZone, wellknown.LabelZone},
+	{wellknown.LabelRegion, wellknown.LabelRegion},
 }
 
 // compileZones reads the zones of a volume from its labels. A list that contains an empty name is ignored.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // Store has the facts about claims and volumes. It is a rows.Table: it grows with the rows of nodes. It changes only by
@@ -109,7 +110,7 @@ type KnownCapacity struct {
 func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
 	s := &Store{
 		in:              in,
-		hostKey:         in.ID("kubernetes.io/hostname"),
+		hostKey:         in.ID(wellknown.LabelHostname),
 		changed:         turned,
 		claims:          map[ClaimKey]*ClaimState{},
 		volumes:         map[string]*KnownVolume{},
