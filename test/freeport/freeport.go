@@ -1,7 +1,7 @@
 // Package freeport finds TCP ports for the servers that tests start, stop and start again.
 //
 // A listener on port 0 cannot do that: the kernel gives it a port that it gives to outgoing connections, too. A server
-// that stops and starts again may then find its port taken by any process that has connected to another in the meantime.
+// that stops and starts again may then find its port taken by any process that has connected to another meanwhile.
 package freeport
 
 import (

@@ -49,7 +49,7 @@ func TestEveryKindIsMountedOrHeld(t *testing.T) {
 // TestEveryKindIsWhole: a mounted kind is written by the agent or by containers, in a place of its own, and is in the
 // pod on which the tests of crashes and of hostile names work.
 func TestEveryKindIsWhole(t *testing.T) {
-	k := &Manager{pods: "/root/pods", memory: "/root/memory"}
+	k := &Manager{pods: "/state/pods", memory: "/state/memory"}
 	used := map[string]string{}
 	sampled := map[string]bool{}
 	for _, v := range everyKind("u1").Spec.Volumes {

@@ -1,7 +1,7 @@
 // Package wellknown has the names of labels and taints that the cores have rules for, once.
 //
-// The cores import nothing of Kubernetes, so they cannot use the constants of k8s.io/api; this package's test compares. The
-// names are in https://kubernetes.io/docs/reference/labels-annotations-taints/.
+// The cores import nothing of Kubernetes, so they cannot use the constants of k8s.io/api; this package's test compares
+// the names with them. https://kubernetes.io/docs/reference/labels-annotations-taints/ says what each means.
 package wellknown
 
 // Labels of nodes and persistent volumes.
