@@ -64,6 +64,7 @@ internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
 internal/core/recommend: internal/core/allocatable internal/core/unit
 internal/core/resize: internal/core/qos internal/core/unit
+internal/core/volume: internal/core/heap internal/core/unit
 internal/core/volumelimit: internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
