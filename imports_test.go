@@ -122,7 +122,7 @@ internal/kube/translate: internal/core/... internal/kube/kubelethash internal/ku
 internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
 internal/agent/cadvisor: internal/agent/stats internal/core/machine internal/host/cgroup
-internal/agent/allocation: internal/kube/translate
+internal/agent/allocation: internal/core/unit internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
@@ -130,7 +130,8 @@ internal/agent/criconfig: internal/core/admission internal/host/cri
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
     internal/kube/kubeletstate
 internal/agent/env: internal/kube/translate
-internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/pods
+internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/podentry
+    internal/agent/pods
     internal/core/eviction internal/core/allocatable
     internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
     internal/host/psi internal/journal internal/kube/translate
@@ -152,6 +153,8 @@ internal/agent/node: internal/clock internal/agent/failurelog internal/agent/run
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/poddir:
 internal/agent/podcert: internal/core/podcert internal/core/unit internal/kube
+internal/agent/podentry: internal/agent/allocation internal/agent/podstatus internal/agent/podview internal/agent/statusreport
+    internal/core/eviction internal/core/podlife internal/core/unit internal/kube/translate
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
@@ -97,22 +98,22 @@ func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 }
 
 // Resize judges pods that ask for other resources than they were granted.
-func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.Verdict {
+func (a admit) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
 	asked := make([]admission.Resize, 0, len(requests))
 	for _, request := range requests {
 		change := a.changeOf(request)
 		asked = append(asked, admission.Resize{Class: change.Class, Since: request.Since, Never: admission.Never(change)})
 	}
-	verdicts := make([]pods.Verdict, 0, len(requests))
+	verdicts := make([]allocation.Verdict, 0, len(requests))
 	for _, v := range a.ledger.resizes(requests, asked, held, a.node(), a.elsewhere()) {
-		verdicts = append(verdicts, pods.Verdict(v))
+		verdicts = append(verdicts, allocation.Verdict(v))
 	}
 	return verdicts
 }
 
 // changeOf says what a resize changes, and what of this node stands against it.
-func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
-	c := translate.AdmissionChange(request.Granted, request.Desired, a.swaps)
+func (a admit) changeOf(request allocation.Request) admission.Change {
+	c := translate.AdmissionChange(request.Allocated, request.Desired, a.swaps)
 	c.StaticCPUs = a.staticCPUs
 	c.StaticMemory = a.staticMemory
 	return c

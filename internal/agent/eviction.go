@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
 	agenteviction "github.com/plimsoll-dev/plimsoll/internal/agent/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
@@ -50,7 +50,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			return a.stats.Summary(ctx, parts)
 		},
 		Limited: func() bool {
-			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p pods.Present) bool { return translate.EvictionPod(p.Pod).Limited() })
+			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p podentry.Present) bool { return translate.EvictionPod(p.Pod).Limited() })
 		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -121,7 +121,7 @@ func (l *ledger) check(pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node,
 
 // resizes gives requests their verdicts. asked has all of each but the pods.
 func (l *ledger) resizes(
-	requests []pods.ResizeRequest, asked []admission.Resize, held []*corev1.Pod, node *corev1.Node, elsewhere []string,
+	requests []allocation.Request, asked []admission.Resize, held []*corev1.Pod, node *corev1.Node, elsewhere []string,
 ) []admission.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (l *ledger) resizes(
 		}
 		pending[uid] = w
 		asked[i].Want = w.as
-		asked[i].Has = l.has(request.Granted)
+		asked[i].Has = l.has(request.Allocated)
 	}
 	l.wanted = pending
 	return l.node.Resizes(asked)

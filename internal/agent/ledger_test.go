@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
@@ -162,12 +162,12 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 			if got != nil {
 				rejected++
 			}
-			var requests []pods.ResizeRequest
+			var requests []allocation.Request
 			for _, pod := range listed(here) {
 				if r.IntN(3) == 0 {
 					i := 0
 					fmt.Sscan(string(pod.UID), &i)
-					requests = append(requests, pods.ResizeRequest{Desired: numbered(i, int64(100*(1+r.IntN(6)))), Granted: pod})
+					requests = append(requests, allocation.Request{Desired: numbered(i, int64(100*(1+r.IntN(6)))), Allocated: pod})
 				}
 			}
 			ask := func(l *ledger) []admission.Verdict {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -134,7 +134,7 @@ func TestAdmitResize(t *testing.T) {
 		if c.admit.swaps == nil {
 			c.admit.swaps = func(*corev1.Pod, *corev1.Container) bool { return false }
 		}
-		v := c.admit.Resize([]pods.ResizeRequest{{Desired: c.desired, Granted: small}}, []*corev1.Pod{small, other})
+		v := c.admit.Resize([]allocation.Request{{Desired: c.desired, Allocated: small}}, []*corev1.Pod{small, other})
 		if len(v) != 1 || v[0].Reason != c.reason || v[0].Granted != (c.reason == "") {
 			t.Errorf("%s: %+v", name, v)
 		}
@@ -147,7 +147,7 @@ func TestAdmitResize(t *testing.T) {
 		elsewhere: func() []string { return nil },
 		swaps:     func(*corev1.Pod, *corev1.Container) bool { return true },
 	}
-	if v := a.Resize([]pods.ResizeRequest{{Desired: restarts, Granted: small}}, []*corev1.Pod{small}); !v[0].Granted {
+	if v := a.Resize([]allocation.Request{{Desired: restarts, Allocated: small}}, []*corev1.Pod{small}); !v[0].Granted {
 		t.Errorf("swap stands against a restart: %+v", v)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
@@ -57,7 +58,7 @@ func (g *Guard) orderStops(p *check) []*kill {
 	var kills []*kill
 	intent := journal.Record{Time: time.Now(), Kind: journal.Intent, Text: "pods are evicted"}
 	for _, v := range p.decision.Victims {
-		i := slices.IndexFunc(p.present, func(p pods.Present) bool { return string(p.Pod.UID) == v.ID })
+		i := slices.IndexFunc(p.present, func(p podentry.Present) bool { return string(p.Pod.UID) == v.ID })
 		if i < 0 {
 			continue // cannot happen: the core saw no other pods
 		}

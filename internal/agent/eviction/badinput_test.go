@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -70,7 +70,7 @@ func TestNothingReadIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir(), all()...)
 	o.NodeFS, o.ImageFS, o.Group = filepath.Join(t.TempDir(), "gone"), "", "/plimsoll-no-such-group"
-	b.pods = append(b.pods, pods.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
+	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
 	g, err := New(o)
 	if err != nil {
 		t.Fatal(err)

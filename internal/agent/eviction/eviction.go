@@ -83,6 +83,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/failurelog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
@@ -96,7 +97,7 @@ import (
 
 // Pods are the node's pods; *pods.Runner implements it.
 type Pods interface {
-	Present() []pods.Present
+	Present() []podentry.Present
 	Evict(uid types.UID, v pods.Eviction) bool
 	Resync(uid types.UID)
 }
@@ -403,7 +404,7 @@ func (g *Guard) next(when time.Time) time.Time {
 }
 
 // killOverdue kills what still runs of evicted pods whose deadline is over, and drops the pods that have ended.
-func (g *Guard) killOverdue(present []pods.Present) {
+func (g *Guard) killOverdue(present []podentry.Present) {
 	here := map[types.UID]bool{}
 	for _, p := range present {
 		uid := p.Pod.UID

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
@@ -72,7 +73,7 @@ type bench struct {
 	limit unit.Bytes
 
 	mu      sync.Mutex
-	pods    []pods.Present
+	pods    []podentry.Present
 	evicted map[types.UID]pods.Eviction
 }
 
@@ -122,7 +123,7 @@ func (b *bench) pod(uid string, priority int32, size unit.Bytes, rate unit.Bytes
 	})
 	b.join(types.UID(uid), cmd.Process.Pid)
 	b.mu.Lock()
-	b.pods = append(b.pods, pods.Present{Pod: &corev1.Pod{
+	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{Priority: &priority},
 	}})
 	b.mu.Unlock()
@@ -159,16 +160,16 @@ func (b *bench) gone(uid types.UID) {
 	defer b.mu.Unlock()
 	for i, p := range b.pods {
 		if p.Pod.UID == uid {
-			b.pods = append(append([]pods.Present(nil), b.pods[:i]...), b.pods[i+1:]...)
+			b.pods = append(append([]podentry.Present(nil), b.pods[:i]...), b.pods[i+1:]...)
 			return
 		}
 	}
 }
 
-func (b *bench) Present() []pods.Present {
+func (b *bench) Present() []podentry.Present {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := append([]pods.Present(nil), b.pods...)
+	out := append([]podentry.Present(nil), b.pods...)
 	for i := range out {
 		if v, ok := b.evicted[out[i].Pod.UID]; ok {
 			out[i].KillAt = v.KillAt
@@ -469,7 +470,7 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 func TestAGroupThatVanishesIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	b.mu.Lock()
-	b.pods = append(b.pods, pods.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
+	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
 	b.mu.Unlock()
 	b.watch(b.options(t.TempDir(), hard(64*unit.MiB)))
 	b.pod("grower", 0, 128*unit.MiB, 100*unit.MiB)
@@ -499,7 +500,7 @@ func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, withPIDs := range []bool{false, true} {
-		p := g.pod(pods.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits", UID: "waits"}}}, withPIDs)
+		p := g.pod(podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits", UID: "waits"}}}, withPIDs)
 		if p.Used == nil || p.Used.PIDs != 0 || p.Used.WorkingSet != 0 || len(p.Volumes) != 1 {
 			t.Errorf("process ids near %v: it has %+v of memory, volumes %+v", withPIDs, p.Used, p.Volumes)
 		}

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -158,7 +158,7 @@ func (g *Guard) swapRoom() unit.Bytes {
 const readers = 2
 
 // readPods reads every pod's usage.
-func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
+func (g *Guard) readPods(f *eviction.Facts, present []podentry.Present) {
 	f.Pods = make([]eviction.Pod, len(present))
 	withPIDs := g.nearPIDs(f)
 	var reading sync.WaitGroup
@@ -189,7 +189,7 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 }
 
 // pod reads one pod's usage.
-func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
+func (g *Guard) pod(p podentry.Present, withPIDs bool) eviction.Pod {
 	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
 		out.KillAt = g.clock.Instant(p.KillAt)

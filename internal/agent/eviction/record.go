@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -25,7 +26,7 @@ type check struct {
 	now      unit.Instant
 	before   eviction.State // of the decider; only if pods were read
 	facts    eviction.Facts
-	present  []pods.Present // only if they are needed
+	present  []podentry.Present // only if they are needed
 	decision eviction.Decision
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -69,6 +70,11 @@ func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slo
 	}
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
 }
+
+// settleMax is how long a call that has the runtime make or stop something goes on when nobody needs its result any
+// more. Chosen: far above what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose
+// network hangs may take longer to go.
+const settleMax = 10 * time.Second
 
 // settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves
 // behind what it then refuses to remove (cri.Client.RemoveContainer), so that a call whose time is up, since its pod is
@@ -354,7 +360,7 @@ func (w *worker) createAndStart(
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := w.r.Groups.Sizes(pod)
 	w.view.Containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
-	w.r.oom.Know(w.e.uid, w.view.Containers[id], 0) // it may run out of memory before we know its process
+	w.r.oom.Know(w.e.UID(), w.view.Containers[id], 0) // it may run out of memory before we know its process
 	err = settled(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
@@ -369,7 +375,7 @@ func (w *worker) createAndStart(
 // which cost the runtime nothing: no slot is held for them.
 func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
-	ctx, hookCtx, done := w.e.awaitExit(ctx, a.ID)
+	ctx, hookCtx, done := w.e.AwaitExit(ctx, a.ID, settleMax)
 	defer done()
 	least := time.Duration(0)
 	if pod != nil {
@@ -406,7 +412,7 @@ func (w *worker) removeContainer(ctx context.Context, a podlife.Action) error {
 		return fmt.Errorf("remove container %s: %w", a.ID, err)
 	}
 	w.view.Drop(a.ID)
-	w.r.removeLog(w.e.object(), a)
+	w.r.removeLog(w.e.Object(), a)
 	return nil
 }
 
@@ -432,19 +438,19 @@ func (w *worker) onSandbox(ctx context.Context, a podlife.Action, call func(cont
 // finish takes down what the pod had outside the runtime, deletes its object, and drops it here. Each step may be
 // repeated after a crash.
 func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
-	w.r.Probes.Untrack(w.e.uid)
-	if err := w.r.Volumes.TearDown(ctx, w.e.uid); err != nil {
+	w.r.Probes.Untrack(w.e.UID())
+	if err := w.r.Volumes.TearDown(ctx, w.e.UID()); err != nil {
 		return fmt.Errorf("take down volumes: %w", err)
 	}
-	if err := w.r.Groups.Remove(ctx, w.e.uid); err != nil {
+	if err := w.r.Groups.Remove(ctx, w.e.UID()); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	w.r.Users.Release(w.e.uid)
-	w.r.Assignments.Release(string(w.e.uid))
-	w.r.Devices.Release(string(w.e.uid))
-	w.r.logs().RemovePod(string(w.e.uid))
-	if pod != nil && w.e.deletable() {
-		if err := w.r.report.Delete(ctx, w.e.report, pod); err != nil {
+	w.r.Users.Release(w.e.UID())
+	w.r.Assignments.Release(string(w.e.UID()))
+	w.r.Devices.Release(string(w.e.UID()))
+	w.r.logs().RemovePod(string(w.e.UID()))
+	if pod != nil && w.e.Deletable() {
+		if err := w.r.report.Delete(ctx, w.e.Report(), pod); err != nil {
 			return fmt.Errorf("delete the pod's object: %w", err)
 		}
 	}
@@ -453,12 +459,12 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // drop ends what the agent knows of a pod: nothing of it is left here.
-func (r *Runner) drop(e *entry) {
+func (r *Runner) drop(e *podentry.Entry) {
 	r.turns.Leave(e)
-	e.drop()
+	e.Drop()
 	r.mu.Lock()
-	if r.pods[e.uid] == e {
-		delete(r.pods, e.uid)
+	if r.pods[e.UID()] == e {
+		delete(r.pods, e.UID())
 	}
 	r.sweepLater()
 	r.mu.Unlock()

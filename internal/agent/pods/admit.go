@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -18,9 +19,9 @@ import (
 func (w *worker) admit(ctx context.Context) {
 	defer w.r.turns.Leave(w.e)
 	if len(w.view.Sandboxes) > 0 {
-		w.e.recoverEnding(w.view.Note)
+		w.e.RecoverEnding(w.view.Note)
 	}
-	pod := w.e.unjudgedPod()
+	pod := w.e.UnjudgedPod()
 	if pod == nil {
 		return
 	}
@@ -33,10 +34,10 @@ func (w *worker) admit(ctx context.Context) {
 	}
 	for _, c := range w.view.Containers {
 		if translate.ContainerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
-			w.r.Assignments.Finish(string(w.e.uid)) // an agent before us started it
+			w.r.Assignments.Finish(string(w.e.UID())) // an agent before us started it
 		}
 	}
-	w.e.admit(pod, w.view.Note)
+	w.e.Admit(pod, w.view.Note)
 }
 
 // askAdmission has a pod judged of which nothing is here, or one that has lost what it had. Admissions go one at a
@@ -55,11 +56,11 @@ func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
 		case !rejected.Asks:
 			return rejected
 		}
-		if rejected := w.waitFor(ctx, asked, w.r.Admission.Consult); rejected != nil || w.e.stopping() {
+		if rejected := w.waitFor(ctx, asked, w.r.Admission.Consult); rejected != nil || w.e.Stopping() {
 			return rejected
 		}
 	}
-	w.e.setPhase(phaseNew)
+	w.e.SetPhase(podentry.PhaseNew)
 	rejection := numa.Unexpected(fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax))
 	rejection.Waiting = true
 	return RejectionOf(rejection)
@@ -74,17 +75,17 @@ const consultationsMax = 1000
 func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	w.r.admission.Lock()
 	defer w.r.admission.Unlock()
-	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.Anew(string(w.e.uid)) {
+	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.Anew(string(w.e.UID())) {
 		return nil, false
 	}
 	rejected = w.r.Admission.Admit(asked, w.r.counted(w.e))
 	switch {
 	case rejected == nil:
-		w.e.setPhase(phasePreparing)
+		w.e.SetPhase(podentry.PhasePreparing)
 	case rejected.Asks:
-		w.e.setPhase(phaseConsulting)
+		w.e.SetPhase(podentry.PhaseConsulting)
 	default:
-		w.e.setPhase(phaseNew)
+		w.e.SetPhase(podentry.PhaseNew)
 	}
 	return rejected, true
 }
@@ -97,30 +98,30 @@ func (w *worker) waitFor(
 	w.r.turns.Leave(w.e)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if !w.e.arm(nil, cancel) { // a stop order must not wait for a plugin
-		w.e.setPhase(phaseNew)
+	if !w.e.Arm(nil, cancel) { // a stop order must not wait for a plugin
+		w.e.SetPhase(podentry.PhaseNew)
 		return nil
 	}
 	rejected := do(ctx, asked)
-	w.e.disarm()
+	w.e.Disarm()
 	if rejected == nil {
 		return nil
 	}
-	w.e.setPhase(phaseNew)
-	if w.e.stopping() {
+	w.e.SetPhase(podentry.PhaseNew)
+	if w.e.Stopping() {
 		return nil // whatever the plugin said, it is over
 	}
 	return rejected
 }
 
 // counted returns the pods that have resources of the node, except e's.
-func (r *Runner) counted(e *entry) []*corev1.Pod {
+func (r *Runner) counted(e *podentry.Entry) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, o := range r.entries() {
 		if o == e {
 			continue
 		}
-		if pod := o.counted(); pod != nil {
+		if pod := o.Counted(); pod != nil {
 			pods = append(pods, pod)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -51,7 +52,7 @@ func (r *Runner) inOrder(a, b *corev1.Pod) int { return admission.Order(r.arriva
 // arrival is what core/admission asks of a pod that comes with others.
 func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	a := translate.AdmissionArrival(pod)
-	if e := r.entryOf(pod.UID); e != nil && e.inRuntime() {
+	if e := r.entryOf(pod.UID); e != nil && e.InRuntime() {
 		a.Standing = admission.Remains
 	}
 	return a
@@ -105,7 +106,7 @@ func (r *Runner) sweep() {
 	}
 	known := map[types.UID]bool{}
 	for _, e := range r.entries() {
-		known[e.uid] = true
+		known[e.UID()] = true
 	}
 	orphans, err := r.Volumes.Orphans(known)
 	if err != nil {
@@ -124,7 +125,7 @@ func (r *Runner) takeDown(uid types.UID) {
 	e := r.pods[uid]
 	if e == nil {
 		e = r.newEntry(uid)
-		e.foundOutside()
+		e.FoundOutside()
 		r.pods[uid] = e
 	}
 	r.mu.Unlock()
@@ -149,25 +150,25 @@ func (r *Runner) apiGone(pod *corev1.Pod) {
 		return
 	}
 	now, _ := r.now()
-	e.vanish(now)
+	e.Vanish(now)
 	r.resync(e)
 }
 
 // take brings in a pod or its latest version.
-func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
+func (r *Runner) take(pod *corev1.Pod, static bool) *podentry.Entry {
 	now, _ := r.now()
 	r.mu.Lock()
 	e := r.pods[pod.UID]
 	if e == nil {
 		e = r.newEntry(pod.UID)
 		if !r.relisted {
-			e.markDirty("")
+			e.MarkDirty("")
 		}
 		r.pods[pod.UID] = e
 		r.turns.Join(e)
 	}
 	r.mu.Unlock()
-	first := e.claim(static)
+	first := e.Claim(static)
 	if first {
 		r.Metrics.ContainersPerPod.Observe(float64(len(pod.Spec.Containers)))
 	}
@@ -175,12 +176,12 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 		r.recallEviction(e, pod)
 	}
 	if !static {
-		r.countRequestedResizes(e.wants(), pod)
+		r.countRequestedResizes(e.Wants(), pod)
 	}
-	changed := e.set(pod, now)
+	changed := e.Set(pod, now)
 	r.version.Add(1)
 	if changed {
-		r.Volumes.Update(e.object())
+		r.Volumes.Update(e.Object())
 		r.resync(e) // its worker compares what it reports with what the API has
 	}
 	return e

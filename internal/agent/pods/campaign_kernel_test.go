@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -313,7 +314,7 @@ func (w *world) nodeWith(all []*corev1.Pod) *admission.Node {
 }
 
 // Resize is core/admission's. Some resizes are not for this node, the same to every agent.
-func (a fakeAdmission) Resize(requests []ResizeRequest, held []*corev1.Pod) (verdicts []Verdict) {
+func (a fakeAdmission) Resize(requests []allocation.Request, held []*corev1.Pod) (verdicts []allocation.Verdict) {
 	w := a.l.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -322,16 +323,16 @@ func (a fakeAdmission) Resize(requests []ResizeRequest, held []*corev1.Pod) (ver
 		wants := *request.Desired
 		wants.Status = corev1.PodStatus{}
 		never := ""
-		if w.dice("never", wants.UID, wants.Generation).IntN(12) == 0 && !sameRequests(&wants, request.Granted) {
+		if w.dice("never", wants.UID, wants.Generation).IntN(12) == 0 && !sameRequests(&wants, request.Allocated) {
 			never = "not on this node"
 		}
 		asked = append(asked, admission.Resize{
-			Want: translate.SchedulerPod(&wants), Has: translate.SchedulerPod(request.Granted), Class: qos.Burstable,
+			Want: translate.SchedulerPod(&wants), Has: translate.SchedulerPod(request.Allocated), Class: qos.Burstable,
 			Since: request.Since, Never: never,
 		})
 	}
 	for i, v := range w.nodeWith(held).Resizes(asked) {
-		verdicts = append(verdicts, Verdict(v))
+		verdicts = append(verdicts, allocation.Verdict(v))
 		if v.Granted && w.life == a.l && !w.down {
 			w.grant(requests[i].Desired)
 		}

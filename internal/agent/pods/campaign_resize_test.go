@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -280,18 +281,17 @@ func (w *world) unsized() string {
 	var out []string
 	r := w.life.runner
 	for _, e := range r.entries() {
-		e.mu.Lock()
-		pod, desired, meets, ends := e.pod, e.desired, e.allocated.Meets(e.desired), e.allocated == nil || e.stop != nil || e.source == sourceGone
-		e.mu.Unlock()
-		if pod == nil || ends || translate.PodlifeTerminal(pod) != "" {
+		now, desired := e.Snapshot(), e.Wants()
+		pod, admitted := now.Pod, now.Phase == podentry.PhaseAdmitted
+		if pod == nil || !admitted || now.Stop != nil || translate.PodlifeTerminal(pod) != "" {
 			continue
 		}
-		request, asks := e.asks()
-		if asks && r.Admission.Resize([]ResizeRequest{request}, r.Holders())[0].Granted {
-			out = append(out, fmt.Sprintf("%s waits for what it can have", e.uid))
+		request, asks := e.Asks()
+		if asks && r.Admission.Resize([]allocation.Request{request}, r.Holders())[0].Granted {
+			out = append(out, fmt.Sprintf("%s waits for what it can have", e.UID()))
 		}
 		w.mu.Lock()
-		out = append(out, w.unsizedPod(pod, desired, meets)...)
+		out = append(out, w.unsizedPod(pod, desired, allocation.Of(pod).Meets(desired))...)
 		w.mu.Unlock()
 	}
 	slices.Sort(out)

@@ -84,7 +84,7 @@ func (h *history) writeManifest() {
 	w.say("%s has static pod %s, grace %ds, %s", path, pod.UID, grace, policy)
 	w.forsake(path)
 	w.files[path] = pod.UID
-	w.statics[pod.UID] = &manifest{key(pod), time.Duration(grace) * time.Second}
+	w.statics[pod.UID] = &manifest{pod.Namespace + "/" + pod.Name, time.Duration(grace) * time.Second}
 	w.tellFiles()
 }
 

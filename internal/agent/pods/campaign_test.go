@@ -326,7 +326,7 @@ func (h *history) evict(pod *corev1.Pod) {
 	}
 	w.mu.Unlock() // the agent has locks of its own
 	e := w.life.runner.entryOf(pod.UID)
-	here := e != nil && e.object() != nil && w.life.runner.Evict(pod.UID, v) // who evicts knows pods by Present
+	here := e != nil && e.Object() != nil && w.life.runner.Evict(pod.UID, v) // who evicts knows pods by Present
 	w.life.runner.Resync(pod.UID)
 	w.mu.Lock()
 	if here {

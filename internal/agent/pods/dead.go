@@ -22,10 +22,10 @@ func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	if len(w.view.Sandboxes) == 0 {
-		w.e.cleared()
+		w.e.Cleared()
 		return
 	}
-	if !w.e.evicted(pod) {
+	if !w.e.Evicted(pod) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.view.Sandboxes)) {
@@ -38,8 +38,8 @@ func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
 			return
 		}
 	}
-	w.r.logs().RemovePod(string(w.e.uid))
-	w.e.cleared()
+	w.r.logs().RemovePod(string(w.e.UID()))
+	w.e.Cleared()
 }
 
 // RemoveDead removes the containers of pods that have ended for good, and their logs, those of the oldest sandbox
@@ -63,7 +63,7 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 		if e == nil {
 			continue // the sandbox is not of a pod here
 		}
-		pod := e.object()
+		pod := e.Object()
 		if pod == nil || translate.PodlifeTerminal(pod) == "" {
 			continue // not reported to the API yet, or it runs on
 		}
@@ -75,8 +75,8 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 			problems = append(problems, fmt.Errorf("remove sandbox %s: %w", s.Id, err))
 			continue
 		}
-		r.logs().RemovePod(string(e.uid))
-		e.markDirty("")
+		r.logs().RemovePod(string(e.UID()))
+		e.MarkDirty("")
 		r.resync(e)
 	}
 	return errors.Join(append(problems, ctx.Err())...)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
@@ -44,11 +45,14 @@ func TestRemoveDead(t *testing.T) {
 	r.LogDir = t.TempDir()
 	g := &graveyard{}
 	r.Runtime = &cri.Client{RuntimeServiceClient: g}
-	r.pods = map[types.UID]*entry{}
+	r.pods = map[types.UID]*podentry.Entry{}
 	bury := func(name string, created int64, phase corev1.PodPhase) {
 		pod := testPod()
 		pod.Name, pod.UID, pod.Status.Phase = name, types.UID(name), phase
-		r.pods[pod.UID] = &entry{uid: pod.UID, pod: pod} // its worker is busy: none starts
+		e := r.newEntry(pod.UID)
+		e.Wake() // its worker is busy: none starts
+		e.Set(pod, noon)
+		r.pods[pod.UID] = e
 		g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-" + name, CreatedAt: created, Metadata: &runtimeapi.PodSandboxMetadata{Uid: name}})
 		if err := os.MkdirAll(filepath.Join(r.LogDir, "ns_"+name+"_"+name), 0o755); err != nil {
 			t.Fatal(err)

@@ -7,15 +7,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Present returns the pods that have resources here: from their admission until nothing of them runs, those that were
 // evicted until nothing of them is left.
-func (r *Runner) Present() []Present {
-	var out []Present
+func (r *Runner) Present() []podentry.Present {
+	var out []podentry.Present
 	for _, e := range r.entries() {
-		if p, ok := e.present(r.clock.At); ok {
+		if p, ok := e.Present(r.clock.At); ok {
 			out = append(out, p)
 		}
 	}
@@ -31,13 +32,13 @@ func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 		return false
 	}
 	now, _ := r.now()
-	e.evict(now, max(time.Until(v.KillAt), 0), v.order())
+	e.Evict(now, max(time.Until(v.KillAt), 0), v.order())
 	return true
 }
 
 // recallEviction gives a pod that this process sees for the first time the order that the process before it decided on,
 // and may not have lived to carry out or to report.
-func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
+func (r *Runner) recallEviction(e *podentry.Entry, pod *corev1.Pod) {
 	if r.Evicted == nil || translate.PodlifeTerminal(pod) != "" {
 		return
 	}
@@ -46,6 +47,6 @@ func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
 		return
 	}
 	now, _ := r.now()
-	slog.Info("pod was evicted by an agent before this one", "pod", key(pod), "uid", e.uid, "message", v.Message)
-	e.evict(now, max(time.Until(v.KillAt), 0), v.order())
+	slog.Info("pod was evicted by an agent before this one", "pod", pod.Namespace+"/"+pod.Name, "uid", e.UID(), "message", v.Message)
+	e.Evict(now, max(time.Until(v.KillAt), 0), v.order())
 }

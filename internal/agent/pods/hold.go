@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -21,32 +22,32 @@ import (
 // cannot do has no sandbox made, not even in place of one that an agent before this one made. Devices are waited for by
 // pods of which nothing ran since this agent is here: new ones, and those of a machine that rebooted.
 func (w *worker) mayStart() bool {
-	w.e.dropHold()
-	s := w.e.snapshot()
+	w.e.DropHold()
+	s := w.e.Snapshot()
 	if w.seen.IsZero() {
 		w.seen = time.Now()
 	}
 	ready := w.view.ReadySandbox() != ""
 	w.up = w.up || ready
-	if s.pod == nil || s.stop != nil || translate.PodlifeTerminal(s.pod) != "" {
+	if s.Pod == nil || s.Stop != nil || translate.PodlifeTerminal(s.Pod) != "" {
 		return true
 	}
-	fresh := s.phase != phaseAdmitted && len(w.view.Sandboxes) == 0
-	if fresh && !w.suited(s.pod) || !w.able(s.pod, ready) {
+	fresh := s.Phase != podentry.PhaseAdmitted && len(w.view.Sandboxes) == 0
+	if fresh && !w.suited(s.Pod) || !w.able(s.Pod, ready) {
 		w.r.turns.Leave(w.e)
 		return false
 	}
 	if w.up {
 		return true
 	}
-	why, until := w.r.Admission.Wait(s.pod, w.seen)
+	why, until := w.r.Admission.Wait(s.Pod, w.seen)
 	switch {
 	case why == "":
 		return true
 	case until.IsZero():
-		w.reject(s.pod, *RejectionOf(numa.NotAllocated(why)))
+		w.reject(s.Pod, *RejectionOf(numa.NotAllocated(why)))
 	default:
-		w.hold(s.pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
+		w.hold(s.Pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}
 	w.r.turns.Leave(w.e) // those that came after it need not wait
 	return false
@@ -100,8 +101,8 @@ func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	if ready {
 		hold = nil
 	}
-	known := w.e.setHold(hold, message)
-	if !known && !shownBefore(w.e.image(), reason, message) {
+	known := w.e.SetHold(hold, message)
+	if !known && !shownBefore(w.e.Image(), reason, message) {
 		w.r.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 		w.log().Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
 	}
@@ -148,11 +149,11 @@ func (r *Runner) departing() (name string, until time.Time) {
 	now, _ := r.now()
 	last := now
 	for _, e := range r.entries() {
-		deadline, departs := e.departure()
+		deadline, departs := e.Departure()
 		if !departs {
 			continue
 		}
-		switch end, its := deadline.Add(departure), e.name(); {
+		switch end, its := deadline.Add(departure), e.Name(); {
 		case end > last:
 			last = end
 			name = its
@@ -172,7 +173,7 @@ func (w *worker) hold(pod *corev1.Pod, wait waiting) {
 	now, _ := w.r.now()
 	until := wait.until.UTC().Format(time.RFC3339)
 	message := fmt.Sprintf("%s%s; the pod waits until %s and is rejected then", wait.why, wait.detail, until)
-	known := w.e.setHold(&podlife.Hold{
+	known := w.e.SetHold(&podlife.Hold{
 		Reason:  wait.reason,
 		Message: message,
 		Until:   now.Add(min(time.Until(wait.until), wait.retry)),
@@ -192,7 +193,7 @@ const (
 // reject ends a pod before anything of it runs.
 func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
 	now, _ := w.r.now()
-	w.e.reject(now, podlife.StopOrder{
+	w.e.Reject(now, podlife.StopOrder{
 		Phase:    podlife.Failed,
 		Rejected: true,
 		Reason:   rejected.Reason,
@@ -206,7 +207,7 @@ func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
 // ResyncHeld makes the pods that wait look again, because what they wait for may be there.
 func (r *Runner) ResyncHeld() {
 	for _, e := range r.entries() {
-		if e.isHeld() {
+		if e.IsHeld() {
 			r.resync(e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
@@ -26,31 +27,31 @@ func TestHold(t *testing.T) {
 	r, w := testRunner(), &slowRoom{why: "no gpu", until: time.Now().Add(time.Hour)}
 	r.Admission, r.Metrics = w, metrics.New("n")
 	events := r.Recorder.(*record.FakeRecorder).Events
-	e := newEntry("uid-1", 0)
-	e.pod = testPod()
+	e := r.newEntry("uid-1")
+	e.Set(testPod(), noon)
 	for range 2 {
-		if workerOf(r, e).mayStart() || e.hold == nil || e.hold.Reason != "WaitingForDevices" {
-			t.Fatalf("a pod whose devices are not there: %+v", e.hold)
+		if workerOf(r, e).mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "WaitingForDevices" {
+			t.Fatalf("a pod whose devices are not there: %+v", e.Snapshot().Hold)
 		}
 	}
 	if text := <-events; len(events) > 0 {
 		t.Errorf("told twice: %q", text)
 	}
 	now, _ := r.now()
-	if wait := e.hold.Until.Sub(now); wait > holdRetry {
+	if wait := e.Snapshot().Hold.Until.Sub(now); wait > holdRetry {
 		t.Errorf("looks again after %v", wait)
 	}
 	w.why = ""
-	if !workerOf(r, e).mayStart() || e.hold != nil {
-		t.Errorf("its devices came, yet it waits: %+v", e.hold)
+	if !workerOf(r, e).mayStart() || e.Snapshot().Hold != nil {
+		t.Errorf("its devices came, yet it waits: %+v", e.Snapshot().Hold)
 	}
 	w.why, w.until = "no gpu", time.Time{}
-	if workerOf(r, e).mayStart() || e.stop == nil || e.stop.Phase != podlife.Failed || e.stop.Reason != "UnexpectedAdmissionError" || e.stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
-		t.Errorf("it waited for too long: %+v", e.stop)
+	if workerOf(r, e).mayStart() || e.Snapshot().Stop == nil || e.Snapshot().Stop.Phase != podlife.Failed || e.Snapshot().Stop.Reason != "UnexpectedAdmissionError" || e.Snapshot().Stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
+		t.Errorf("it waited for too long: %+v", e.Snapshot().Stop)
 	}
 
-	runs := newEntry("uid-2", 0)
-	runs.pod = testPod()
+	runs := r.newEntry("uid-2")
+	runs.Set(testPod(), noon)
 	workerOf(r, runs).view.Sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
 	if !workerOf(r, runs).mayStart() {
 		t.Error("a pod that runs waits")
@@ -76,41 +77,41 @@ func (*fullRoom) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
 func TestRoomOfTheDeparting(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		leave func(r *Runner, old *entry)
+		leave func(r *Runner, old *podentry.Entry)
 		want  string // reason of the hold; "": refused
 	}{
-		{"its object is there", func(*Runner, *entry) {}, ""},
-		{"being deleted", func(_ *Runner, old *entry) { old.orderStop(0, time.Minute, podlife.StopOrder{Remove: true}) }, ""},
-		{"deleted by force", func(r *Runner, old *entry) { now, _ := r.now(); old.vanish(now) }, "WaitingForTermination"},
-		{"and should have ended long ago", func(r *Runner, old *entry) { now, _ := r.now(); old.vanish(now.Add(-time.Hour)) }, ""},
+		{"its object is there", func(*Runner, *podentry.Entry) {}, ""},
+		{"being deleted", func(_ *Runner, old *podentry.Entry) { old.Evict(0, time.Minute, podlife.StopOrder{Remove: true}) }, ""},
+		{"deleted by force", func(r *Runner, old *podentry.Entry) { now, _ := r.now(); old.Vanish(now) }, "WaitingForTermination"},
+		{"and should have ended long ago", func(r *Runner, old *podentry.Entry) { now, _ := r.now(); old.Vanish(now.Add(-time.Hour)) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
 			r.Admission, r.Assignments, r.Metrics = &fullRoom{}, freeAssignments{}, metrics.New("n")
-			next := newEntry("next", 0)
-			next.set(sizedPod("next", 900, 1), 1)
-			r.pods[next.uid] = next
+			next := r.newEntry("next")
+			next.Set(sizedPod("next", 900, 1), 1)
+			r.pods[next.UID()] = next
 			c.leave(r, r.pods["old"])
 			for range 2 {
 				r.turns.Join(next)
 				workerOf(r, next).admit(t.Context())
 			}
 			if c.want == "" {
-				if next.hold != nil || next.stop == nil || next.stop.Reason != "OutOfcpu" {
-					t.Fatalf("it is not refused: hold %+v, stop %+v", next.hold, next.stop)
+				if next.Snapshot().Hold != nil || next.Snapshot().Stop == nil || next.Snapshot().Stop.Reason != "OutOfcpu" {
+					t.Fatalf("it is not refused: hold %+v, stop %+v", next.Snapshot().Hold, next.Snapshot().Stop)
 				}
 				return
 			}
-			if next.stop != nil || next.hold == nil || next.hold.Reason != c.want || next.phase == phaseAdmitted {
-				t.Fatalf("it does not wait: hold %+v, stop %+v", next.hold, next.stop)
+			if next.Snapshot().Stop != nil || next.Snapshot().Hold == nil || next.Snapshot().Hold.Reason != c.want || next.Snapshot().Phase == podentry.PhaseAdmitted {
+				t.Fatalf("it does not wait: hold %+v, stop %+v", next.Snapshot().Hold, next.Snapshot().Stop)
 			}
 			if events := r.Recorder.(*record.FakeRecorder).Events; len(events) != 1 {
 				t.Errorf("%d events, want one", len(events))
 			}
 			r.drop(r.pods["old"])
 			r.turns.Join(next)
-			if workerOf(r, next).admit(t.Context()); next.phase != phaseAdmitted {
-				t.Errorf("the other one has ended, and yet: hold %+v, stop %+v", next.hold, next.stop)
+			if workerOf(r, next).admit(t.Context()); next.Snapshot().Phase != podentry.PhaseAdmitted {
+				t.Errorf("the other one has ended, and yet: hold %+v, stop %+v", next.Snapshot().Hold, next.Snapshot().Stop)
 			}
 		})
 	}
@@ -162,12 +163,12 @@ func (u *undecided) Consult(ctx context.Context, _ *corev1.Pod) *Rejection {
 // nor resizes.
 func TestHungOpinion(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
-	hung, next := newEntry("hung", 0), newEntry("next", 0)
+	hung, next := r.newEntry("hung"), r.newEntry("next")
 	u := &undecided{slow: slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}}
 	r.Admission, r.Assignments = u, freeAssignments{}
-	for _, e := range []*entry{hung, next} {
-		e.set(sizedPod(string(e.uid), 100, 1), 1)
-		r.pods[e.uid] = e
+	for _, e := range []*podentry.Entry{hung, next} {
+		e.Set(sizedPod(string(e.UID()), 100, 1), 1)
+		r.pods[e.UID()] = e
 		r.turns.Join(e)
 	}
 	ended := make(chan struct{})
@@ -177,18 +178,18 @@ func TestHungOpinion(t *testing.T) {
 	}()
 	<-u.reached
 	workerOf(r, next).admit(t.Context())
-	if next.phase != phaseAdmitted || hung.phase == phaseAdmitted || len(u.others) != 1 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.phase, hung.phase, len(u.others))
+	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted || len(u.others) != 1 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.Snapshot().Phase, hung.Snapshot().Phase, len(u.others))
 	}
 	r.ask("a", 400, 2)
 	r.judgeResizes()
 	if got := r.has("a"); got != "400m resizing@2" {
 		t.Errorf("a has %s", got)
 	}
-	hung.vanish(1)
+	hung.Vanish(1)
 	<-ended
-	if u.asked != 1 || hung.stop == nil || hung.stop.Phase == podlife.Failed {
-		t.Errorf("it ends by the plugin's word, asked %d times: %+v", u.asked, hung.stop)
+	if u.asked != 1 || hung.Snapshot().Stop == nil || hung.Snapshot().Stop.Phase == podlife.Failed {
+		t.Errorf("it ends by the plugin's word, asked %d times: %+v", u.asked, hung.Snapshot().Stop)
 	}
 }
 
@@ -201,12 +202,12 @@ func (freeAssignments) Anew(string) bool { return false }
 // resizes. Its own end is not held up either.
 func TestHungPlugin(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
-	hung, next := newEntry("hung", 0), newEntry("next", 0)
+	hung, next := r.newEntry("hung"), r.newEntry("next")
 	w := &slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}
 	r.Admission, r.Assignments = w, freeAssignments{}
-	for _, e := range []*entry{hung, next} {
-		e.set(sizedPod(string(e.uid), 100, 1), 1)
-		r.pods[e.uid] = e
+	for _, e := range []*podentry.Entry{hung, next} {
+		e.Set(sizedPod(string(e.UID()), 100, 1), 1)
+		r.pods[e.UID()] = e
 		r.turns.Join(e)
 	}
 	ended := make(chan struct{})
@@ -216,18 +217,18 @@ func TestHungPlugin(t *testing.T) {
 	}()
 	<-w.reached
 	workerOf(r, next).admit(t.Context())
-	if next.phase != phaseAdmitted || hung.phase == phaseAdmitted || len(w.others) != 2 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.phase, hung.phase, len(w.others))
+	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted || len(w.others) != 2 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.Snapshot().Phase, hung.Snapshot().Phase, len(w.others))
 	}
 	r.ask("a", 400, 2)
 	r.judgeResizes()
 	if got := r.has("a"); got != "400m resizing@2" {
 		t.Errorf("a has %s", got)
 	}
-	hung.vanish(1)
+	hung.Vanish(1)
 	<-ended
-	if hung.counted() == nil || hung.stop == nil || hung.stop.Phase == podlife.Failed {
-		t.Errorf("it ends by the plugin's word: %+v", hung.stop)
+	if hung.Counted() == nil || hung.Snapshot().Stop == nil || hung.Snapshot().Stop.Phase == podlife.Failed {
+		t.Errorf("it ends by the plugin's word: %+v", hung.Snapshot().Stop)
 	}
 }
 
@@ -236,9 +237,9 @@ func TestHeldPodHoldsUpNobody(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	w := &slowRoom{room: room{milli: 1000}, why: "no gpu", until: time.Now().Add(time.Hour)}
 	r.Admission, r.Metrics = w, metrics.New("n")
-	held := newEntry("held", 0)
-	held.set(sizedPod("held", 100, 1), 1)
-	r.pods[held.uid] = held
+	held := r.newEntry("held")
+	held.Set(sizedPod("held", 100, 1), 1)
+	r.pods[held.UID()] = held
 	if workerOf(r, held).mayStart() {
 		t.Fatal("it does not wait")
 	}

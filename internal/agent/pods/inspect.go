@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -35,7 +37,7 @@ type Run struct {
 func (r *Runner) List() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, e := range r.entries() {
-		if pod := e.current(); pod != nil {
+		if pod := e.Current(); pod != nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -43,7 +45,7 @@ func (r *Runner) List() []*corev1.Pod {
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 			return c
 		}
-		return compareNames(a, b)
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return pods
 }
@@ -51,32 +53,22 @@ func (r *Runner) List() []*corev1.Pod {
 // Version changes whenever List may return other pods, or pods with other resources.
 func (r *Runner) Version() uint64 { return r.version.Load() }
 
-func compareNames(a, b *corev1.Pod) int {
-	switch ka, kb := key(a), key(b); {
-	case ka < kb:
-		return -1
-	case ka > kb:
-		return 1
-	}
-	return 0
-}
-
 // find returns the pod of that name; an empty uid matches the one that is not ending.
-func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Pod, error) {
+func (r *Runner) find(namespace, name string, uid types.UID) (*podentry.Entry, *corev1.Pod, error) {
 	found := r.entryOf(uid)
 	if found != nil {
-		if pod := found.object(); pod != nil && pod.Namespace == namespace && pod.Name == name {
+		if pod := found.Object(); pod != nil && pod.Namespace == namespace && pod.Name == name {
 			return found, pod, nil
 		}
 	}
 	found = nil
 	var foundPod *corev1.Pod
 	for _, e := range r.entries() {
-		pod := e.object()
+		pod := e.Object()
 		if pod == nil || pod.Namespace != namespace || pod.Name != name {
 			continue
 		}
-		if uid != "" && uid != pod.UID && uid != e.mirrorUID() {
+		if uid != "" && uid != pod.UID && uid != e.MirrorUID() {
 			continue
 		}
 		if found == nil || foundPod.DeletionTimestamp != nil {
@@ -95,7 +87,7 @@ func (r *Runner) SandboxID(namespace, name string, uid types.UID) (string, error
 	if err != nil {
 		return "", err
 	}
-	id := e.readySandbox()
+	id := e.ReadySandbox()
 	if id == "" {
 		return "", fmt.Errorf("pod %s/%s has no sandbox yet", namespace, name)
 	}
@@ -112,7 +104,7 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	if c == nil {
 		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod), ErrNotFound)
 	}
-	if s := e.containerStatus(container); s != nil {
+	if s := e.ContainerStatus(container); s != nil {
 		return r.runOf(pod, c, s, previous)
 	}
 	return Run{}, fmt.Errorf("container %q in pod %s/%s is waiting to start: its status is not known yet", container, namespace, name)

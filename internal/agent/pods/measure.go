@@ -18,35 +18,11 @@ import (
 
 // What is measured of pods and their workers, under the kubelet's names.
 
-// measured is what a worker remembers for metrics.
-type measured struct {
-	known   time.Time     // when the pod was heard of
-	synced  bool          // a sync of it has ended
-	version string        // of its object, at the last sync
-	pulling time.Duration // what pulls of its images took in all
-}
-
-// pulling measures one pull.
-type pulling struct {
-	of    *measured
-	begun time.Time // zero: nothing is pulled
-}
-
-func (m *measured) pull() *pulling { return &pulling{of: m} }
-
-func (p *pulling) began() { p.begun = time.Now() }
-
-func (p *pulling) ended() {
-	if !p.begun.IsZero() {
-		p.of.pulling += time.Since(p.begun)
-	}
-}
-
 // countSync counts a sync: the first of a pod (create), one after its object changed (update), one of a pod that is to
 // end or has ended (terminated), or another (sync).
 func (w *worker) countSync(began time.Time) {
 	m := &w.measured
-	pod, ends := w.e.ending()
+	pod, ends := w.e.Ending()
 	if !m.synced {
 		w.r.Metrics.PodWorkerStart.Observe(max(0, began.Sub(m.known)).Seconds())
 	}
@@ -197,17 +173,17 @@ func (c podCounts) Collect(out chan<- prometheus.Metric) {
 	active := map[string]int{"": 0, "true": 0}
 	mirrors, ephemeral := 0, 0
 	for _, e := range c.r.entries() {
-		p := e.place()
+		p := e.Place()
 		static := ""
-		if p.static {
+		if p.Static {
 			static = "true"
 			mirrors++
 		}
-		if p.active {
+		if p.Active {
 			active[static]++
 		}
-		working[work{p.lifecycle, p.config, static}]++
-		ephemeral += p.ephemeral
+		working[work{p.Lifecycle, p.Config, static}]++
+		ephemeral += p.Ephemeral
 	}
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)

@@ -17,6 +17,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -53,7 +54,7 @@ func measuredValues(t *testing.T, registry *prometheus.Registry, family string) 
 func measuredRunner() *Runner {
 	r := testRunner()
 	r.Metrics = metrics.New("n")
-	r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Manager{}
+	r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, &volume.Manager{}
 	return r
 }
 
@@ -61,7 +62,7 @@ func measuredRunner() *Runner {
 func TestSyncsAreCounted(t *testing.T) {
 	r := measuredRunner()
 	e := r.take(testPod(), false)
-	w := e.wake()
+	w := e.Wake().(*worker)
 	count := func() { w.countSync(time.Now()) }
 	count()
 	count()
@@ -71,7 +72,7 @@ func TestSyncsAreCounted(t *testing.T) {
 	count()
 	count()
 	now, _ := r.now()
-	e.vanish(now)
+	e.Vanish(now)
 	count()
 	want := map[string]float64{"create ": 1, "sync ": 2, "update ": 1, "terminated ": 1}
 	if got := measuredValues(t, r.Metrics.Registry, "kubelet_pod_worker_duration_seconds"); !maps.Equal(got, want) {
@@ -91,7 +92,7 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	pod := testPod()
 	pod.Spec.InitContainers = []corev1.Container{{Name: "first"}}
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
-	w := r.take(pod, false).wake()
+	w := r.take(pod, false).Wake().(*worker)
 	main := pod.Spec.Containers[0].Name
 	for _, a := range []podlife.Action{
 		{Kind: podlife.CreateSandbox}, {Kind: podlife.StopContainer, Container: main}, {Kind: podlife.StartContainer, Container: main},
@@ -114,7 +115,7 @@ func TestFailuresOfPodsWithUsersOfTheirOwn(t *testing.T) {
 	no := false
 	pod := testPod()
 	pod.Spec.HostUsers = &no
-	r.take(pod, false).wake().countFailure(pod, podlife.Action{Kind: podlife.CreateSandbox}, "FailedCreatePodSandBox")
+	r.take(pod, false).Wake().(*worker).countFailure(pod, podlife.Action{Kind: podlife.CreateSandbox}, "FailedCreatePodSandBox")
 	for _, name := range []string{"kubelet_started_pods_errors_total", "kubelet_started_user_namespaced_pods_errors_total"} {
 		if got := measuredValues(t, r.Metrics.Registry, name); got[""] != 1 {
 			t.Errorf("%s: %v, want one", name, got)
@@ -126,7 +127,7 @@ func TestFailuresOfPodsWithUsersOfTheirOwn(t *testing.T) {
 // when it failed for something else.
 func TestImageVolumesAreCounted(t *testing.T) {
 	r := measuredRunner()
-	w := r.take(testPod(), false).wake()
+	w := r.take(testPod(), false).Wake().(*worker)
 	c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "i"}, {Name: "disk"}, {Name: "i", SubPath: "part"}}}
 	images := map[string]*runtimeapi.ImageSpec{"i": {}}
 	w.countImageVolumes(c, images, nil)
@@ -216,11 +217,11 @@ func TestPodsAreCounted(t *testing.T) {
 	r.take(debugged, false)
 	r.take(named(2), true)
 	now, _ := r.now()
-	r.take(named(3), false).vanish(now)
-	over := r.take(named(4), false)
-	over.status.Phase = corev1.PodSucceeded
+	r.take(named(3), false).Vanish(now)
+	ended := corev1.PodStatus{Phase: corev1.PodSucceeded}
+	r.take(named(4), false).SetStatus(named(4), ended, podlife.Observation{}, podlife.Status{})
 	unknown := r.newEntry("u5")
-	unknown.foundInRuntime(identity{}, nil)
+	unknown.FoundInRuntime(podentry.Identity{}, nil)
 	r.pods["u5"] = unknown
 	for family, want := range map[string]map[string]float64{
 		"kubelet_active_pods":                  {" ": 2, "true ": 1},

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 )
 
 // noting is a runner that can say what a sandbox is to be.
@@ -23,7 +24,8 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	level := requirements("memory=1Gi", "memory=2Gi")
 	granted.Spec.Resources = &level
 	granted.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
-	config, err := noting().configs().Sandbox(granted, sandboxOf(granted, 0, "/pods/a"))
+	r := noting()
+	config, err := r.configs().Sandbox(granted, sandboxOf(granted, 0, "/pods/a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,28 +33,29 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	asks.Generation = 2
 	asks.Spec.Containers[0].Resources.Requests = amounts("cpu=36")
 	asks.Spec.Resources.Limits = amounts("memory=4Gi")
-	e := newEntry("a", 0)
+	e := r.newEntry("a")
 	note := config.Annotations["plimsoll.dev/allocation"]
-	e.set(asks, 1)
-	e.recoverResources(e.desired, note)
-	if !allocation.Same(e.pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
-		t.Errorf("the container has %+v, want what it was granted", e.pod.Spec.Containers[0].Resources)
+	e.Set(asks, 1)
+	e.Admit(asks, note)
+	pod := e.Object()
+	if !allocation.Same(pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
+		t.Errorf("the container has %+v, want what it was granted", pod.Spec.Containers[0].Resources)
 	}
-	if _, there := e.pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {
+	if _, there := pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {
 		t.Error("a device is lost that no resize can change")
 	}
-	if !allocation.Same(*e.pod.Spec.Resources, level) {
-		t.Errorf("the pod has %+v, want what it was granted", e.pod.Spec.Resources)
+	if !allocation.Same(*pod.Spec.Resources, level) {
+		t.Errorf("the pod has %+v, want what it was granted", pod.Spec.Resources)
 	}
-	if _, waits := e.asks(); !waits {
+	if _, waits := e.Asks(); !waits {
 		t.Error("what the pod asks for is not judged")
 	}
 	asks = asks.DeepCopy() // the API knows better
 	asks.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=400m", "cpu=400m", "")}
-	e.allocated = nil
-	e.set(asks, 2)
-	e.recoverResources(e.desired, note)
-	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 400 {
+	e = r.newEntry("a")
+	e.Set(asks, 2)
+	e.Admit(asks, note)
+	if got := e.Object().Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 400 {
 		t.Errorf("it has %dm, want the 400m of the status", got)
 	}
 }
@@ -75,8 +78,8 @@ func TestNoteIsOurs(t *testing.T) {
 func TestVersion(t *testing.T) {
 	r := testRunner()
 	before := r.Version()
-	e := newEntry("u", 0)
-	r.pods = map[types.UID]*entry{"u": e}
+	e := r.newEntry("u")
+	r.pods = map[types.UID]*podentry.Entry{"u": e}
 	r.drop(e)
 	if r.Version() == before {
 		t.Error("a pod went and the version is the same")

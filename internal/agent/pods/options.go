@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
@@ -122,7 +123,7 @@ type Admission interface {
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
 	// Resize gives each request its verdict, in the order of requests. held are all pods that take something of the
 	// node, with those that ask.
-	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
+	Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict
 }
 
 // Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).
@@ -136,19 +137,6 @@ type Rejection struct {
 // RejectionOf translates a rejection by core/numa.
 func RejectionOf(r *numa.Rejection) *Rejection {
 	return &Rejection{Reason: r.Reason, Message: r.Message(), Later: r.Waiting}
-}
-
-// ResizeRequest is a pod that asks for other resources than are allocated to it.
-type ResizeRequest struct {
-	Desired *corev1.Pod // as its specification is now
-	Granted *corev1.Pod // with its allocated resources; its status says what its cgroups have
-	Since   unit.Wall   // when it began to wait; zero: it is new
-}
-
-// Verdict is the node's decision on a resize.
-type Verdict struct {
-	Granted         bool
-	Reason, Message string // if not granted: Deferred or Infeasible, and why
 }
 
 // Options are everything a Runner needs. All fields without "optional" must be set.
@@ -203,12 +191,4 @@ type Eviction struct {
 
 func (v Eviction) order() podlife.StopOrder {
 	return podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message, Disrupts: v.Disrupts}
-}
-
-// Present is a pod that has resources of the node, or disk space.
-type Present struct {
-	Pod    *corev1.Pod // with its allocated resources, and its status as computed here; not to be written to
-	Static bool        // from the directory of manifests
-	KillAt time.Time   // when what still runs of it is killed; zero: it is not ending
-	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
 }

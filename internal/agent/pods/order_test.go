@@ -62,7 +62,7 @@ func TestFirstBatch(t *testing.T) {
 		synctest.Wait()
 		w.mu.Lock()
 		for name, pod := range w.api.pods {
-			if e := w.life.runner.entryOf(types.UID(name)); e == nil || translate.IsStaticPod(e.object()) {
+			if e := w.life.runner.entryOf(types.UID(name)); e == nil || translate.IsStaticPod(e.Object()) {
 				t.Errorf("%s came from the API, and the agent believes that it is static", name)
 			}
 			want := corev1.PodFailed

@@ -6,43 +6,30 @@
 // carries no content. A resynced pod has one worker goroutine. Each sync of it observes, steps the pod's podlife.Life
 // and performs the actions, until there is nothing to do; then the goroutine ends. An idle pod costs memory only.
 //
-// Who may touch what. A pod has two types. entry is what every goroutine may ask or change, by methods that lock;
-// worker is what only the pod's goroutine has: its entry hands it out (wake) and takes it back (rest), so that nothing
-// in it needs a lock. Runner.mu guards what is about all pods. Locks are taken in this order: Runner.admission,
-// Runner.mu, entry.mu; and no call that may wait is made under the latter two.
+// Who may touch what. A pod has two types. agent/podentry.Entry is what every goroutine may ask or change, by methods
+// that lock; worker is what only the pod's goroutine has: its entry hands it out (Wake) and takes it back (Rest), so
+// that nothing in it needs a lock. Runner.mu guards what is about all pods. Locks are taken in this order:
+// Runner.admission, Runner.mu, that of an entry; and no call that may wait is made under the latter two.
 //
-// Phases. How far a pod has come is its phase, which its worker changes (entry.enter checks each change):
+// How far a pod has come is its phase, which its worker changes: agent/podentry draws the phases.
 //
-//	     plugins are asked             it fits               prepared
-//	new -------------------> consulting --------> preparing ----------> admitted --+
-//	| ^                          |                    |                            |
-//	| +--------------------------+--------------------+ rejected, or it is to end  v
-//	|                                                                           dropped
-//	+----> rejected: there is nothing to wait for -------------------------------> ^
-//
-// Ways that leave phases out: new to preparing, where no plugin has to be asked; new to admitted, where an agent before
-// this one started the pod; new or consulting to admitted, where its end was ordered while plugins were asked; new to
-// dropped, where it was deleted before it was judged. Two more things combine with every phase but the last: that the
-// pod is held (entry.hold), since what keeps it from starting may come and go until something of it runs; and that it
-// is to end (entry.stop), since an end may be ordered at any time, and the pod keeps what it has until then.
-//
-// What the runtime has is cached per pod (agent/podview) and read again where something happened: after an action, after
-// an exit, and by a slow relist of everything, in case one was lost. Container labels and annotations (spelled as the
-// kubelet spells them) and the status in the API are the only memory: a new agent adopts what runs and disturbs nothing.
+// What the runtime has is cached per pod (agent/podview) and read again where something happened: after an action,
+// after an exit, and by a slow relist of everything, in case one was lost. Container labels and annotations (spelled as
+// the kubelet spells them) and the status in the API are the only memory: a new agent adopts what runs and disturbs
+// nothing.
 //
 // A pod is seen with its allocated resources (agent/allocation); what its specification asks for by now is judged in
 // every sync as long as the two differ (judgeResizes).
 //
-// The files form layers. Each uses those that come later, with two exceptions: an entry has its worker, and Runner.resync
-// starts worker.run.
+// The files form layers. Each uses those that come later, never one before it.
 //
 //	pods                                the Runner's start and its loops
 //	runtime, api, static, evict, inspect    what comes in: from the runtime, the sources, the rest of the agent
 //	sync                                one round of a worker: observe, decide, act
 //	admit, hold, act, prestop, poststart, resize, publish, dead    its parts
+//	failure, measure                    what users and metrics show of it
 //	worker                              what one goroutine has of a pod
-//	entry_source, entry_admission, entry_status, entry_end         what the lock guards of a pod, by subject
-//	runner, entry, phase, options       what all of these share
+//	runner, config, spec, options       what all of these share
 //
 // The package decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit:
 // core/admission.
@@ -58,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/oomwatch"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
@@ -83,7 +71,7 @@ func newRunner(o Options, exits podview.Exits, kernelLog string) *Runner {
 		starts:   turns.NewStarts(o.Starts),
 		stops:    turns.NewPlaces(stopsAtOnce),
 		removals: turns.NewPlaces(removalsAtOnce),
-		pods:     map[types.UID]*entry{},
+		pods:     map[types.UID]*podentry.Entry{},
 	}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.report.Written = func(after time.Duration) { r.Metrics.PodStatusSync.Observe(after.Seconds()) }
@@ -143,7 +131,7 @@ var _ oomwatch.Pods = oomPods{}
 // Pod is the pod of that UID; nil: it is not here, or only the runtime knows it.
 func (p oomPods) Pod(uid types.UID) *corev1.Pod {
 	if e := p.entryOf(uid); e != nil {
-		return e.object()
+		return e.Object()
 	}
 	return nil
 }

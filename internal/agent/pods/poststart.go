@@ -14,15 +14,15 @@ func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Actio
 	r, e := w.r, w.e
 	ip := w.address(pod)
 	ctx, cancel := r.hookContext()
-	h := &hookRun{start: a, cancel: cancel, state: podlife.HookRuns}
-	if !e.addHook(id, h) { // a stop order came while the container started
+	h := e.AddHook(id, a, cancel)
+	if h == nil { // a stop order came while the container started
 		cancel()
 		return
 	}
 	r.workers.Go(func() { // it does not have the worker
 		defer cancel()
 		err := r.Hooks.PostStart(ctx, pod, c, id, ip)
-		if e.hookEnded(id, h, err, ctx.Err() != nil) {
+		if e.HookEnded(id, h, err, ctx.Err() != nil) {
 			r.resync(e)
 		}
 	})
@@ -30,14 +30,14 @@ func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Actio
 
 // followHooks ends the hooks of containers that do not run any more, and reports those that failed.
 func (w *worker) followHooks() {
-	pod := w.e.object()
+	pod := w.e.Object()
 	runs := func(id string) bool { return w.view.Containers[id].State == podlife.Running }
-	for _, f := range w.e.followHooks(runs) {
-		w.failed(pod, f.start, &failure{
+	for _, f := range w.e.FollowHooks(runs) {
+		w.failed(pod, f.Start, &failure{
 			reason: "PostStartHookError",
 			event:  "FailedPostStartHook",
 			prefix: "PostStartHook failed: ",
-			err:    f.err,
+			err:    f.Err,
 		})
 	}
 }

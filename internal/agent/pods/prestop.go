@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -22,13 +23,13 @@ func (w *worker) beginPreStop(pod *corev1.Pod, a podlife.Action) {
 	}
 	r, ip := w.r, w.address(pod)
 	ctx, cancel := r.hookContext()
-	run := &preStopRun{cancel: cancel, done: make(chan struct{})}
-	if !w.e.addPreStop(a.ID, run) {
+	run := &podentry.PreStopRun{Cancel: cancel, Done: make(chan struct{})}
+	if !w.e.AddPreStop(a.ID, run) {
 		cancel()
 		return
 	}
 	r.workers.Go(func() { // it does not have the worker
-		defer close(run.done)
+		defer close(run.Done)
 		defer cancel()
 		r.runPreStop(ctx, pod, c, a, ip)
 	})
@@ -41,7 +42,7 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action)
 	if c == nil {
 		return false
 	}
-	begun := w.e.preStop(a.ID)
+	begun := w.e.PreStop(a.ID)
 	if begun == nil {
 		w.r.runPreStop(ctx, pod, c, a, w.address(pod))
 		return true
@@ -49,9 +50,9 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action)
 	ctx, cancel := context.WithTimeout(ctx, a.Grace)
 	defer cancel()
 	select {
-	case <-begun.done:
+	case <-begun.Done:
 	case <-ctx.Done():
-		begun.cancel()
+		begun.Cancel()
 	}
 	return true
 }

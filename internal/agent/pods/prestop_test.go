@@ -29,24 +29,26 @@ func TestPreStopThatWasBegun(t *testing.T) {
 		{"the grace is over", 5 * time.Second, 2 * time.Second, true, 2 * time.Second, 2 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			runtime, r, e := &patient{}, testRunner(), newEntry("uid-1", 0)
+			runtime, r := &patient{}, testRunner()
+			e := r.newEntry("uid-1")
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 1)
 			r.ctx, r.Hooks = t.Context(), hook.Runner{}
-			e.pod = testPod()
-			side := &e.pod.Spec.InitContainers[1]
+			pod := testPod()
+			e.Set(pod, noon)
+			side := &pod.Spec.InitContainers[1]
 			side.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 20}}}
 			w := workerOf(r, e)
 			w.view.Containers["c1"] = podlife.Container{ID: "c1", Name: "side", State: podlife.Running}
 			begin := podlife.Action{Kind: podlife.BeginPreStop, Container: "side", ID: "c1", Grace: time.Minute}
-			w.beginPreStop(e.pod, begin)
-			w.beginPreStop(e.pod, begin) // a second time it begins nothing
-			if all := w.containers(e.snapshot()); len(all) != 1 || !all[0].PreStop {
+			w.beginPreStop(pod, begin)
+			w.beginPreStop(pod, begin) // a second time it begins nothing
+			if all := w.containers(e.Snapshot()); len(all) != 1 || !all[0].PreStop {
 				t.Errorf("%s: podlife is told %+v", c.name, all)
 			}
 			time.Sleep(c.turn)
 			began := time.Now()
 			stop := podlife.Action{Kind: podlife.StopContainer, Container: "side", ID: "c1", Grace: c.left, NoHook: c.noHook}
-			if err := w.stopContainer(t.Context(), e.pod, stop); err != nil {
+			if err := w.stopContainer(t.Context(), pod, stop); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
 			if took := time.Since(began); took != c.took || !slices.Equal(runtime.graces, []time.Duration{c.want}) {
@@ -54,7 +56,7 @@ func TestPreStopThatWasBegun(t *testing.T) {
 			}
 			w.view.Containers["c1"] = podlife.Container{ID: "c1", Name: "side", State: podlife.Exited}
 			w.followHooks()
-			if e.preStop("c1") != nil {
+			if e.PreStop("c1") != nil {
 				t.Errorf("%s: the hook of a container that has ended is kept", c.name)
 			}
 			r.workers.Wait() // no hook outlives its container

@@ -26,7 +26,7 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 		return
 	}
 	r, e := w.r, w.e
-	last := e.lastStatus(pod)
+	last := e.LastStatus(pod)
 	status := r.statuses().Status(pod, podstatus.Facts{
 		Now:               time.Now(),
 		Last:              last,
@@ -35,8 +35,8 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 		Runs:              w.view.Runs,
 		RecursiveReadOnly: r.handlers.RecursiveReadOnly(w.view.Handler),
 	})
-	change := e.setStatus(pod, status, o, d.Status)
-	if change.started {
+	change := e.SetStatus(pod, status, o, d.Status)
+	if change.Started {
 		r.Metrics.PodStart.Observe(time.Since(podstatus.BoundAt(pod)).Seconds())
 		total := time.Since(pod.CreationTimestamp.Time)
 		r.Metrics.PodStartTotal.Observe(total.Seconds())
@@ -47,20 +47,20 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 		}
 		r.Metrics.StartedPods.Inc()
 	}
-	if change.resized != 0 {
-		w.log().Info("resize completed", "generation", change.resized)
-		text := podstatus.ResizeText("Pod resize completed", pod, change.resized, "")
+	if change.Resized != 0 {
+		w.log().Info("resize completed", "generation", change.Resized)
+		text := podstatus.ResizeText("Pod resize completed", pod, change.Resized, "")
 		r.event(pod, "", corev1.EventTypeNormal, "ResizeCompleted", text)
 	}
-	if !change.any {
-		r.report.Recheck(e.report)
+	if !change.Any {
+		r.report.Recheck(e.Report())
 		return
 	}
 	for _, event := range podstatus.Events(pod, last, status) {
 		r.event(pod, event.Container, event.Kind, event.Reason, event.Text)
 	}
 	r.countEnds(last, status)
-	r.report.Enqueue(e.report)
+	r.report.Enqueue(e.Report())
 }
 
 // countEnds counts the ends of containers that a status shows and the status before it does not show.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -106,17 +107,18 @@ func TestForeignWriteIsNotAnswered(t *testing.T) {
 		}
 		r := testRunner()
 		r.report = statusreport.New(client, r.Node)
-		r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Manager{}
+		r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, &volume.Manager{}
 		ctx, cancel := context.WithCancel(t.Context())
 		go r.report.Run(ctx)
 		pod := testPod()
 		e := r.take(pod, false)
-		e.status = r.statuses().Status(pod, podstatus.Facts{
+		status := r.statuses().Status(pod, podstatus.Facts{
 			Last: pod.Status,
 			Decided: podlife.Status{
 				Phase: podlife.Active, Conditions: []podlife.Condition{{Type: "Ready", True: true}},
 			},
 		})
+		e.SetStatus(pod, status, podlife.Observation{}, podlife.Status{})
 		later := testPod()
 		later.ResourceVersion = "11"
 		later.Status.Conditions = []corev1.PodCondition{{Type: "example.com/lb", Status: corev1.ConditionFalse}}
@@ -124,10 +126,10 @@ func TestForeignWriteIsNotAnswered(t *testing.T) {
 		if sent := server.sent(); len(sent) > 0 {
 			t.Errorf("a status is written that no worker has looked at since: %s", sent)
 		}
-		if shown := e.current().Status.Conditions; len(shown) != 2 {
+		if shown := e.Current().Status.Conditions; len(shown) != 2 {
 			t.Errorf("the node shows the conditions %+v, want its own and theirs", shown)
 		}
-		r.report.Recheck(e.report)
+		r.report.Recheck(e.Report())
 		sent := server.sent()
 		if len(sent) != 1 || !strings.HasPrefix(sent[0], http.MethodPatch) || strings.Contains(sent[0], "example.com") {
 			t.Errorf("written: %s, want one patch with what the API lacks", sent)

@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -33,20 +35,20 @@ func (r *Runner) judgeResizes() {
 
 func (r *Runner) judgeResizesOnce() (granted bool) {
 	all := r.entries()
-	if !slices.ContainsFunc(all, func(e *entry) bool { _, asks := e.asks(); return asks }) {
+	if !slices.ContainsFunc(all, func(e *podentry.Entry) bool { _, asks := e.Asks(); return asks }) {
 		return false
 	}
 	r.admission.Lock()
 	defer r.admission.Unlock()
 	synced := r.Synced()
-	var asking []*entry
-	var requests []ResizeRequest
+	var asking []*podentry.Entry
+	var requests []allocation.Request
 	for _, e := range all {
 		// A new agent must first know every pod that is here: one that it has not looked at yet may be one that runs.
-		if !synced || e.unjudged() {
+		if !synced || e.Unjudged() {
 			return false
 		}
-		if request, asks := e.asks(); asks {
+		if request, asks := e.Asks(); asks {
 			asking = append(asking, e)
 			requests = append(requests, request)
 		}
@@ -61,9 +63,9 @@ func (r *Runner) judgeResizesOnce() (granted bool) {
 }
 
 // rule applies a verdict and reports whether it granted anything. Caller holds r.admission.
-func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
+func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.Verdict) (granted bool) {
 	_, wall := r.now()
-	before, after, ok := e.rule(asked, v, wall)
+	before, after, ok := e.Rule(asked, v, wall)
 	r.version.Add(1)
 	if !ok {
 		return false
@@ -96,7 +98,7 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 // RoomChanged has pods that wait for room judged anew, after the node began to offer more or less.
 func (r *Runner) RoomChanged() {
 	for _, e := range r.entries() {
-		if _, asks := e.asks(); asks {
+		if _, asks := e.Asks(); asks {
 			r.resync(e)
 		}
 	}
@@ -208,8 +210,8 @@ func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
 // adoptSizes finds out what the cgroups of a pod have that this process did not make: the kernel knows, and where it is
 // not asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
 func (w *worker) adoptSizes() {
-	s := w.e.snapshot()
-	pod, underWay := s.pod, s.resizing.Generation != 0
+	s := w.e.Snapshot()
+	pod, underWay := s.Pod, s.Resizing.Generation != 0
 	group := w.size == (resize.Size{}) && len(w.view.Sandboxes) > 0
 	containers := slices.ContainsFunc(slices.Collect(maps.Values(w.view.Containers)), unsized)
 	if pod == nil || !group && !containers {
@@ -262,7 +264,7 @@ func (c resizeCounts) Collect(out chan<- prometheus.Metric) {
 	pending := map[string]int{}
 	underWay := 0
 	for _, e := range c.r.entries() {
-		waits, runs := e.resizes()
+		waits, runs := e.Resizes()
 		if waits != nil {
 			pending[strings.ToLower(waits.Reason)]++
 		}

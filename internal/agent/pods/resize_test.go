@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
@@ -28,7 +30,7 @@ func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection     { return nil }
 func (n *room) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
 func (n *room) Give(context.Context, *corev1.Pod) *Rejection    { return nil }
 
-func (n *room) Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict {
+func (n *room) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
 	n.asked++
 	used := map[types.UID]int64{}
 	sum := int64(0)
@@ -36,15 +38,15 @@ func (n *room) Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict {
 		used[p.UID] = p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		sum += used[p.UID]
 	}
-	var verdicts []Verdict
+	var verdicts []allocation.Verdict
 	for _, request := range requests {
 		want := request.Desired.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		if more := want - used[request.Desired.UID]; sum+more <= n.milli {
 			sum += more
-			verdicts = append(verdicts, Verdict{Granted: true})
+			verdicts = append(verdicts, allocation.Verdict{Granted: true})
 			continue
 		}
-		verdicts = append(verdicts, Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum, n.milli)})
+		verdicts = append(verdicts, allocation.Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum, n.milli)})
 	}
 	return verdicts
 }
@@ -54,7 +56,7 @@ func busyNode(t *testing.T, milli int64, requests map[string]int64) (*Runner, *r
 	t.Helper()
 	node := &room{milli: milli}
 	r := testRunner()
-	r.Admission, r.synced, r.pods, r.Recorder = node, true, map[types.UID]*entry{}, record.NewFakeRecorder(100)
+	r.Admission, r.synced, r.pods, r.Recorder = node, true, map[types.UID]*podentry.Entry{}, record.NewFakeRecorder(100)
 	r.Volumes = &volume.Manager{}
 	for name, request := range requests {
 		r.run(t, name, request)
@@ -70,27 +72,26 @@ func sizedPod(name string, milli, generation int64) *corev1.Pod {
 	return pod
 }
 
-func (r *Runner) run(t *testing.T, name string, milli int64) *entry {
-	e := newEntry(types.UID(name), 0)
-	e.set(sizedPod(name, milli, 1), 1)
-	e.phase = phaseAdmitted
-	e.recoverResources(e.desired, "")
-	r.pods[e.uid] = e
+func (r *Runner) run(t *testing.T, name string, milli int64) *podentry.Entry {
+	e := r.newEntry(types.UID(name))
+	e.Set(sizedPod(name, milli, 1), 1)
+	e.Admit(e.Object(), "")
+	r.pods[e.UID()] = e
 	return e
 }
 
 func (r *Runner) ask(name string, milli, generation int64) {
-	r.pods[types.UID(name)].set(sizedPod(name, milli, generation), 1)
+	r.pods[types.UID(name)].Set(sizedPod(name, milli, generation), 1)
 }
 
 func (r *Runner) has(name string) string {
-	e := r.pods[types.UID(name)]
-	text := e.pod.Spec.Containers[0].Resources.Requests.Cpu().String()
-	if e.pending != nil {
-		text += fmt.Sprintf(" %s@%d: %s", e.pending.Reason, e.pending.Generation, e.pending.Message)
+	s := r.pods[types.UID(name)].Snapshot()
+	text := s.Pod.Spec.Containers[0].Resources.Requests.Cpu().String()
+	if pending := s.Resizing.Pending; pending != nil {
+		text += fmt.Sprintf(" %s@%d: %s", pending.Reason, pending.Generation, pending.Message)
 	}
-	if e.resizing != 0 {
-		text += fmt.Sprintf(" resizing@%d", e.resizing)
+	if s.Resizing.Generation != 0 {
+		text += fmt.Sprintf(" resizing@%d", s.Resizing.Generation)
 	}
 	return text
 }
@@ -165,15 +166,14 @@ func TestSettleWaitsForAll(t *testing.T) {
 	r.synced = false
 	r.judgeResizes()
 	r.synced = true
-	late := newEntry("late", 0)
-	late.set(sizedPod("late", 700, 1), 1)
+	late := r.newEntry("late")
+	late.Set(sizedPod("late", 700, 1), 1)
 	r.pods["late"] = late
 	r.judgeResizes()
 	if node.asked != 0 {
 		t.Error("judged before every pod is known")
 	}
-	late.phase = phaseAdmitted
-	late.recoverResources(late.desired, "")
+	late.Admit(late.Object(), "")
 	r.judgeResizes()
 	if got := r.has("a"); !strings.HasPrefix(got, "300m Deferred@2") {
 		t.Errorf("a has %s", got)
@@ -185,19 +185,19 @@ func TestWhoAsks(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	e := r.pods["a"]
 	r.ask("a", 400, 2)
-	if _, asks := e.asks(); !asks {
+	if _, asks := e.Asks(); !asks {
 		t.Error("it asks")
 	}
-	e.stop = &podlife.StopOrder{}
-	if _, asks := e.asks(); asks {
+	e.Evict(noon, 0, podlife.StopOrder{})
+	if _, asks := e.Asks(); asks {
 		t.Error("a pod that ends asks")
 	}
-	static := newEntry("s", 0)
-	static.source = sourceDirectory
-	static.phase = phaseAdmitted
-	static.set(sizedPod("s", 300, 1), 1)
-	static.set(sizedPod("s", 400, 2), 1)
-	if _, asks := static.asks(); asks || static.pod.Generation != 2 {
+	static := r.newEntry("s")
+	static.Claim(true)
+	static.Set(sizedPod("s", 300, 1), 1)
+	static.Admit(static.Object(), "")
+	static.Set(sizedPod("s", 400, 2), 1)
+	if _, asks := static.Asks(); asks || static.Object().Generation != 2 {
 		t.Error("a static pod asks")
 	}
 }
@@ -210,11 +210,11 @@ func TestResume(t *testing.T) {
 		{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "m", ObservedGeneration: 4},
 		{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: 3},
 	}
-	e := newEntry("a", 0)
-	e.set(pod, 1)
-	e.recoverResources(e.desired, "")
 	r := testRunner()
-	r.pods = map[types.UID]*entry{"a": e}
+	e := r.newEntry("a")
+	e.Set(pod, 1)
+	e.Admit(pod, "")
+	r.pods = map[types.UID]*podentry.Entry{"a": e}
 	if got := r.has("a"); got != "300m Deferred@4: m resizing@3" {
 		t.Error(got)
 	}

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -32,7 +33,7 @@ func (u updating) UpdateContainerResources(
 // sizedRun is a pod of one container that has the size of 300m, in a world of cgroup v2, and what the way from there to
 // 500m is.
 func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.LinuxContainerResources) error) (
-	*Runner, *entry, []resize.Step,
+	*Runner, *podentry.Entry, []resize.Step,
 ) {
 	t.Helper()
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
@@ -43,8 +44,8 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 		return update(w, ctx, l)
 	}}
 	r.Runtime = &cri.Client{RuntimeServiceClient: runtime}
-	_, of := r.Groups.Sizes(e.pod)
-	has := of(&e.pod.Spec.Containers[0])
+	_, of := r.Groups.Sizes(e.Object())
+	has := of(&e.Object().Spec.Containers[0])
 	w.kernel["1"] = has
 	workerOf(r, e).view.Containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
 	_, of = r.Groups.Sizes(sizedPod("a", 500, 2))
@@ -82,11 +83,11 @@ func TestStopInterruptsResize(t *testing.T) {
 	go func() {
 		defer close(over)
 		actions := []podlife.Action{{Kind: podlife.Resize, Steps: steps}}
-		workerOf(r, e).perform(ctx, e.pod, nil, actions, turns.NewStarts(1).Slot())
+		workerOf(r, e).perform(ctx, e.Object(), nil, actions, turns.NewStarts(1).Slot())
 	}()
 	<-begun
 	now, _ := r.now()
-	e.orderStop(now, 0, podlife.StopOrder{Remove: true})
+	e.Evict(now, 0, podlife.StopOrder{Remove: true})
 	<-over
 	if ctx.Err() != nil {
 		t.Error("the stop waited for the update")
@@ -98,12 +99,12 @@ func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	r, _ := busyNode(t, 1000, nil)
 	pod := sizedPod("a", 9000, 2)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=300m", "")}
-	e := newEntry("a", 0)
+	e := r.newEntry("a")
 	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
-	e.set(pod, 1)
-	e.stop = &podlife.StopOrder{Remove: true}
+	e.Set(pod, 1)
+	e.Evict(noon, 0, podlife.StopOrder{Remove: true})
 	workerOf(r, e).admit(t.Context())
-	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
+	if got := e.Object().Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
 		t.Errorf("it holds %dm, want the 300m that it was granted", got)
 	}
 }
@@ -122,14 +123,14 @@ func (a asking) Admit(*corev1.Pod, []*corev1.Pod) *Rejection {
 // What a pod asks for while it is admitted is judged as any other resize.
 func TestResizeDuringAdmission(t *testing.T) {
 	r, node := busyNode(t, 1000, nil)
-	e := newEntry("a", 0)
-	e.set(sizedPod("a", 300, 1), 1)
-	r.Admission = asking{node, func() { e.set(sizedPod("a", 9000, 2), 1) }}
+	e := r.newEntry("a")
+	e.Set(sizedPod("a", 300, 1), 1)
+	r.Admission = asking{node, func() { e.Set(sizedPod("a", 9000, 2), 1) }}
 	workerOf(r, e).admit(t.Context())
-	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
+	if got := e.Object().Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
 		t.Errorf("it has %dm, and was admitted with 300m", got)
 	}
-	if _, waits := e.asks(); !waits {
+	if _, waits := e.Asks(); !waits {
 		t.Error("the resize is not judged")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,11 +14,15 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
+
+const noon = unit.Instant(12 * time.Hour)
 
 // testRunner is a runner without a runtime and an API server: enough for what only translates.
 func testRunner() *Runner {
@@ -34,14 +39,16 @@ func testRunner() *Runner {
 }
 
 // workerOf is the worker of a pod, which no goroutine has.
-func workerOf(r *Runner, e *entry) *worker {
-	e.idle.attach(r)
-	return e.idle
+func workerOf(r *Runner, e *podentry.Entry) *worker {
+	w := e.Wake().(*worker)
+	w.view.From = r.sources() // r has got them since
+	e.HandBack(w)
+	return w
 }
 
 // What does not hold of an entry ends the tests.
 func init() {
-	broken = func(uid types.UID, what string) { panic(fmt.Sprintf("pod %s: %s", uid, what)) }
+	podentry.Broken = func(uid types.UID, what string) { panic(fmt.Sprintf("pod %s: %s", uid, what)) }
 }
 
 // noDevices is Devices of a node without plugins.

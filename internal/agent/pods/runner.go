@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/oomwatch"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/runtimehandler"
@@ -49,11 +50,11 @@ type Runner struct {
 	version atomic.Uint64 // see Version
 	listed  time.Time     // when the runtime was listed last; only the goroutine that lists it uses this
 
-	turns     turns.Order[*entry] // of pods that have come and were not judged yet
-	admission sync.Mutex          // held while one pod is judged, or resizes are: each verdict counts with those before it
+	turns     turns.Order[*podentry.Entry] // of pods that have come and were not judged yet
+	admission sync.Mutex                   // held while one pod is judged, or resizes are: each verdict counts with those before it
 
 	mu       sync.Mutex // guards everything that follows
-	pods     map[types.UID]*entry
+	pods     map[types.UID]*podentry.Entry
 	synced   bool            // the API has shown every pod at least once
 	relisted bool            // everything the runtime has was read at least once; no worker starts before
 	ctx      context.Context // of Run: workers and hooks end with it; nil before
@@ -77,7 +78,7 @@ func (r *Runner) until(wake unit.Instant) time.Duration {
 }
 
 // entries are the pods that the agent knows, in no order.
-func (r *Runner) entries() []*entry {
+func (r *Runner) entries() []*podentry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.pods))
@@ -85,24 +86,24 @@ func (r *Runner) entries() []*entry {
 
 // taken returns an error where the runtime says that a sandbox or container is of a pod, and said before, and did not
 // take back, that it is of another one.
-func (r *Runner) taken(id string, by *entry) error {
+func (r *Runner) taken(id string, by *podentry.Entry) error {
 	for _, e := range r.entries() {
-		if e != by && e.has(id) {
-			return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.name())
+		if e != by && e.Has(id) {
+			return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.Name())
 		}
 	}
 	return nil
 }
 
 // entryOf is the pod of that UID, nil if it is not here.
-func (r *Runner) entryOf(uid types.UID) *entry {
+func (r *Runner) entryOf(uid types.UID) *podentry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pods[uid]
 }
 
-func (r *Runner) log(e *entry) *slog.Logger {
-	return slog.With("pod", e.name(), "uid", e.uid)
+func (r *Runner) log(e *podentry.Entry) *slog.Logger {
+	return slog.With("pod", e.Name(), "uid", e.UID())
 }
 
 func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {
@@ -147,21 +148,21 @@ func (r *Runner) Resync(uid types.UID) {
 // Retry makes the pod try again what it waits to retry, because something it may lack has appeared.
 func (r *Runner) Retry(uid types.UID) {
 	if e := r.entryOf(uid); e != nil {
-		e.orderRetry()
+		e.OrderRetry()
 		r.resync(e)
 	}
 }
 
 // resync makes the pod's worker look at it, now or as soon as it is done with what it does.
-func (r *Runner) resync(e *entry) {
+func (r *Runner) resync(e *podentry.Entry) {
 	r.mu.Lock()
 	ctx, ready := r.ctx, r.relisted
 	r.mu.Unlock()
 	if ctx == nil || !ready || ctx.Err() != nil {
 		return
 	}
-	if w := e.wake(); w != nil {
-		r.workers.Go(func() { w.run(ctx) })
+	if w := e.Wake(); w != nil {
+		r.workers.Go(func() { w.Run(ctx) })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
@@ -23,7 +24,7 @@ import (
 type inventory map[types.UID]*podInventory
 
 type podInventory struct {
-	identity
+	who    podentry.Identity
 	states map[string]int32 // sandboxes and containers by id
 }
 
@@ -61,15 +62,15 @@ func (all inventory) at(labels, annotations map[string]string) *podInventory {
 	uid := cri.PodUID(labels)
 	p := all[uid]
 	if p == nil {
-		p = &podInventory{states: map[string]int32{}, identity: identity{
-			namespace: labels[cri.LabelPodNamespace],
-			name:      labels[cri.LabelPodName],
-			grace:     specGraceDefault,
+		p = &podInventory{states: map[string]int32{}, who: podentry.Identity{
+			Namespace: labels[cri.LabelPodNamespace],
+			Name:      labels[cri.LabelPodName],
+			Grace:     specGraceDefault,
 		}}
 		all[uid] = p
 	}
 	if seconds, err := strconv.ParseInt(annotations[cri.AnnotationPodGracePeriod], 10, 64); err == nil && seconds >= 0 {
-		p.grace = time.Duration(seconds) * time.Second
+		p.who.Grace = time.Duration(seconds) * time.Second
 	}
 	return p
 }
@@ -103,7 +104,7 @@ func (r *Runner) merge(all inventory) {
 	for uid, p := range all {
 		if r.pods[uid] == nil {
 			e := r.newEntry(uid)
-			e.foundInRuntime(p.identity, p.states)
+			e.FoundInRuntime(p.who, p.states)
 			r.pods[uid] = e
 			if r.synced { // else its source may not have shown it yet
 				r.Metrics.OrphanedRuntimePods.Inc()
@@ -113,10 +114,10 @@ func (r *Runner) merge(all inventory) {
 	r.mu.Unlock()
 	for _, e := range r.entries() {
 		states := map[string]int32{}
-		if p := all[e.uid]; p != nil {
+		if p := all[e.UID()]; p != nil {
 			states = p.states
 		}
-		if e.compare(states) {
+		if e.Compare(states) {
 			r.resync(e)
 		}
 	}
@@ -178,7 +179,7 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 			slog.Info("the container runtime sends events of containers", "event", event.GetContainerEventType())
 		}
 		if e := r.entryOf(types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())); e != nil {
-			e.markDirty("")
+			e.MarkDirty("")
 			r.resync(e)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -25,7 +26,7 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 		r := testRunner()
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, turns.NewPlaces(2)
 		stop := func(grace time.Duration, pod *corev1.Pod) {
-			e := newEntry("uid-1", 0)
+			e := r.newEntry("uid-1")
 			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
 		}
 		hooked := testPod()
@@ -57,41 +58,39 @@ func (h *endless) ExecSync(
 }
 
 // hangingHook is a pod whose container zeta runs, and whose postStart hook hangs.
-func hangingHook(t *testing.T) (r *Runner, e *entry, commands *endless) {
-	r, e, commands = testRunner(), newEntry("uid-1", 0), &endless{make(chan error, 1)}
+func hangingHook(t *testing.T) (r *Runner, e *podentry.Entry, commands *endless) {
+	r, commands = testRunner(), &endless{make(chan error, 1)}
+	e = r.newEntry("uid-1")
 	r.ctx, r.Hooks = t.Context(), hook.Runner{Runtime: commands}
-	e.pod = testPod()
-	c := &e.pod.Spec.Containers[0]
+	pod := testPod()
+	e.Set(pod, noon)
+	c := &pod.Spec.Containers[0]
 	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
 	workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
-	workerOf(r, e).postStart(e.pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
+	workerOf(r, e).postStart(pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
 	return r, e, commands
-}
-
-func (e *entry) hookOf(id string) podlife.HookState {
-	return e.snapshot().hooks[id]
 }
 
 func TestPostStartHook(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(r *Runner, e *entry)
+		end  func(r *Runner, e *podentry.Entry)
 	}{
-		{"the pod is to end", func(_ *Runner, e *entry) {
-			e.orderStop(noon, time.Minute, podlife.StopOrder{Remove: true})
+		{"the pod is to end", func(_ *Runner, e *podentry.Entry) {
+			e.Evict(noon, time.Minute, podlife.StopOrder{Remove: true})
 		}},
-		{"the container is to stop", func(r *Runner, e *entry) {
+		{"the container is to stop", func(r *Runner, e *podentry.Entry) {
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, turns.NewPlaces(1)
 			_ = workerOf(r, e).stopContainer(r.ctx, nil, podlife.Action{ID: "c1"})
 		}},
-		{"the container has ended", func(r *Runner, e *entry) {
+		{"the container has ended", func(r *Runner, e *podentry.Entry) {
 			workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
 			workerOf(r, e).followHooks()
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, e, commands := hangingHook(t)
-			if got := e.hookOf("c1"); got != podlife.HookRuns {
+			if got := e.Snapshot().Hooks["c1"]; got != podlife.HookRuns {
 				t.Errorf("%s: while the hook runs podlife is told %v", c.name, got)
 			}
 			c.end(r, e)
@@ -99,7 +98,7 @@ func TestPostStartHook(t *testing.T) {
 				t.Errorf("%s: the hook ended with %v", c.name, err)
 			}
 			synctest.Wait()
-			if got := e.hookOf("c1"); got != podlife.HookOver {
+			if got := e.Snapshot().Hooks["c1"]; got != podlife.HookOver {
 				t.Errorf("%s: afterwards podlife is told %v", c.name, got)
 			}
 		})
@@ -110,24 +109,19 @@ func TestPostStartHook(t *testing.T) {
 func TestStopEndsWithTheProcess(t *testing.T) {
 	for _, hooked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			r, e, pod := testRunner(), newEntry("uid-1", 0), testPod()
+			r, pod := testRunner(), testPod()
+			e := r.newEntry("uid-1")
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, turns.NewPlaces(1)
 			if hooked {
 				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
 			}
-			time.AfterFunc(time.Minute, func() {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				e.exits["c"]()
-			})
+			time.AfterFunc(time.Minute, func() { e.Exited("c") })
 			begun := time.Now()
 			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour})
 			if took := time.Since(begun); took != time.Minute+settleMax {
 				t.Errorf("with a preStop hook %t: the stop took %s, want %s", hooked, took, time.Minute+settleMax)
 			}
-			if len(e.exits) > 0 {
-				t.Error("what is over is waited for")
-			}
+			e.Rest(workerOf(r, e), false, 0, nil) // what is over is not waited for
 		})
 	}
 }
@@ -146,11 +140,11 @@ func (v slowVolumes) SetUp(ctx context.Context, _ *corev1.Pod) error {
 
 // A pod tries again what failed after it had its start slot: while its volumes are made, others start.
 func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
-	for name, start := range map[string]func(context.Context, *Runner, *entry, *turns.Slot) error{
-		"sandbox": func(ctx context.Context, r *Runner, e *entry, slot *turns.Slot) error {
+	for name, start := range map[string]func(context.Context, *Runner, *podentry.Entry, *turns.Slot) error{
+		"sandbox": func(ctx context.Context, r *Runner, e *podentry.Entry, slot *turns.Slot) error {
 			return workerOf(r, e).createSandbox(ctx, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
 		},
-		"container": func(ctx context.Context, r *Runner, e *entry, slot *turns.Slot) error {
+		"container": func(ctx context.Context, r *Runner, e *podentry.Entry, slot *turns.Slot) error {
 			w := workerOf(r, e)
 			w.view.Sandboxes["s"] = podlife.Sandbox{ID: "s", IPs: []string{"192.0.2.7"}}
 			return w.startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, slot)
@@ -165,7 +159,7 @@ func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		over := make(chan error)
-		go func() { over <- start(ctx, r, newEntry("uid-1", 0), slot) }()
+		go func() { over <- start(ctx, r, r.newEntry("uid-1"), slot) }()
 		<-volumes.asked
 		if starts.Taken() > 0 {
 			t.Errorf("%s: the slot is held while volumes are made", name)

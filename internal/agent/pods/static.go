@@ -38,7 +38,7 @@ func newStatic(
 const refusedMax = 1024
 
 func (s staticRunner) Start(pod *corev1.Pod) {
-	if e := s.r.entryOf(pod.UID); e == nil || e.object() == nil {
+	if e := s.r.entryOf(pod.UID); e == nil || e.Object() == nil {
 		s.r.take(pod, true)
 	}
 }
@@ -51,15 +51,15 @@ func (s staticRunner) Stop(uid types.UID) {
 		return
 	}
 	now, _ := s.r.now()
-	if e.removeStatic(now) {
+	if e.RemoveStatic(now) {
 		s.r.resync(e)
 	}
 }
 
 func (s staticRunner) Here() (here []staticpods.Here) {
 	for _, e := range s.r.entries() {
-		if known, may := e.mayBeStatic(); may {
-			here = append(here, staticpods.Here{UID: e.uid, Name: e.name(), Static: known})
+		if known, may := e.MayBeStatic(); may {
+			here = append(here, staticpods.Here{UID: e.UID(), Name: e.Name(), Static: known})
 		}
 	}
 	return here
@@ -71,8 +71,8 @@ func (s staticRunner) Mirrored(uid types.UID, mirror *corev1.Pod) {
 	if e == nil {
 		return
 	}
-	if e.setMirror(mirror) {
-		s.r.report.Enqueue(e.report)
+	if e.SetMirror(mirror) {
+		s.r.report.Enqueue(e.Report())
 	}
 }
 

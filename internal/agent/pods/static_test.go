@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
@@ -17,16 +18,19 @@ import (
 // same.
 func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	r := testRunner()
-	r.pods = map[types.UID]*entry{}
+	r.pods = map[types.UID]*podentry.Entry{}
 	r.StaticDir = t.TempDir()
 	r.static = newStatic(r, unwatched)
 	for name, stop := range map[string]*podlife.StopOrder{"running": nil, "rejected": {Phase: podlife.Failed, Reason: "PodOSNotSupported"}, "going": {Remove: true}} {
-		e := newEntry(types.UID(name), 0)
-		e.pod = testPod()
-		e.source = sourceDirectory
-		e.stop = stop
-		e.pod.Name = name
-		r.pods[e.uid] = e
+		e := r.newEntry(types.UID(name))
+		pod := testPod()
+		pod.Name = name
+		e.Claim(true)
+		e.Set(pod, noon)
+		if stop != nil {
+			e.Evict(noon, 0, *stop)
+		}
+		r.pods[e.UID()] = e
 	}
 	readOnce(r.static)
 	live := map[string]types.UID{}
@@ -34,8 +38,8 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 		live[h.Name] = h.UID
 	}
 	for uid, e := range r.pods {
-		if live["ns/"+string(uid)] != uid || e.stop == nil || !e.stop.Remove {
-			t.Errorf("%s: stop order %+v", uid, e.stop)
+		if stop := e.Snapshot().Stop; live["ns/"+string(uid)] != uid || stop == nil || !stop.Remove {
+			t.Errorf("%s: stop order %+v", uid, stop)
 		}
 	}
 }
@@ -45,12 +49,12 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 func TestUnreadManifestsEndNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := testRunner()
-	r.StaticDir, r.pods, r.synced = filepath.Join(dir, "manifests"), map[types.UID]*entry{}, true
+	r.StaticDir, r.pods, r.synced = filepath.Join(dir, "manifests"), map[types.UID]*podentry.Entry{}, true
 	r.static = newStatic(r, unwatched)
 	l := &life{w: newWorld(1, dir)}
 	r.Volumes, r.Groups = fakeVolumes{l}, fakeGroups{l}
-	e := newEntry("uid-1", 0)
-	r.pods[e.uid] = e
+	e := r.newEntry("uid-1")
+	r.pods[e.UID()] = e
 	ends := func() bool {
 		readOnce(r.static)
 		_, _, ok := workerOf(r, e).observe()
@@ -82,13 +86,13 @@ func TestUnreadManifestsEndNothing(t *testing.T) {
 // Two versions of a static pod never run at once, not even where an agent before this one started the first.
 func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
 	r := testRunner()
-	r.pods, r.Volumes = map[types.UID]*entry{}, fakeVolumes{}
+	r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, fakeVolumes{}
 	r.StaticDir = t.TempDir()
 	r.static = newStatic(r, unwatched)
 	now := writeManifest(t, r, "web")
-	old := newEntry("old", 0)
-	old.unclaimed = identity{namespace: now.Namespace, name: now.Name}
-	r.pods[old.uid] = old
+	old := r.newEntry("old")
+	old.FoundInRuntime(podentry.Identity{Namespace: now.Namespace, Name: now.Name}, nil)
+	r.pods[old.UID()] = old
 	readOnce(r.static)
 	if r.entryOf(now.UID) != nil {
 		t.Error("it is here beside the version before it")
@@ -98,7 +102,7 @@ func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
 // TestManifestsInOrder: static pods that come together take their turns in order, whatever a map says.
 func TestManifestsInOrder(t *testing.T) {
 	r := testRunner()
-	r.pods, r.Volumes = map[types.UID]*entry{}, fakeVolumes{}
+	r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, fakeVolumes{}
 	r.StaticDir = t.TempDir()
 	r.static = newStatic(r, unwatched)
 	const names = "abcdefgh"
@@ -108,7 +112,7 @@ func TestManifestsInOrder(t *testing.T) {
 	readOnce(r.static)
 	came := ""
 	for _, e := range r.turns.Waiting() {
-		came += e.object().Name[:1]
+		came += e.Object().Name[:1]
 	}
 	if came != names {
 		t.Errorf("they came as %s, want %s", came, names)

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
@@ -20,19 +22,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// run is the goroutine of a worker: observe, decide, act, until there is nothing to do.
-func (w *worker) run(ctx context.Context) {
+// Run is the goroutine of a worker: observe, decide, act, until there is nothing to do.
+func (w *worker) Run(ctx context.Context) {
 	slot := w.r.starts.Slot()
 	defer slot.Release()
 	for ctx.Err() == nil {
 		began := time.Now()
 		wake, acted := w.sync(ctx, slot)
 		w.countSync(began)
-		if goOn := w.e.rest(w, acted, w.r.until(wake), func() { w.r.resync(w.e) }); !goOn {
+		if goOn := w.e.Rest(w, acted, w.r.until(wake), func() { w.r.resync(w.e) }); !goOn {
 			return
 		}
 	}
-	w.e.handBack(w)
+	w.e.HandBack(w)
 }
 
 // sync is one round of a worker. It returns when to look again and whether it did something.
@@ -55,7 +57,7 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 	if !ok {
 		return 0, false
 	}
-	if w.e.takeRetry() {
+	if w.e.TakeRetry() {
 		w.life.Retry()
 	}
 	now, wall := w.r.now()
@@ -70,7 +72,7 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 		return d.Wake, false
 	}
 	w.perform(ctx, pod, o.Stop, d.Actions, slot)
-	w.e.sawRuntime(w.view.Summary(), w.view.ReadySandbox())
+	w.e.SawRuntime(w.view.Summary(), w.view.ReadySandbox())
 	return 0, true
 }
 
@@ -79,10 +81,10 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 func (w *worker) endDenied(ctx context.Context, err error) {
 	var denied *podview.Contradicted
 	now, _ := w.r.now()
-	if stop := w.e.snapshot().stop; stop == nil || now < stop.Deadline.Add(settleMax) || !errors.As(err, &denied) {
+	if stop := w.e.Snapshot().Stop; stop == nil || now < stop.Deadline.Add(settleMax) || !errors.As(err, &denied) {
 		return
 	}
-	if err := w.r.Groups.Remove(ctx, w.e.uid); err != nil {
+	if err := w.r.Groups.Remove(ctx, w.e.UID()); err != nil {
 		w.log().Warn("the pod's processes that the runtime denies are not ended yet", "err", err)
 	}
 }
@@ -94,10 +96,10 @@ func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observati
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if !w.e.arm(o.Stop, cancel) {
+	if !w.e.Arm(o.Stop, cancel) {
 		return
 	}
-	defer w.e.disarm()
+	defer w.e.Disarm()
 	if err := w.setUp(ctx, pod); err != nil {
 		// Its containers run with what they have; the keeper goes on trying.
 		w.log().Warn("volumes of a running pod not taken up", "err", err)
@@ -115,8 +117,8 @@ func (w *worker) releaseResources(phase podlife.Phase) {
 			return
 		}
 	}
-	w.r.Assignments.Release(string(w.e.uid))
-	w.r.Devices.Release(string(w.e.uid))
+	w.r.Assignments.Release(string(w.e.UID()))
+	w.r.Devices.Release(string(w.e.UID()))
 }
 
 // releaseVolumes takes down what a pod that ended for good no longer needs, while its object and logs stay.
@@ -124,21 +126,21 @@ func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podl
 	if w.volumes == volumesReleased || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
 		return
 	}
-	err := w.r.Volumes.Release(ctx, w.e.uid)
+	err := w.r.Volumes.Release(ctx, w.e.UID())
 	if err == nil {
-		err = w.r.Groups.Remove(ctx, w.e.uid)
+		err = w.r.Groups.Remove(ctx, w.e.UID())
 	}
 	if err != nil {
 		w.log().Warn("volumes and cgroup of the ended pod not released yet", "err", err)
 		return
 	}
-	w.r.Users.Release(w.e.uid) // its cgroup is gone, and so are its processes
+	w.r.Users.Release(w.e.UID()) // its cgroup is gone, and so are its processes
 	w.volumes = volumesReleased
 }
 
 // trackProbes gives the probes the containers that run, so that no later result of theirs is of runs before.
-func (w *worker) trackProbes(s snapshot) {
-	if s.pod == nil {
+func (w *worker) trackProbes(s podentry.Snapshot) {
+	if s.Pod == nil {
 		return
 	}
 	running := map[string]probe.Container{}
@@ -148,7 +150,7 @@ func (w *worker) trackProbes(s snapshot) {
 			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
-	w.r.Probes.Track(s.pod, w.address(s.pod), running, s.stop != nil)
+	w.r.Probes.Track(s.Pod, w.address(s.Pod), running, s.Stop != nil)
 }
 
 // observe assembles what the step may look at. ok is false when the pod must be left alone for now: no source has it as
@@ -156,46 +158,53 @@ func (w *worker) trackProbes(s snapshot) {
 func (w *worker) observe() (pod *corev1.Pod, o podlife.Observation, ok bool) {
 	synced := w.r.Synced()
 	w.followHooks()
-	w.trackProbes(w.e.snapshot())
+	w.trackProbes(w.e.Snapshot())
 	w.adoptSizes()
 	now, _ := w.r.now()
-	if !w.e.endUnclaimed(now, synced) {
+	if !w.e.EndUnclaimed(now, synced) {
 		return nil, o, false
 	}
-	s := w.e.snapshot()
+	s := w.e.Snapshot()
 	o = podlife.Observation{
-		Stop:       s.stop,
+		Stop:       s.Stop,
 		Sandboxes:  slices.Collect(maps.Values(w.view.Sandboxes)),
 		Containers: w.containers(s),
 	}
-	if s.pod == nil {
+	if s.Pod == nil {
 		return nil, o, true
 	}
-	pod = s.pod
+	pod = s.Pod
 	o.Spec = w.r.specOf(pod)
-	o.Hold = s.hold
+	o.Hold = s.Hold
 	o.Size = w.size
-	o.Resizing = s.resizing
-	o.StartTime = wallOf(cmp.Or(s.status.StartTime, pod.Status.StartTime))
+	o.Resizing = s.Resizing
+	o.StartTime = wallOf(cmp.Or(s.Status.StartTime, pod.Status.StartTime))
 	o.Terminal = translate.PodlifeTerminal(pod)
-	o.Past = podstatus.Past(pod, s.status)
+	o.Past = podstatus.Past(pod, s.Status)
 	o.Gates = translate.PodlifeGates(pod)
-	o.Initialized = s.initialized()
+	o.Initialized = s.Initialized()
 	if pod.Spec.HostNetwork {
 		o.HostIPs = w.r.HostIPs
 	}
-	o.Probes = w.r.Probes.Results(w.e.uid)
+	o.Probes = w.r.Probes.Results(w.e.UID())
 	return pod, o, true
 }
 
+func wallOf(t *metav1.Time) unit.Wall {
+	if t == nil {
+		return 0
+	}
+	return unit.WallOf(t.Time)
+}
+
 // containers are those of the view, with what is known of their hooks.
-func (w *worker) containers(s snapshot) []podlife.Container {
+func (w *worker) containers(s podentry.Snapshot) []podlife.Container {
 	var all []podlife.Container
 	for id, c := range w.view.Containers {
-		if state, hooked := s.hooks[id]; hooked {
+		if state, hooked := s.Hooks[id]; hooked {
 			c.Hook = state
 		}
-		c.PreStop = s.preStops[id]
+		c.PreStop = s.PreStops[id]
 		all = append(all, c)
 	}
 	return all
@@ -204,11 +213,11 @@ func (w *worker) containers(s snapshot) []podlife.Container {
 // refresh reads anew what is marked dirty. It returns an error when the runtime does not answer; the view is then as
 // before and still dirty.
 func (w *worker) refresh(ctx context.Context) error {
-	err := w.view.Reread(ctx, w.e.takeDirty())
+	err := w.view.Reread(ctx, w.e.TakeDirty())
 	if err != nil {
-		w.e.markDirty("")
+		w.e.MarkDirty("")
 	}
-	w.e.sawRuntime(w.view.Summary(), w.view.ReadySandbox())
+	w.e.SawRuntime(w.view.Summary(), w.view.ReadySandbox())
 	return err
 }
 
@@ -241,7 +250,7 @@ func (w *worker) performGroup(
 	kind := group[0].Kind
 	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
 	waits := starts || kind == podlife.StopContainer || kind == podlife.Resize
-	if waits && !w.e.arm(known, cancel) { // a stop order must not wait for these
+	if waits && !w.e.Arm(known, cancel) { // a stop order must not wait for these
 		return false
 	}
 	if !starts {
@@ -253,18 +262,18 @@ func (w *worker) performGroup(
 		running.Go(func() { failures[i] = w.act(ctx, pod, a, slot) })
 	}
 	running.Wait()
-	w.e.disarm()
+	w.e.Disarm()
 	ok := true
 	for i, err := range failures {
 		if group[i].Kind == podlife.StopContainer {
-			w.e.markDirty(group[i].ID)
+			w.e.MarkDirty(group[i].ID)
 		}
 		if err == nil {
 			continue
 		}
 		ok = false
 		if ctx.Err() != nil {
-			w.e.markDirty("") // interrupted: that is no failure, but what the runtime did is not known
+			w.e.MarkDirty("") // interrupted: that is no failure, but what the runtime did is not known
 			continue
 		}
 		w.failed(pod, group[i], err)

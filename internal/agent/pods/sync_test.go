@@ -48,9 +48,11 @@ func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
 			runtime := &patient{}
 			r := testRunner()
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 1)
-			e := newEntry("uid-1", 0)
-			e.stop = c.known
-			e.orderStop(podlife.StopOrder{}.Deadline, time.Second, podlife.StopOrder{Remove: true})
+			e := r.newEntry("uid-1")
+			if c.known != nil {
+				e.Evict(c.known.Deadline, 0, *c.known)
+			}
+			e.Evict(podlife.StopOrder{}.Deadline, time.Second, podlife.StopOrder{Remove: true})
 			begun := time.Now()
 			stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
 			if workerOf(r, e).performGroup(t.Context(), nil, c.known, stop, &turns.Slot{}) {
@@ -68,18 +70,16 @@ func TestStopOrderDuringAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRunner()
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
-		e := newEntry("uid-1", 0)
+		e := r.newEntry("uid-1")
 		begun := time.Now()
 		time.AfterFunc(time.Minute, func() {
-			e.orderStop(noon, time.Second, podlife.StopOrder{Remove: true})
+			e.Evict(noon, time.Second, podlife.StopOrder{Remove: true})
 		})
 		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &turns.Slot{})
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("the action ended after %s, want 1m0s", took)
 		}
-		if e.interrupt != nil {
-			t.Error("what is over may still be interrupted")
-		}
+		e.Rest(workerOf(r, e), false, 0, nil) // what is over may not be interrupted any more
 	})
 }
 
@@ -94,7 +94,7 @@ func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
-		go workerOf(r, newEntry("uid-1", 0)).performGroup(t.Context(), nil, nil, stop, slot)
+		go workerOf(r, r.newEntry("uid-1")).performGroup(t.Context(), nil, nil, stop, slot)
 		synctest.Wait()
 		if starts.Taken() > 0 {
 			t.Error("the slot is held through the grace")

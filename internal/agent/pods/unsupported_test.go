@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -31,27 +32,28 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	r := testRunner()
 	r.Admission, r.Metrics = &room{}, metrics.New("n")
 	events := r.Recorder.(*record.FakeRecorder).Events
-	e := newEntry("uid-1", 0)
-	e.pod = usernsPod()
+	e := r.newEntry("uid-1")
+	e.Set(usernsPod(), noon)
 	for range 3 {
-		if workerOf(r, e).mayStart() || e.hold == nil || e.hold.Reason != "UnsupportedField" || !e.hold.Until.IsZero() || e.stop != nil {
-			t.Fatalf("it may start: hold %+v, stop %+v", e.hold, e.stop)
+		if workerOf(r, e).mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "UnsupportedField" || !e.Snapshot().Hold.Until.IsZero() || e.Snapshot().Stop != nil {
+			t.Fatalf("it may start: hold %+v, stop %+v", e.Snapshot().Hold, e.Snapshot().Stop)
 		}
 	}
 	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false requests a user namespace") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	d := workerOf(r, e).life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.pod), Hold: e.hold})
+	d := workerOf(r, e).life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.Object()), Hold: e.Snapshot().Hold})
 	if len(d.Actions) > 0 || !d.Wake.IsZero() && d.Wake < 2 || d.Status.Phase != podlife.Pending {
 		t.Errorf("held, yet: %+v", d)
 	}
-	e.stop = &podlife.StopOrder{Remove: true}
-	if !workerOf(r, e).mayStart() || e.hold != nil {
-		t.Error("it is being deleted, and held")
-	}
-	e.stop, e.pod = nil, testPod()
-	if !workerOf(r, e).mayStart() || e.hold != nil {
+	e.Set(testPod(), noon)
+	if !workerOf(r, e).mayStart() || e.Snapshot().Hold != nil {
 		t.Error("its field is gone, and it is held")
+	}
+	e.Set(usernsPod(), noon)
+	e.Evict(noon, 0, podlife.StopOrder{Remove: true})
+	if !workerOf(r, e).mayStart() || e.Snapshot().Hold != nil {
+		t.Error("it is being deleted, and held")
 	}
 }
 
@@ -73,13 +75,15 @@ func TestPodCertificatesNeedTheirGate(t *testing.T) {
 func needsGate(t *testing.T, gate string, source corev1.VolumeProjection, set func(*Runner, bool)) {
 	t.Helper()
 	for _, on := range []bool{true, false} {
-		r, e := testRunner(), newEntry("uid-1", 0)
+		r := testRunner()
+		e := r.newEntry("uid-1")
 		set(r, on)
 		r.Admission, r.Metrics = &room{}, metrics.New("n")
-		e.pod = testPod()
-		e.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		pod := testPod()
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{source}},
 		}}}
+		e.Set(pod, noon)
 		if may := workerOf(r, e).mayStart(); may != on {
 			t.Errorf("the gate is on: %t; the pod may start: %t", on, may)
 			continue
@@ -87,7 +91,7 @@ func needsGate(t *testing.T, gate string, source corev1.VolumeProjection, set fu
 		if on {
 			continue
 		}
-		if text := e.hold.Message; !strings.Contains(text, "switch "+gate+" on in featureGates") {
+		if text := e.Snapshot().Hold.Message; !strings.Contains(text, "switch "+gate+" on in featureGates") {
 			t.Errorf("held with %q, want the feature gate named", text)
 		}
 	}
@@ -96,20 +100,24 @@ func needsGate(t *testing.T, gate string, source corev1.VolumeProjection, set fu
 // TestHeldIsToldOnce: the agent that comes after this one does not tell again what the API shows already.
 func TestHeldIsToldOnce(t *testing.T) {
 	for name, mirrored := range map[string]bool{"a pod of the API": false, "a static pod": true} {
-		r, e := testRunner(), newEntry("uid-1", 0)
-		e.pod = usernsPod()
+		r := testRunner()
+		e := r.newEntry("uid-1")
+		e.Set(usernsPod(), noon)
 		workerOf(r, e).mayStart()
 		events := r.Recorder.(*record.FakeRecorder).Events
 		<-events
 		shown := usernsPod()
-		shown.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: e.hold.Reason, Message: e.hold.Message}}
-		next := newEntry("uid-1", 0)
-		next.pod = shown
+		shown.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: e.Snapshot().Hold.Reason, Message: e.Snapshot().Hold.Message}}
+		next := r.newEntry("uid-1")
 		if mirrored {
-			next.pod, next.mirror = usernsPod(), shown
+			next.Claim(true)
+			next.Set(usernsPod(), noon)
+			next.SetMirror(shown)
+		} else {
+			next.Set(shown, noon)
 		}
-		if workerOf(r, next).mayStart() || next.hold == nil || len(events) > 0 {
-			t.Errorf("%s: hold %+v, %d events", name, next.hold, len(events))
+		if workerOf(r, next).mayStart() || next.Snapshot().Hold == nil || len(events) > 0 {
+			t.Errorf("%s: hold %+v, %d events", name, next.Snapshot().Hold, len(events))
 		}
 	}
 }
@@ -154,14 +162,16 @@ func TestHeldForTheNode(t *testing.T) {
 		{"images, an old runtime", images, true, runtimeOf{"2.0.5", true, true}, "spec.volumes[v].image"},
 		{"images", images, false, runtimeOf{"2.1.0", false, false}, ""},
 	} {
-		r, e := testRunner(), newEntry("uid-1", 0)
-		r.Admission, r.Metrics, r.UserNamespaces, e.pod = &room{}, metrics.New("n"), c.kernel, c.pod
+		r := testRunner()
+		e := r.newEntry("uid-1")
+		r.Admission, r.Metrics, r.UserNamespaces = &room{}, metrics.New("n"), c.kernel
+		e.Set(c.pod, noon)
 		if _, err := r.handlers.Learn(t.Context(), c.in); err != nil {
 			t.Fatal(err)
 		}
 		started := workerOf(r, e).mayStart()
-		if started != (c.held == "") || !started && !strings.HasPrefix(e.hold.Message, c.held) {
-			t.Errorf("%s: may start: %t, hold %+v", c.name, started, e.hold)
+		if started != (c.held == "") || !started && !strings.HasPrefix(e.Snapshot().Hold.Message, c.held) {
+			t.Errorf("%s: may start: %t, hold %+v", c.name, started, e.Snapshot().Hold)
 		}
 	}
 }
@@ -182,7 +192,7 @@ func TestHandlerWithoutUsers(t *testing.T) {
 		if _, err := r.handlers.Learn(t.Context(), runtimeOf{"2.2.0", c.users, true}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := workerOf(r, newEntry("uid-1", 0)).handlerFor(t.Context(), c.pod)
+		_, err := workerOf(r, r.newEntry("uid-1")).handlerFor(t.Context(), c.pod)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("the handler has user namespaces: %t: %v, want %q", c.users, err, c.want)
 		}
@@ -192,47 +202,51 @@ func TestHandlerWithoutUsers(t *testing.T) {
 // TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is
 // gone.
 func TestAdoptedIsLeftRunning(t *testing.T) {
-	r, e := testRunner(), newEntry("uid-1", 0)
-	e.pod = usernsPod()
+	r := testRunner()
+	e := r.newEntry("uid-1")
+	e.Set(usernsPod(), noon)
 	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
 	for range 2 {
-		if !workerOf(r, e).mayStart() || e.hold != nil || e.stop != nil {
-			t.Fatalf("it does not run on: hold %+v, stop %+v", e.hold, e.stop)
+		if !workerOf(r, e).mayStart() || e.Snapshot().Hold != nil || e.Snapshot().Stop != nil {
+			t.Fatalf("it does not run on: hold %+v, stop %+v", e.Snapshot().Hold, e.Snapshot().Stop)
 		}
 	}
 	events := r.Recorder.(*record.FakeRecorder).Events
 	if text := <-events; len(events) > 0 || !strings.Contains(text, "left running") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	err := workerOf(r, e).startContainer(t.Context(), e.pod, podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
+	err := workerOf(r, e).startContainer(t.Context(), e.Object(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
 	var known *failure
 	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "spec.hostUsers") {
 		t.Errorf("a container of it is started: %v", err)
 	}
 	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
-	if workerOf(r, e).mayStart() || e.hold == nil {
+	if workerOf(r, e).mayStart() || e.Snapshot().Hold == nil {
 		t.Error("its sandbox is gone, and it gets another")
 	}
 }
 
 // TestUnmountableHolds: what only its set-up finds of a volume holds the pod, too.
 func TestUnmountableHolds(t *testing.T) {
-	r, e := testRunner(), newEntry("uid-1", 0)
-	e.pod = testPod()
+	r := testRunner()
+	e := r.newEntry("uid-1")
+	e.Set(testPod(), noon)
 	w := workerOf(r, e)
 	w.unmountable = `MountVolume.SetUp failed for volume "data" : volume type persistentVolumeClaim is not supported by this agent: persistent volume pv-1 is of kind nfs`
-	if w.mayStart() || e.hold == nil || !strings.HasPrefix(e.hold.Message, w.unmountable) {
-		t.Errorf("it may start: %+v", e.hold)
+	if w.mayStart() || e.Snapshot().Hold == nil || !strings.HasPrefix(e.Snapshot().Hold.Message, w.unmountable) {
+		t.Errorf("it may start: %+v", e.Snapshot().Hold)
 	}
 	refused := &podcert.RefusedError{Phase: "Denied", Text: "the signer says no"}
-	r, e = testRunner(), newEntry("uid-2", 0)
-	r.Volumes, e.pod = refusing{err: volume.Failures{{Volume: "v", Err: refused}}}, testPod()
+	r = testRunner()
+	e = r.newEntry("uid-2")
+	r.Volumes = refusing{err: volume.Failures{{Volume: "v", Err: refused}}}
+	e.Set(testPod(), noon)
 	w = workerOf(r, e)
-	if err := w.setUp(t.Context(), e.pod); !errors.Is(err, refused) {
+	if err := w.setUp(t.Context(), e.Object()); !errors.Is(err, refused) {
 		t.Errorf("set up: %v", err)
 	}
-	if w.mayStart() || e.hold == nil || e.hold.Reason != "PodCertificateDenied" || !strings.Contains(e.hold.Message, refused.Text) {
-		t.Errorf("it may start: %+v", e.hold)
+	if w.mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "PodCertificateDenied" || !strings.Contains(e.Snapshot().Hold.Message, refused.Text) {
+		t.Errorf("it may start: %+v", e.Snapshot().Hold)
 	}
 }
 
@@ -251,14 +265,15 @@ func TestUnsuitedIsRejected(t *testing.T) {
 		admitted, sandbox, want bool
 	}{"new": {want: true}, "admitted before": {admitted: true}, "it ran here": {sandbox: true}} {
 		t.Run(name, func(t *testing.T) {
-			r, e := testRunner(), newEntry("uid-1", 0)
+			r := testRunner()
+			e := r.newEntry("uid-1")
 			r.Admission, r.Metrics = &room{}, metrics.New("n")
 			r.Suits = func(*corev1.Pod) *Rejection {
 				return &Rejection{Reason: "SysctlForbidden", Message: "forbidden sysctl: x"}
 			}
-			e.pod = usernsPod()
+			e.Set(usernsPod(), noon)
 			if c.admitted {
-				e.phase = phaseAdmitted
+				e.SetPhase(podentry.PhaseAdmitted)
 			}
 			if c.sandbox {
 				workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
@@ -266,11 +281,11 @@ func TestUnsuitedIsRejected(t *testing.T) {
 			if workerOf(r, e).mayStart() {
 				t.Error("it may start")
 			}
-			if rejected := e.stop != nil && e.stop.Phase == podlife.Failed && e.stop.Reason == "SysctlForbidden" && e.stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {
-				t.Errorf("stop order %+v", e.stop)
+			if rejected := e.Snapshot().Stop != nil && e.Snapshot().Stop.Phase == podlife.Failed && e.Snapshot().Stop.Reason == "SysctlForbidden" && e.Snapshot().Stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {
+				t.Errorf("stop order %+v", e.Snapshot().Stop)
 			}
-			if (e.hold != nil) == c.want {
-				t.Errorf("hold %+v", e.hold)
+			if (e.Snapshot().Hold != nil) == c.want {
+				t.Errorf("hold %+v", e.Snapshot().Hold)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package pods
+package podentry
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -11,8 +11,8 @@ import (
 
 // What the sources say of a pod: the API, the directory of manifests, and the runtime where neither has it.
 
-// foundInRuntime is a pod that the runtime has, and no source yet.
-func (e *entry) foundInRuntime(who identity, states map[string]int32) {
+// FoundInRuntime is a pod that the runtime has, and no source yet.
+func (e *Entry) FoundInRuntime(who Identity, states map[string]int32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unclaimed = who
@@ -20,17 +20,17 @@ func (e *entry) foundInRuntime(who identity, states map[string]int32) {
 	e.dirty.All = true
 }
 
-// foundOutside is a pod of which there are remains outside the runtime only: directories, logs, a cgroup.
-func (e *entry) foundOutside() {
+// FoundOutside is a pod of which there are remains outside the runtime only: directories, logs, a cgroup.
+func (e *Entry) FoundOutside() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.unclaimed = identity{name: string(e.uid)}
+	e.unclaimed = Identity{Name: string(e.uid)}
 	e.source = sourceGone
 	e.dirty.All = true
 }
 
-// claim notes that a source has the pod, and reports whether none had before.
-func (e *entry) claim(static bool) (first bool) {
+// Claim notes that a source has the pod, and reports whether none had before.
+func (e *Entry) Claim(static bool) (first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -42,16 +42,16 @@ func (e *entry) claim(static bool) (first bool) {
 	return e.pod == nil
 }
 
-// mayBeStatic reports whether the pod is static, as far as is known: one that only the runtime knows may be one, too.
+// MayBeStatic reports whether the pod is static, as far as is known: one that only the runtime knows may be one, too.
 // known says that it is.
-func (e *entry) mayBeStatic() (known, may bool) {
+func (e *Entry) MayBeStatic() (known, may bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pod != nil, e.pod == nil || e.source == sourceDirectory
 }
 
-// set gives the entry its latest object and says whether it changed in a way that a worker must look at.
-func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
+// Set gives the entry its latest object and says whether it changed in a way that a worker must look at.
+func (e *Entry) Set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.pod
@@ -70,23 +70,23 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
 
-// vanish says that the pod's object is gone.
-func (e *entry) vanish(now unit.Instant) {
+// Vanish says that the pod's object is gone.
+func (e *Entry) Vanish(now unit.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.source = sourceGone
 	e.mergeStop(now, e.grace(), podlife.StopOrder{Remove: true})
 }
 
-// deletable reports whether the API has an object of the pod that the agent is to delete once the pod has ended.
-func (e *entry) deletable() bool {
+// Deletable reports whether the API has an object of the pod that the agent is to delete once the pod has ended.
+func (e *Entry) Deletable() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.source != sourceGone && e.source != sourceDirectory
 }
 
-// image is the pod as the API has it: of a static pod its mirror; nil: not seen yet.
-func (e *entry) image() *corev1.Pod {
+// Image is the pod as the API has it: of a static pod its mirror; nil: not seen yet.
+func (e *Entry) Image() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mirror != nil {
@@ -95,7 +95,7 @@ func (e *entry) image() *corev1.Pod {
 	return e.pod
 }
 
-func (e *entry) mirrorUID() types.UID {
+func (e *Entry) MirrorUID() types.UID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mirror == nil {
@@ -104,9 +104,9 @@ func (e *entry) mirrorUID() types.UID {
 	return e.mirror.UID
 }
 
-// setMirror is the API's image of a static pod, to which its status is written. It reports whether that is another
+// SetMirror is the API's image of a static pod, to which its status is written. It reports whether that is another
 // object than before.
-func (e *entry) setMirror(mirror *corev1.Pod) (fresh bool) {
+func (e *Entry) SetMirror(mirror *corev1.Pod) (fresh bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fresh = e.mirror == nil || e.mirror.UID != mirror.UID

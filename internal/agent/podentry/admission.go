@@ -1,4 +1,4 @@
-package pods
+package podentry
 
 import (
 	"time"
@@ -13,56 +13,56 @@ import (
 
 // How far a pod has come (phase), what keeps it from starting, and the resources that it has.
 
-// unjudgedPod is the pod if the node is to judge it: a source has it, it was not judged yet, and it is not to end. Else
+// UnjudgedPod is the pod if the node is to judge it: a source has it, it was not judged yet, and it is not to end. Else
 // nil.
-func (e *entry) unjudgedPod() *corev1.Pod {
+func (e *Entry) UnjudgedPod() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pod == nil || e.phase == phaseAdmitted || e.stop != nil || translate.PodlifeTerminal(e.pod) != "" {
+	if e.pod == nil || e.phase == PhaseAdmitted || e.stop != nil || translate.PodlifeTerminal(e.pod) != "" {
 		return nil
 	}
 	return e.pod
 }
 
-// setPhase is enter, for the worker.
-func (e *entry) setPhase(to phase) {
+// SetPhase is enter, for the worker.
+func (e *Entry) SetPhase(to Phase) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.enter(to)
 }
 
-// admit lets the pod start with the resources that version as asks for, or that an agent before this one allocated to
+// Admit lets the pod start with the resources that version as asks for, or that an agent before this one allocated to
 // it (note: see allocation.Recovered). What the pod asks for by now is judged as a resize.
-func (e *entry) admit(as *corev1.Pod, note string) {
+func (e *Entry) Admit(as *corev1.Pod, note string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.enter(phaseAdmitted)
+	e.enter(PhaseAdmitted)
 	if e.source != sourceDirectory { // static pods are not resized
 		e.recoverResources(as, note)
 	}
 }
 
-// reject ends a pod before anything of it runs. A pod that is to end already keeps the order that it has; one that was
+// Reject ends a pod before anything of it runs. A pod that is to end already keeps the order that it has; one that was
 // admitted stays so, and has its resources until its status says that it has failed.
-func (e *entry) reject(now unit.Instant, order podlife.StopOrder) {
+func (e *Entry) Reject(now unit.Instant, order podlife.StopOrder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stop == nil && e.phase != phaseAdmitted {
-		e.enter(phaseRejected)
+	if e.stop == nil && e.phase != PhaseAdmitted {
+		e.enter(PhaseRejected)
 	}
 	e.mergeStop(now, 0, order)
 }
 
-// dropHold begins a decision on whether the pod may start.
-func (e *entry) dropHold() {
+// DropHold begins a decision on whether the pod may start.
+func (e *Entry) DropHold() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hold = nil
 }
 
-// setHold has the pod wait; nil: it does not, and only reason is noted. known reports whether users have an Event of
+// SetHold has the pod wait; nil: it does not, and only reason is noted. known reports whether users have an Event of
 // reason.
-func (e *entry) setHold(h *podlife.Hold, reason string) (known bool) {
+func (e *Entry) SetHold(h *podlife.Hold, reason string) (known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if h != nil {
@@ -73,16 +73,16 @@ func (e *entry) setHold(h *podlife.Hold, reason string) (known bool) {
 	return known
 }
 
-// isHeld reports whether something keeps the pod from starting.
-func (e *entry) isHeld() bool {
+// IsHeld reports whether something keeps the pod from starting.
+func (e *Entry) IsHeld() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.hold != nil
 }
 
-// counted returns the pod if it has resources of the node: it was judged to fit, or the runtime has something of it,
+// Counted returns the pod if it has resources of the node: it was judged to fit, or the runtime has something of it,
 // and it has not ended.
-func (e *entry) counted() *corev1.Pod {
+func (e *Entry) Counted() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.counts() {
@@ -92,11 +92,11 @@ func (e *entry) counted() *corev1.Pod {
 }
 
 // counts reports whether the pod has resources of the node. Caller holds mu.
-func (e *entry) counts() bool {
+func (e *Entry) counts() bool {
 	switch {
 	case e.pod == nil || translate.PodlifeTerminal(e.pod) != "" || ended(&e.status):
 		return false
-	case e.phase == phasePreparing || e.phase == phaseAdmitted:
+	case e.phase == PhasePreparing || e.phase == PhaseAdmitted:
 		return true
 	}
 	return len(e.summary) > 0
@@ -108,7 +108,7 @@ func ended(s *corev1.PodStatus) bool {
 
 // asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. That a resize is
 // pending is left out: of such pods some believe the status alone. Caller holds mu.
-func (e *entry) asAllocated() *corev1.Pod {
+func (e *Entry) asAllocated() *corev1.Pod {
 	pod := *e.pod
 	if e.status.Phase != "" {
 		pod.Status = e.status
@@ -117,9 +117,17 @@ func (e *entry) asAllocated() *corev1.Pod {
 	return &pod
 }
 
-// present is the pod as the node's evictions see it. at is when an instant is. ok is false for one that has nothing
+// Present is a pod that has resources of the node, or disk space.
+type Present struct {
+	Pod    *corev1.Pod // with its allocated resources, and its status as computed here; not to be written to
+	Static bool        // from the directory of manifests
+	KillAt time.Time   // when what still runs of it is killed; zero: it is not ending
+	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
+}
+
+// Present is the pod as the node's evictions see it. at is when an instant is. ok is false for one that has nothing
 // here.
-func (e *entry) present(at func(unit.Instant) time.Time) (p Present, ok bool) {
+func (e *Entry) Present(at func(unit.Instant) time.Time) (p Present, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -138,33 +146,35 @@ func (e *entry) present(at func(unit.Instant) time.Time) (p Present, ok bool) {
 	return p, true
 }
 
-// unjudged reports whether the pod is known, and its worker has neither judged nor held it yet, nor asked plugins about
+// Unjudged reports whether the pod is known, and its worker has neither judged nor held it yet, nor asked plugins about
 // it.
-func (e *entry) unjudged() bool {
+func (e *Entry) Unjudged() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.pod == nil || e.source == sourceDirectory || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
 		return false
 	}
-	return e.phase == phaseNew && e.hold == nil && e.stop == nil
+	return e.phase == PhaseNew && e.hold == nil && e.stop == nil
 }
 
-// asks returns what the pod asks for, if that is not what is allocated to it.
-func (e *entry) asks() (ResizeRequest, bool) {
+// Asks returns what the pod asks for, if that is not what is allocated to it.
+func (e *Entry) Asks() (allocation.Request, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
-		return ResizeRequest{}, false
+		return allocation.Request{}, false
 	}
 	if e.allocated.Meets(e.desired) {
-		return ResizeRequest{}, false
+		return allocation.Request{}, false
 	}
-	return ResizeRequest{Desired: e.desired, Granted: e.asAllocated(), Since: e.pendingSince}, true
+	return allocation.Request{Desired: e.desired, Allocated: e.asAllocated(), Since: e.pendingSince}, true
 }
 
-// rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if it
+// Rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if it
 // asks for something else by now, of which its worker knows.
-func (e *entry) rule(asked ResizeRequest, v Verdict, now unit.Wall) (before, after *podlife.PendingResize, ok bool) {
+func (e *Entry) Rule(
+	asked allocation.Request, v allocation.Verdict, now unit.Wall,
+) (before, after *podlife.PendingResize, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.desired != asked.Desired || e.stop != nil {
@@ -186,16 +196,16 @@ func (e *entry) rule(asked ResizeRequest, v Verdict, now unit.Wall) (before, aft
 	return before, e.pending, true
 }
 
-// resizes says why what the pod asks for is not allocated (nil: it is), and whether a resize is being carried out.
-func (e *entry) resizes() (pending *podlife.PendingResize, underWay bool) {
+// Resizes says why what the pod asks for is not allocated (nil: it is), and whether a resize is being carried out.
+func (e *Entry) Resizes() (pending *podlife.PendingResize, underWay bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pending, e.resizing != 0
 }
 
-// recoverEnding is for a pod that is to end and was started by an agent before this one: until then it has what that
+// RecoverEnding is for a pod that is to end and was started by an agent before this one: until then it has what that
 // one allocated to it.
-func (e *entry) recoverEnding(note string) {
+func (e *Entry) RecoverEnding(note string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stop != nil && e.allocated == nil && e.source != sourceDirectory && e.pod != nil {
@@ -205,7 +215,7 @@ func (e *entry) recoverEnding(note string) {
 
 // recoverResources takes up what is known of a pod's resources; as is the version of it that was admitted, since which
 // it may have asked for more. Caller holds mu.
-func (e *entry) recoverResources(as *corev1.Pod, note string) {
+func (e *Entry) recoverResources(as *corev1.Pod, note string) {
 	e.allocated = allocation.Recovered(as, note)
 	e.pod = e.allocated.In(e.desired)
 	for _, c := range e.desired.Status.Conditions {
@@ -219,9 +229,9 @@ func (e *entry) recoverResources(as *corev1.Pod, note string) {
 	}
 }
 
-// departure is when a pod must have ended that was deleted by force and has resources of the node until then; ok is
+// Departure is when a pod must have ended that was deleted by force and has resources of the node until then; ok is
 // false for any other pod.
-func (e *entry) departure() (deadline unit.Instant, ok bool) {
+func (e *Entry) Departure() (deadline unit.Instant, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.source != sourceGone || e.stop == nil || !e.counts() {

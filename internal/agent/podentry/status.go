@@ -1,4 +1,4 @@
-package pods
+package podentry
 
 import (
 	"slices"
@@ -13,8 +13,8 @@ import (
 
 // What is reported of a pod: its status as computed here, and the object that it is written to.
 
-// lastStatus is the status computed last, before the first one that of the given version.
-func (e *entry) lastStatus(pod *corev1.Pod) corev1.PodStatus {
+// LastStatus is the status computed last, before the first one that of the given version.
+func (e *Entry) LastStatus(pod *corev1.Pod) corev1.PodStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.status.Phase == "" {
@@ -23,23 +23,23 @@ func (e *entry) lastStatus(pod *corev1.Pod) corev1.PodStatus {
 	return e.status
 }
 
-// statusChange is what a newly computed status says that the one before it did not.
-type statusChange struct {
-	any     bool
-	started bool  // the pod runs for the first time since it came here
-	resized int64 // generation of the resize that has been carried out; zero: none
+// StatusChange is what a newly computed status says that the one before it did not.
+type StatusChange struct {
+	Any     bool
+	Started bool  // the pod runs for the first time since it came here
+	Resized int64 // generation of the resize that has been carried out; zero: none
 }
 
-// setStatus keeps a status that a decision d on an observation o has led to. pod is the version that the worker sees.
-func (e *entry) setStatus(
+// SetStatus keeps a status that a decision d on an observation o has led to. pod is the version that the worker sees.
+func (e *Entry) SetStatus(
 	pod *corev1.Pod, status corev1.PodStatus, o podlife.Observation, d podlife.Status,
-) (change statusChange) {
+) (change StatusChange) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	runs := status.Phase == corev1.PodRunning
-	change.any = e.status.Phase == "" || !equality.Semantic.DeepEqual(e.status, status)
-	change.started = runs && !e.started && pod.Status.Phase == corev1.PodPending
-	change.resized = e.resized(o, d)
+	change.Any = e.status.Phase == "" || !equality.Semantic.DeepEqual(e.status, status)
+	change.Started = runs && !e.started && pod.Status.Phase == corev1.PodPending
+	change.Resized = e.resized(o, d)
 	e.status = status
 	e.started = e.started || runs
 	return change
@@ -47,7 +47,7 @@ func (e *entry) setStatus(
 
 // resized notes that a resize is complete, once a step has found nothing more to do. It returns the generation to
 // report, zero for none. Caller holds mu.
-func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
+func (e *Entry) resized(o podlife.Observation, s podlife.Status) int64 {
 	generation := o.Resizing.Generation
 	under := slices.ContainsFunc(
 		s.Conditions, func(c podlife.Condition) bool { return c.Type == podlife.ResizeInProgress },
@@ -64,11 +64,11 @@ func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
 
 // toReport returns the object to write the pod's status to, and its latest status. A static pod has its mirror's;
 // before the mirror exists there is nothing to write to. Statuses are replaced, never changed, so they may be shared.
-func (e *entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
+func (e *Entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.pod == nil, e.source == sourceGone, e.phase == phaseDropped:
+	case e.pod == nil, e.source == sourceGone, e.phase == PhaseDropped:
 		return nil, e.status
 	case e.source == sourceDirectory:
 		return e.mirror, e.status
@@ -76,8 +76,8 @@ func (e *entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
 	return e.pod, e.status
 }
 
-// current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
-func (e *entry) current() *corev1.Pod {
+// Current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
+func (e *Entry) Current() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.pod == nil {
@@ -91,8 +91,8 @@ func (e *entry) current() *corev1.Pod {
 	return &pod
 }
 
-// containerStatus is the status of a container as computed here; nil: there is none yet.
-func (e *entry) containerStatus(name string) *corev1.ContainerStatus {
+// ContainerStatus is the status of a container as computed here; nil: there is none yet.
+func (e *Entry) ContainerStatus(name string) *corev1.ContainerStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, list := range translate.StatusLists(&e.status) {

@@ -1,21 +1,32 @@
-package pods
+package podentry
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
-	"strings"
+	"context"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 const noon = unit.Instant(12 * time.Hour)
+
+// idle is a worker that does nothing.
+type idle struct{ syncs int }
+
+func (w *idle) Run(context.Context) { w.syncs++ }
+
+func testPod() *corev1.Pod {
+	grace := int64(7)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", ResourceVersion: "10"},
+		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: &grace},
+	}
+}
 
 func TestOrdersMerge(t *testing.T) {
 	remove := podlife.StopOrder{Remove: true}
@@ -40,13 +51,13 @@ func TestOrdersMerge(t *testing.T) {
 		{"an eviction alone keeps its containers", []step{{0, 0, evict}}, 0, false, "Evicted", 1},
 	} {
 		interrupts := 0
-		e := newEntry("u", 0)
+		e := New("u")
 		e.interrupt = func() { interrupts++ }
 		now := noon
 		for _, s := range c.steps {
 			now = now.Add(s.after)
 			before := e.stop
-			e.orderStop(now, s.grace, s.order)
+			e.Evict(now, s.grace, s.order)
 			if before != nil && before == e.stop {
 				t.Errorf("%s: an order that a worker may be reading was written to", c.name)
 			}
@@ -58,14 +69,14 @@ func TestOrdersMerge(t *testing.T) {
 }
 
 func TestEntryTakesVersions(t *testing.T) {
-	e := newEntry("uid-1", 0)
+	e := New("uid-1")
 	pod := testPod()
-	if !e.set(pod, noon) || e.set(pod, noon) {
+	if !e.Set(pod, noon) || e.Set(pod, noon) {
 		t.Error("the first version is a change, the same version is none")
 	}
 	doomed := pod.DeepCopy()
 	doomed.ResourceVersion, doomed.DeletionTimestamp, doomed.DeletionGracePeriodSeconds = "14", &metav1.Time{}, new(int64)
-	if !e.set(doomed, noon) {
+	if !e.Set(doomed, noon) {
 		t.Error("another version is no change")
 	}
 	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon {
@@ -74,68 +85,63 @@ func TestEntryTakesVersions(t *testing.T) {
 }
 
 func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
-	e := newEntry("uid-1", 0)
-	e.set(testPod(), noon)
-	e.vanish(noon)
+	e := New("uid-1")
+	e.Set(testPod(), noon)
+	e.Vanish(noon)
 	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon.Add(7*time.Second) || e.source != sourceGone {
 		t.Errorf("got %+v", e.stop)
 	}
 }
 
-// The compiler gives every file of a package every field. That only the methods of entry touch what its lock guards,
-// and that a worker is reached only by the goroutine to which its entry handed it, is what this test adds.
-func TestOnlyEntryTouchesWhatItsLockGuards(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+// One goroutine has the worker at a time, and whoever wakes the entry meanwhile has it look again.
+func TestOneGoroutineHasTheWorker(t *testing.T) {
+	e := New("uid-1")
+	worker := &idle{}
+	e.HandBack(worker)
+	if e.Wake() != worker || e.Wake() != nil {
+		t.Error("the worker is handed out twice, or not at all")
 	}
-	parsed := map[string]*ast.File{}
-	set := token.NewFileSet()
-	for _, name := range files {
-		if parsed[name], err = parser.ParseFile(set, name, nil, 0); err != nil {
-			t.Fatal(err)
-		}
+	if !e.Rest(worker, false, 0, nil) || e.Rest(worker, false, 0, nil) {
+		t.Error("one that was woken meanwhile goes on once")
 	}
-	guarded := map[string]bool{}
-	ast.Inspect(parsed["entry.go"], func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok || spec.Name.Name != "entry" {
-			return true
-		}
-		for _, f := range spec.Type.(*ast.StructType).Fields.List {
-			if name := f.Names[0].Name; name == "mu" || guarded["mu"] {
-				guarded[name] = true
-			}
-		}
-		return false
-	})
-	if len(guarded) < 20 {
-		t.Fatalf("found %d guarded fields", len(guarded))
+	e.Drop()
+	if e.Wake() != nil {
+		t.Error("a pod that was dropped has a worker")
 	}
-	for name, file := range parsed {
-		if strings.HasPrefix(name, "entry") || name == "phase.go" || strings.HasSuffix(name, "_test.go") {
-			continue
+}
+
+// What cannot be is reported, with what is wrong.
+func TestImpossibleStates(t *testing.T) {
+	reported := ""
+	logs := Broken
+	defer func() { Broken = logs }()
+	Broken = func(_ types.UID, what string) { reported = what }
+	nothing := func() {}
+	for what, do := range map[string]func(e *Entry){
+		"": func(e *Entry) {
+			e.Claim(false)
+			e.Set(testPod(), noon)
+			e.SetPhase(PhasePreparing)
+			e.Admit(testPod(), "")
+			e.Arm(nil, nothing)
+			e.Disarm()
+			_, _, over := e.AwaitExit(t.Context(), "c", time.Second)
+			over()
+		},
+		"it is rejected, and becomes admitted":             func(e *Entry) { e.Reject(noon, podlife.StopOrder{}); e.SetPhase(PhaseAdmitted) },
+		"its admission has no end":                         func(e *Entry) { e.SetPhase(PhaseConsulting) },
+		"no source has it, and yet it is held":             func(e *Entry) { e.SetHold(&podlife.Hold{}, "") },
+		"its worker rests, and a stop order interrupts it": func(e *Entry) { e.Arm(nil, nothing) },
+		"its worker rests, and awaits an exit":             func(e *Entry) { e.AwaitExit(t.Context(), "c", time.Second) },
+	} {
+		reported = ""
+		e := New("uid-1")
+		do(e)
+		if reported == "" {
+			e.Rest(nil, false, 0, nil)
 		}
-		called := map[ast.Expr]bool{} // methods may have the name of a field
-		ast.Inspect(file, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok {
-				called[call.Fun] = true
-			}
-			s, ok := n.(*ast.SelectorExpr)
-			if !ok || called[s] || !guarded[s.Sel.Name] {
-				return true
-			}
-			of := ""
-			switch x := s.X.(type) {
-			case *ast.Ident:
-				of = x.Name
-			case *ast.SelectorExpr:
-				of = x.Sel.Name
-			}
-			if of == "e" { // what entries are called here
-				t.Errorf("%s: %s of an entry is touched without a method of entry", set.Position(n.Pos()), s.Sel.Name)
-			}
-			return true
-		})
+		if reported != what {
+			t.Errorf("reported %q, want %q", reported, what)
+		}
 	}
 }

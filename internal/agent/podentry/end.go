@@ -1,0 +1,162 @@
+package podentry
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// The end of a pod: the order, and what it interrupts: the worker, hooks, and waits for exits.
+
+// mergeStop ends the pod within grace. A later order may shorten the time that is left, never stretch it, and may turn
+// a pod that was to keep its containers into one that goes. Caller holds mu.
+func (e *Entry) mergeStop(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
+	order.Deadline = now.Add(grace)
+	if e.stop == nil {
+		e.stop = &order
+		e.interruptWorker()
+		for id := range e.hooks {
+			e.endHook(id)
+		}
+		return
+	}
+	merged := *e.stop
+	merged.Remove = merged.Remove || order.Remove
+	if order.Deadline < merged.Deadline {
+		merged.Deadline = order.Deadline
+		e.interruptWorker()
+	}
+	e.stop = &merged
+}
+
+// interruptWorker cancels what the worker is doing, if that may be. Caller holds mu.
+func (e *Entry) interruptWorker() {
+	if e.interrupt != nil {
+		e.interrupt()
+	}
+}
+
+// Arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms
+// nothing and returns false where such an order has come since the worker decided what to do; known is the order that
+// it knew then.
+func (e *Entry) Arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop != nil && (known == nil || e.stop.Deadline < known.Deadline) {
+		return false
+	}
+	e.interrupt = cancel
+	return true
+}
+
+func (e *Entry) Disarm() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.interrupt = nil
+}
+
+// grace is the pod's own termination grace period. Caller holds mu.
+func (e *Entry) grace() time.Duration {
+	if e.pod == nil {
+		return e.unclaimed.Grace
+	}
+	if e.pod.DeletionGracePeriodSeconds != nil {
+		return translate.DeletionGrace(e.pod)
+	}
+	return translate.SpecGrace(e.pod)
+}
+
+// Stopping reports whether the pod is to end.
+func (e *Entry) Stopping() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stop != nil
+}
+
+// EndUnclaimed orders the end of a pod that no source has. It does nothing and returns false while one may still have
+// it: synced says that every source has shown all of its pods.
+func (e *Entry) EndUnclaimed(now unit.Instant, synced bool) (known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil && e.source != sourceGone && !synced {
+		return false
+	}
+	if e.pod == nil && e.stop == nil {
+		e.mergeStop(now, e.unclaimed.Grace, podlife.StopOrder{Remove: true})
+	}
+	return true
+}
+
+// RemoveStatic orders the end of a static pod, with every trace of it. It returns false for any other pod, and where
+// that is ordered already.
+func (e *Entry) RemoveStatic(now unit.Instant) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil || e.source != sourceDirectory || e.stop != nil && e.stop.Remove {
+		return false
+	}
+	e.mergeStop(now, e.grace(), podlife.StopOrder{Remove: true})
+	return true
+}
+
+// Evict orders the end of a pod for the node's sake; what it leaves on disks is removed (see evicted).
+func (e *Entry) Evict(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mergeStop(now, grace, order)
+	e.leftovers = true
+}
+
+// Evicted reports whether the pod was evicted, by this agent or one before it. pod is the version that the worker sees.
+func (e *Entry) Evicted(pod *corev1.Pod) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.status.Reason == eviction.Reason || pod.Status.Reason == eviction.Reason
+}
+
+// Cleared says that nothing is left of an evicted pod.
+func (e *Entry) Cleared() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leftovers = false
+}
+
+// AwaitExit says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing
+// to wait for: hook is done, and stop after settle, in which a runtime that is there has answered. Without that, a
+// runtime that lost the answer would hold up the pod for the whole grace.
+func (e *Entry) AwaitExit(
+	ctx context.Context, id string, settle time.Duration,
+) (stop, hook context.Context, done func()) {
+	stop, endStop := context.WithCancel(ctx)
+	hook, endHook := context.WithCancel(stop)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endHook(id)
+	e.exits[id] = func() {
+		endHook()
+		time.AfterFunc(settle, endStop)
+	}
+	return stop, hook, func() {
+		e.mu.Lock()
+		delete(e.exits, id)
+		e.mu.Unlock()
+		endHook()
+		endStop()
+	}
+}
+
+// Exited says that the first process of a container or sandbox is gone.
+func (e *Entry) Exited(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dirty.Exit(id)
+	if gone := e.exits[id]; gone != nil {
+		gone()
+	}
+}
