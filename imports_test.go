@@ -35,6 +35,7 @@ internal/core/heartbeat: internal/core/unit
 internal/core/imageaccess: internal/core/unit
 internal/core/idset:
 internal/core/allocatable: internal/core/idset internal/core/machine internal/core/qos internal/core/unit
+internal/core/localvolume: internal/core/unit
 internal/core/machine: internal/core/idset internal/core/unit
 internal/core/numa: internal/core/idset internal/core/machine internal/core/numa/bitset internal/core/numa/cpus
     internal/core/numa/hints internal/core/numa/memory internal/core/unit
@@ -90,6 +91,7 @@ internal/host/psi: internal/host/epoll
 internal/host/quota: internal/core/unit
 internal/host/shortage:
 internal/host/socket:
+internal/host/loop:
 internal/host/machineinfo: internal/core/machine internal/core/unit internal/host/disk internal/host/procfs
     internal/host/shortage internal/host/sysfs
 internal/host/sysfs: internal/core/idset internal/core/machine internal/core/unit
@@ -209,6 +211,12 @@ internal/cluster/progress:
 internal/cluster/sparedisk:
 internal/cluster/supervise: internal/host/shortage
 
+# the CSI driver
+internal/csi: internal/core/localvolume internal/core/unit internal/csi/store internal/host/disk internal/host/loop
+    internal/host/socket
+internal/csi/store: internal/core/localvolume internal/core/unit internal/host/disk internal/host/durable
+    internal/host/loop internal/host/quota
+
 # what is shared by those
 internal/containerruntime: internal/host/... internal/image
 internal/explain: internal/core/eviction internal/journal internal/kube
@@ -222,6 +230,7 @@ cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/clust
     internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain internal/fleet
     internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle internal/recommend
     internal/scheduler internal/sim internal/version internal/whatif
+cmd/plimsoll-csi: internal/csi internal/version
 cmd/plimsoll-hostport: internal/host/cni
 cmd/plimsoll-lab: lab
 

@@ -63,6 +63,20 @@ func WriteIfChanged(path string, content []byte) (bool, error) {
 	return true, Write(path, content)
 }
 
+// Move renames a file or directory, and returns once a crash cannot undo it. What is moved must have been flushed by the
+// caller.
+func Move(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Dir(to), filepath.Dir(from)} {
+		if err := syncDir(dir); err != nil {
+			return fmt.Errorf("move %s to %s: %w", from, to, err)
+		}
+	}
+	return nil
+}
+
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -14,8 +14,11 @@
 //
 // A file system with project quota accounting: ext4 with the features project and quota (mkfs.ext4 -O project,quota -E
 // quotatype=prjquota), mounted with prjquota; Linux 5.14 for quotactl_fd(2). Elsewhere Begin and Of return ErrNone, and
-// the caller counts files. The package sets no limits: a program at its limit would get ENOSPC instead of being
-// evicted.
+// the caller counts files.
+//
+// Limit is for volumes with a size of their own. Directories that the agent evicts pods for have no limit: a program at
+// its limit would get ENOSPC instead of being evicted. Root with CAP_SYS_RESOURCE, which containers lack unless they
+// ask for it, is not limited.
 package quota
 
 import (
@@ -39,8 +42,13 @@ const (
 	// From linux/quota.h and linux/fs.h; x/sys/unix has no names for them.
 	getQuota      = 0x800007<<8 | 2 // QCMD(Q_GETQUOTA, PRJQUOTA)
 	getAttributes = 0x801c581f      // FS_IOC_FSGETXATTR
+	setQuota      = 0x800008<<8 | 2 // QCMD(Q_SETQUOTA, PRJQUOTA)
+	getState      = 0x5805<<8 | 2   // QCMD(Q_XGETQSTAT, PRJQUOTA)
 	setAttributes = 0x401c5820      // FS_IOC_FSSETXATTR
 	flagInherit   = 0x200           // FS_XFLAG_PROJINHERIT
+	validLimits   = 1               // QIF_BLIMITS: the limits of space in a block are meant
+	limitUnit     = unit.KiB        // QIF_DQBLKSIZE: of the limits of space
+	stateEnforced = 1 << 5          // FS_QUOTA_PDQ_ENFD
 )
 
 // attributes is struct fsxattr.
@@ -56,6 +64,55 @@ type block struct {
 	spaceTime, inodesTime          uint64
 	valid                          uint32
 	_                              uint32
+}
+
+// state is struct fs_quota_stat as far as it is read.
+type state struct {
+	version int8
+	flags   uint16
+	_       [92]byte
+}
+
+// Enforced reports whether the kernel holds projects to their limits on the file system of dir.
+func Enforced(dir string) (bool, error) {
+	f, err := open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var s state
+	err = noneOr(command(f, getState, 0, unsafe.Pointer(&s)))
+	if errors.Is(err, ErrNone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read quota of %s: %w", dir, err)
+	}
+	return s.flags&stateEnforced != 0, nil
+}
+
+// Limit bounds the space of dir, for which Begin was called, and of everything below it. The limit is rounded up to a
+// KiB; 0 ends it.
+func Limit(dir string, limit unit.Bytes) error {
+	f, err := open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	project, err := projectOf(f)
+	if err != nil {
+		return err
+	}
+	blocks := uint64((limit + limitUnit - 1) / limitUnit)
+	b := block{
+		spaceHard: blocks,
+		spaceSoft: blocks,
+		valid:     validLimits,
+	}
+	if err := command(f, setQuota, project, unsafe.Pointer(&b)); err != nil {
+		return noneOr(fmt.Errorf("limit %s by quota: project %d to %v: %w", dir, project, limit, err))
+	}
+	return nil
 }
 
 // Begin makes the kernel measure what will be created below dir, which must be an empty directory. ErrNone means that
@@ -102,18 +159,27 @@ func Of(dir string) (Usage, error) {
 		return Usage{}, err
 	}
 	defer f.Close()
+	project, err := projectOf(f)
+	if err != nil {
+		return Usage{}, err
+	}
+	return read(f, project)
+}
+
+// projectOf returns the project that Begin gave to a directory.
+func projectOf(f *os.File) (uint32, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return Usage{}, fmt.Errorf("read quota of %s: %w", dir, err)
+		return 0, fmt.Errorf("read quota of %s: %w", f.Name(), err)
 	}
 	var a attributes
 	if err := control(f, getAttributes, unsafe.Pointer(&a)); err != nil {
-		return Usage{}, noneOr(fmt.Errorf("read quota of %s: read attributes: %w", dir, err))
+		return 0, noneOr(fmt.Errorf("read quota of %s: read attributes: %w", f.Name(), err))
 	}
 	if a.project < idBase || uint64(a.project-idBase) != st.Ino {
-		return Usage{}, ErrNone
+		return 0, ErrNone
 	}
-	return read(f, a.project)
+	return a.project, nil
 }
 
 func open(dir string) (*os.File, error) {
@@ -127,14 +193,22 @@ func open(dir string) (*os.File, error) {
 // read reads the sum of a project. A project without files has none, which is zero.
 func read(f *os.File, project uint32) (Usage, error) {
 	var b block
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getQuota, uintptr(project), uintptr(unsafe.Pointer(&b)), 0, 0)
+	err := command(f, getQuota, project, unsafe.Pointer(&b))
 	switch {
-	case errno == unix.ENOENT:
+	case errors.Is(err, unix.ENOENT):
 		return Usage{}, nil
-	case errno != 0:
-		return Usage{}, noneOr(fmt.Errorf("read quota of %s: project %d: %w", f.Name(), project, errno))
+	case err != nil:
+		return Usage{}, noneOr(fmt.Errorf("read quota of %s: project %d: %w", f.Name(), project, err))
 	}
 	return Usage{unit.Bytes(b.space), int64(b.inodes)}, nil
+}
+
+func command(f *os.File, request uintptr, project uint32, argument unsafe.Pointer) error {
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), request, uintptr(project), uintptr(argument), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func control(f *os.File, request uintptr, argument unsafe.Pointer) error {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -111,6 +113,66 @@ func TestNone(t *testing.T) {
 		}
 		if _, err := Of(dir); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// TestLimit: who has no CAP_SYS_RESOURCE gets EDQUOT at the limit, and may write on when it is raised.
+func TestLimit(t *testing.T) {
+	root := mount(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
+	enforced, err := Enforced(root)
+	if err != nil || !enforced {
+		t.Fatalf("enforced: %v, %v", enforced, err)
+	}
+	dir := filepath.Join(root, "volume")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := Limit(dir, unit.MiB); !errors.Is(err, ErrNone) {
+		t.Errorf("a directory without a project is limited: %v", err)
+	}
+	if err := Begin(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Limit(dir, unit.MiB); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write := func() string {
+		fill := exec.Command("dd", "if=/dev/zero", "of=file", "bs=64k", "count=32", "conv=fsync")
+		fill.Dir = dir
+		fill.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := fill.CombinedOutput()
+		if err == nil {
+			return ""
+		}
+		return string(out)
+	}
+	if said := write(); !strings.Contains(said, "quota exceeded") {
+		t.Errorf("2 MiB within a limit of 1 MiB: %q", said)
+	}
+	if used, err := Of(dir); err != nil || used.Bytes > unit.MiB || used.Bytes < unit.MiB/2 {
+		t.Errorf("used after that: %v, %v", used.Bytes, err)
+	}
+	if err := Limit(dir, 4*unit.MiB); err != nil {
+		t.Fatal(err)
+	}
+	if said := write(); said != "" {
+		t.Errorf("2 MiB within a limit of 4 MiB: %q", said)
+	}
+}
+
+func TestNotEnforced(t *testing.T) {
+	for _, options := range []string{"loop", "loop,prjquota"} {
+		features := []string{}
+		if options != "loop" {
+			features = []string{"-O", "project,quota", "-E", "quotatype=prjquota"}
+		}
+		want := options != "loop"
+		if got, err := Enforced(mount(t, options, features...)); got != want || err != nil {
+			t.Errorf("%s: enforced %v, %v, want %v", options, got, err, want)
 		}
 	}
 }

@@ -1,0 +1,147 @@
+// Package loop presents files as block devices (loop(4)).
+//
+// # Model
+//
+// A device is found by the file behind it, which the kernel names in /sys/block/loopN/loop/backing_file. Nothing is
+// stored: whoever died without detaching its devices finds them by the directory that their files are in.
+//
+// # Invariants
+//
+//   - A device that is attached with Autoclear exists as long as something has it open: a descriptor, or a mount. So it
+//     cannot be left behind.
+//   - Files are compared by path as the kernel sees it: directories must be given without symbolic links.
+//
+// It needs Linux 5.8 (LOOP_CONFIGURE) and a /dev of type devtmpfs, where devices appear by themselves.
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Life says when a device goes.
+type Life uint32
+
+const (
+	Autoclear Life = unix.LO_FLAGS_AUTOCLEAR // with the last that has it open
+	Lasting   Life = 0                       // when it is detached
+)
+
+// attempts is how often a free device is asked for: between the question and the answer another program may take it
+// (chosen).
+const attempts = 64
+
+// Attach attaches a file to a free device and returns the device, open.
+func Attach(path string, life Life) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("attach loop device: %w", err)
+	}
+	defer file.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("attach loop device to %s: %w", path, err)
+	}
+	defer control.Close()
+	for range attempts {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("attach loop device to %s: find a free one: %w", path, err)
+		}
+		device, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", number), os.O_RDWR, 0)
+		if err != nil {
+			return nil, fmt.Errorf("attach loop device to %s: %w", path, err)
+		}
+		config := unix.LoopConfig{Fd: uint32(file.Fd())}
+		config.Info.Flags = uint32(life)
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
+		if err == nil {
+			return device, nil
+		}
+		device.Close()
+		if !errors.Is(err, unix.EBUSY) {
+			return nil, fmt.Errorf("attach %s to %s: %w", device.Name(), path, err)
+		}
+	}
+	return nil, fmt.Errorf("attach loop device to %s: %d devices were taken by others meanwhile", path, attempts)
+}
+
+// Of returns the devices of a file; none if it has none.
+func Of(path string) ([]string, error) {
+	return find(func(file string) bool { return file == path })
+}
+
+// Below returns the devices of all files below a directory.
+func Below(dir string) ([]string, error) {
+	return find(func(file string) bool { return strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/") })
+}
+
+// deleted is what the kernel adds to the path of a file without a name.
+const deleted = " (deleted)"
+
+func find(wanted func(file string) bool) (devices []string, err error) {
+	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
+			continue // detached meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find loop devices: %w", err)
+		}
+		if wanted(strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), deleted)) {
+			devices = append(devices, filepath.Join("/dev", strings.Split(path, "/")[3]))
+		}
+	}
+	return devices, nil
+}
+
+// Detach detaches a device. If something has it open, the kernel does so when that closes it.
+func Detach(device string) error {
+	err := control(device, unix.LOOP_CLR_FD)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
+		return nil // it is
+	}
+	if err != nil {
+		return fmt.Errorf("detach %s: %w", device, err)
+	}
+	return nil
+}
+
+// DetachBelow detaches the devices of all files below a directory.
+func DetachBelow(dir string) error {
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = resolved
+	}
+	devices, err := Below(dir)
+	for _, device := range devices {
+		err = errors.Join(err, Detach(device))
+	}
+	return err
+}
+
+// Grow makes a device as large as its file has become.
+func Grow(device string) error {
+	if err := control(device, unix.LOOP_SET_CAPACITY); err != nil {
+		return fmt.Errorf("grow %s: %w", device, err)
+	}
+	return nil
+}
+
+func control(device string, request uint) error {
+	f, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.IoctlSetInt(int(f.Fd()), request, 0)
+}
