@@ -1,8 +1,7 @@
 #!/bin/bash
-# Fetches the parts of the images that come from Debian into the directory $1: the tree tools/ (programs that tests run,
-# with every library that they need), the tree nginx/, and the program busybox, built from Debian's source package:
-# Debian's own build has another shell, which drops environment variables such as data-1. What exists is not fetched
-# again. Nothing is installed on this machine.
+# Fetches the parts of the images that come from Debian into the directory $1: the trees tools/ (programs that tests
+# run, with every library that they need), nginx/ and stress/, and the program busybox, built from Debian's source
+# package: tests read its shell. What exists is not fetched again. Nothing is installed on this machine.
 set -euo pipefail
 
 out=$(realpath -m "$1")
@@ -23,9 +22,9 @@ update() {
 tree() {
 	local name=$1 deb
 	shift
-	[[ -e $out/$name ]] && return
+	[[ -e $out/$name && $(cat "$out/$name.packages" 2>/dev/null) == "$*" ]] && return
 	[[ -e $lists/debian.sources ]] || update
-	rm -rf "$lists"/archives/*.deb "$out/$name.new"
+	rm -rf "$lists"/archives/*.deb "$out/$name" "$out/$name.new"
 	apt-get "${quiet[@]}" -o Dir::Etc::sourcelist="$lists/debian.sources" -o Dir::Etc::sourceparts=/dev/null \
 		--no-install-recommends --download-only -y install "$@" >/dev/null
 	for deb in "$lists"/archives/*.deb; do
@@ -33,6 +32,7 @@ tree() {
 	done
 	rm -rf "$out/$name.new"/usr/share/{doc,man,info,locale,i18n,lintian,bug}
 	mv "$out/$name.new" "$out/$name"
+	echo "$*" >"$out/$name.packages"
 }
 
 busybox() {
@@ -47,14 +47,22 @@ busybox() {
 	(
 		cd "$work/source"
 		make defconfig >/dev/null 2>&1
-		# tc does not compile with the headers of new kernels.
-		sed -i 's/^# CONFIG_STATIC is not set$/CONFIG_STATIC=y/; s/^CONFIG_TC=y$/# CONFIG_TC is not set/' .config
+		# tc does not compile with the headers of new kernels. The last option undoes a patch of Debian's, by which the
+		# shell drops environment variables such as data-1.
+		sed -i 's/^# CONFIG_STATIC is not set$/CONFIG_STATIC=y/; s/^CONFIG_TC=y$/# CONFIG_TC is not set/
+			s/^# CONFIG_FEATURE_DI_ENV_HACK is not set$/CONFIG_FEATURE_DI_ENV_HACK=y/' .config
 		make -j"$(nproc)" >make.log 2>&1 || { tail -n 20 make.log >&2; exit 1; }
 	)
+	ln -s busybox "$work/source/sh"
+	if ! env -i data-1=kept "$work/source/sh" -c env | grep -qx data-1=kept; then
+		echo "debian.sh: the shell of busybox drops the environment variable data-1, which tests read" >&2
+		exit 1
+	fi
 	mv "$work/source/busybox" "$out/busybox"
 }
 
 busybox
-tree tools bash bind9-dnsutils curl iperf iproute2 netcat-openbsd util-linux
+tree tools bash bind9-dnsutils curl iperf iproute2 libc-bin netcat-openbsd util-linux
 tree nginx nginx-light
+tree stress stress
 rm -rf "$lists"

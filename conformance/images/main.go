@@ -5,8 +5,9 @@
 //
 // Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module of the suite.
 // busybox, and what agnhost's image contains besides agnhost, are Debian's (debian.sh); upstream uses Alpine's. Images
-// whose content no test reads are substitutes: kitten and nautilus are agnhost with their page. Tests of images that
-// are missing here (etcd, sample-apiserver, nfs, iscsi, perl, resource-consumer, CSI sidecars) fail with ErrImagePull.
+// whose content no test reads are substitutes: kitten and nautilus are agnhost with their page. Every image of the
+// tests marked [Conformance] and [NodeConformance] is here. Others are missing (apparmor-loader, nfs, iscsi, perl,
+// distroless-iptables, CSI sidecars): their tests fail with ErrImagePull.
 //
 // The command runs at build time only. The same inputs give the same bytes: no time, user or host name is included.
 package main
@@ -28,7 +29,7 @@ import (
 
 // sources says where the parts of the images are.
 type sources struct {
-	programs   string // directory of agnhost, nonewprivs, regression-issue-74839
+	programs   string // directory of agnhost, etcd, sample-apiserver and the others
 	debian     string // directory that debian.sh filled
 	pause      string // our pause program
 	kubernetes string // directory of the module k8s.io/kubernetes
@@ -58,7 +59,11 @@ func run(s sources, out string) error {
 
 // images returns all images. They share layers.
 func (s sources) images() ([]image, error) {
-	pause, err := s.pauseImage()
+	pause, err := s.pauseImage("public")
+	if err != nil {
+		return nil, err
+	}
+	private, err := s.pauseImage("private")
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +73,14 @@ func (s sources) images() ([]image, error) {
 	}
 	made := map[string]blob{}
 	for name, fill := range map[string]func(*layer){
-		"tools":      func(l *layer) { l.tree(filepath.Join(s.debian, "tools")) },
-		"agnhost":    func(l *layer) { s.agnhost(l, pause) },
+		"tools":      s.tools,
+		"agnhost":    func(l *layer) { s.agnhost(l, private) },
 		"kitten":     func(l *layer) { s.page(l, "kitten") },
 		"nautilus":   func(l *layer) { s.page(l, "nautilus") },
 		"nginx":      s.nginx,
+		"etcd":       func(l *layer) { l.file("usr/local/bin/etcd", 0o755, s.program("server")) }, // etcd's server/main.go
+		"apiserver":  func(l *layer) { l.file("sample-apiserver", 0o755, s.program("sample-apiserver")) },
+		"consumer":   s.consumer,
 		"nonewprivs": func(l *layer) { l.file("usr/local/bin/nnp", 0o6755, filepath.Join(s.programs, "nonewprivs")) },
 		"regression": func(l *layer) {
 			l.file("regression-issue-74839", 0o755, filepath.Join(s.programs, "regression-issue-74839"))
@@ -105,6 +113,9 @@ func (s sources) images() ([]image, error) {
 	add(server, []string{"tools", "agnhost", "nautilus"}, manifest.Nautilus)
 	nginx := oci.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}}
 	add(nginx, []string{"nginx"}, manifest.Nginx, manifest.NginxNew)
+	add(oci.ImageConfig{Cmd: []string{"etcd"}}, []string{"etcd"}, manifest.Etcd)
+	add(oci.ImageConfig{Entrypoint: []string{"/sample-apiserver"}}, []string{"apiserver"}, manifest.APIServer)
+	add(oci.ImageConfig{Entrypoint: []string{"/consumer"}}, []string{"consumer"}, manifest.ResourceConsumer)
 	add(oci.ImageConfig{Cmd: []string{"nnp"}}, []string{"nonewprivs"}, manifest.Nonewprivs)
 	regression := oci.ImageConfig{Entrypoint: []string{"/regression-issue-74839"}}
 	add(regression, []string{"regression"}, manifest.RegressionIssue74839)
@@ -121,14 +132,21 @@ func names(ids ...manifest.ImageID) (names []string) {
 	return names
 }
 
-func (s sources) pauseImage() (image, error) {
+// pauseImage returns the pause image. That of the tests' private registry must differ from the public one: an image
+// that a pod pulled with a secret is refused to pods without, under every name (the kubelet's
+// imagePullCredentialsVerificationPolicy).
+func (s sources) pauseImage(kind string) (image, error) {
 	l := newLayer()
 	l.file("pause", 0o755, s.pause)
 	only, err := l.blob()
 	if err != nil {
 		return image{}, err
 	}
-	return newImage(names(manifest.Pause), oci.ImageConfig{Entrypoint: []string{"/pause"}, User: "65535:65535"}, only)
+	return newImage(names(manifest.Pause), oci.ImageConfig{
+		Entrypoint: []string{"/pause"},
+		User:       "65535:65535",
+		Labels:     map[string]string{"dev.plimsoll.conformance": kind},
+	}, only)
 }
 
 // Users and groups of every image with a shell: those that tests and Debian's programs use.
@@ -176,6 +194,14 @@ func (s sources) busybox() (blob, error) {
 	return l.blob()
 }
 
+// tools are Debian's programs. nc is a name that Debian's maintainer scripts would make; without it busybox's would be
+// found, which lacks options that tests use.
+func (s sources) tools(l *layer) {
+	l.tree(filepath.Join(s.debian, "tools"))
+	l.link("bin/nc", "/bin/nc.openbsd")
+	l.link("usr/bin/nc", "/bin/nc.openbsd")
+}
+
 // agnhost adds what agnhost's Dockerfile adds, and the registry that agnhost serves: pause under the tag testing, in
 // the directories of agnhost's fakeregistryserver.
 func (s sources) agnhost(l *layer, pause image) {
@@ -200,11 +226,21 @@ func (s sources) agnhost(l *layer, pause image) {
 	}
 }
 
-// page adds what the Dockerfiles of kitten and nautilus add to agnhost.
+// page adds what the Dockerfiles of kitten and nautilus add to agnhost. A test of image volumes looks for the name of
+// upstream's distribution in kitten.
 func (s sources) page(l *layer, name string) {
+	l.text("etc/os-release", "NAME=\"Plimsoll's substitute for an image of Alpine Linux\"\nID=plimsoll-conformance\n")
 	for _, file := range []string{name + ".jpg", "data.json"} {
 		l.file(file, 0o644, filepath.Join(s.kubernetes, "test/images", name, "html", file))
 	}
+}
+
+// consumer is upstream's program, with stress from Debian, which it runs.
+func (s sources) consumer(l *layer) {
+	l.tree(filepath.Join(s.debian, "stress"))
+	l.file("consumer", 0o755, s.program("resource-consumer"))
+	l.dir("consume-cpu", 0o755)
+	l.file("consume-cpu/consume-cpu", 0o755, s.program("consume-cpu"))
 }
 
 // nginx is Debian's nginx with the one site of upstream's image. Its log is written where kubectl logs reads it.
