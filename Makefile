@@ -164,16 +164,17 @@ histories: ## run new random histories of the scheduler, 20 times as many as the
 CONFORMANCE := bin/conformance
 
 .PHONY: conformance-build
-conformance-build: build ## build upstream's e2e suite, and the images that it runs, in bin/conformance
+conformance-build: build bin/registry ## build upstream's e2e suite, and the images that it runs, in bin/conformance
 	@scripts/deps.sh conformance
 	cd conformance && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$(CONFORMANCE)/ tool
 	cd conformance && CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$(CONFORMANCE)/e2e.test k8s.io/kubernetes/test/e2e
 	conformance/images/debian.sh $(CONFORMANCE)/debian
 	cd conformance && $(GO) run ./images --kubernetes "$$($(GO) list -m -f '{{.Dir}}' k8s.io/kubernetes)"
 
+# Without FOCUS and ARGS: every test marked [Conformance] or [NodeConformance], about an hour.
 .PHONY: conformance
 conformance: conformance-build ## run upstream's e2e suite against our components (root; FOCUS='Probing container' or ARGS='--tests once-failed.txt --repeat 10')
-	cd conformance && $(GO) run ./run $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
+	cd conformance && $(GO) run ./run $(if $(FOCUS)$(ARGS),,--out results/whole.md) $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
 
 .PHONY: conformance-core
 conformance-core: conformance-build ## run a few quick tests of each area of upstream's e2e suite (root; conformance/core.txt)

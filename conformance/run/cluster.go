@@ -24,6 +24,7 @@ const (
 	nodeIP   = "172.31.255.1" // on the loopback interface, but not a loopback address
 	podCIDR  = "10.85.0.0/16"
 	svcCIDR  = "10.96.0.0/16"
+	nodes    = 1
 )
 
 // agentConfig is the agent's configuration in addition to that of `up`.
@@ -44,6 +45,7 @@ type cluster struct {
 	config
 	name  string // of the instance; unique among runs, because there are no namespaces of cgroup paths
 	dir   string
+	store *registry
 	guard io.Closer // if this process dies before it closes guard, the guard takes the instance down
 }
 
@@ -69,16 +71,29 @@ func (k *cluster) up(ctx context.Context) error {
 	if err := os.WriteFile(file, []byte(agentConfig), 0o600); err != nil {
 		return err
 	}
+	var err error
+	if k.store, err = startRegistry(ctx, k.config, filepath.Join(k.dir, "registry")); err != nil {
+		return err
+	}
 	progress("plimsoll up")
 	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", k.name, "--state-dir", k.state(),
 		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
 		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
+		"--registry-mirror", mirrored+"=http://"+registryAddress,
 		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
 		return err
 	}
 	progress("import images")
 	archive := filepath.Join(k.programs, "images.tar")
-	return k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", archive)
+	if err := k.ctr(ctx, "images", "import", archive); err != nil {
+		return err
+	}
+	return k.push(ctx)
+}
+
+// ctr calls containerd's client.
+func (k *cluster) ctr(ctx context.Context, args ...string) error {
+	return k.call(ctx, "ctr", append([]string{"--address", k.runtime(), "--namespace", "k8s.io"}, args...)...)
 }
 
 // addresses adds the network namespace's only address, and a route to Services.
@@ -140,6 +155,9 @@ func (k *cluster) down(ctx context.Context) error {
 	}
 	if exists(k.state()) {
 		errs = append(errs, k.call(ctx, k.plimsoll, "down", "--purge", "--instance", k.name, "--state-dir", k.state()))
+	}
+	if k.store != nil {
+		errs = append(errs, k.store.stop())
 	}
 	if k.guard != nil {
 		errs = append(errs, k.guard.Close())

@@ -14,7 +14,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -24,7 +23,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 	"time"
 
@@ -33,85 +31,85 @@ import (
 
 // config is the command line.
 type config struct {
-	programs string // directory of e2e.test, ginkgo and images.tar
-	plimsoll string
-	focus    string // regular expression; empty: every test except those of skip
-	skip     string
-	tests    []string // parts of names; only these tests run, and each must exist
-	procs    int      // how many tests run at a time
-	repeat   int
-	timeout  time.Duration // of one run of the suite
-	out      string        // the table
-	logs     string        // directory of logs; emptied first
+	programs   string // directory of e2e.test, ginkgo and images.tar
+	plimsoll   string
+	registry   string // program of the registry from which images are pulled
+	containerd string // directory of another containerd than the machine's; empty: the machine's
+	focus      *regexp.Regexp
+	skip       *regexp.Regexp // empty: skips nothing
+	tests      []string       // parts of names; only these tests run, and each must exist
+	leftOut    []omission
+	earlier    []string // directories of logs of earlier runs; what passed there does not run again
+	procs      int      // how many tests run at a time
+	waiting    int      // how many tests that mostly wait run beside them
+	repeat     int
+	timeout    time.Duration // of one part of a run of the suite
+	out        string        // the table
+	logs       string        // directory of logs; emptied first
 }
 
-// skipDefault matches tests that need something that this cluster lacks, or that damage it.
-const skipDefault = `\[Feature:|\[Disruptive\]|\[Flaky\]`
+// focusDefault matches every test that a node or a cluster has to pass. skipDefault matches tests that need something
+// that this cluster lacks, or that damage it.
+const (
+	focusDefault = `\[Conformance\]|\[NodeConformance\]`
+	skipDefault  = `\[Feature:|\[Disruptive\]|\[Flaky\]`
+)
 
 func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
 	f.StringVar(&c.programs, "programs", "../bin/conformance", "directory of e2e.test, ginkgo and images.tar")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
-	f.StringVar(&c.focus, "focus", "", "regular expression of the tests to run")
-	f.StringVar(&c.skip, "skip", skipDefault, "regular expression of tests not to run")
+	f.StringVar(&c.registry, "registry", "../bin/registry", "the registry from which tests pull (make bin/registry)")
+	f.StringVar(&c.containerd, "containerd", "",
+		"directory of another containerd than the machine's, with its shim, ctr and runc (make bin/containerd2)")
+	focus := f.String("focus", focusDefault, "regular expression of the tests to run")
+	skip := f.String("skip", skipDefault,
+		"regular expression of tests not to run; those marked [Conformance] run all the same")
 	file := f.String("tests", "",
 		"file with a part of a test's name on each line: these run, and each must be found; # begins a comment")
+	leftOut := f.String("left-out", "left-out.txt",
+		"file of tests not to run: a part of a name, two spaces, # and the reason, on each line; empty: none is left out")
+	f.Func("resume", "`directory` of an earlier run's logs: what passed there is in the table and does not run again; "+
+		"may be repeated", func(dir string) error {
+		c.earlier = append(c.earlier, dir)
+		return nil
+	})
 	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] run alone")
+	f.IntVar(&c.waiting, "waiting", 10,
+		"tests at a time, beside those of --procs, of the tests that mostly wait: probes and [Slow]")
 	f.IntVar(&c.repeat, "repeat", 1, "how often the tests run, on the same cluster")
-	f.DurationVar(&c.timeout, "timeout", time.Hour, "of one run of the tests")
+	f.DurationVar(&c.timeout, "timeout", 90*time.Minute,
+		"of the tests that wait, of the rest, and of those that run alone")
 	f.StringVar(&c.out, "out", "results/last.md", "the table")
 	f.StringVar(&c.logs, "logs", "../bin/conformance/logs",
 		"directory for the logs of the suite and of the components; what is in it is removed")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
-	if c.procs < 1 || c.repeat < 1 {
-		return c, fmt.Errorf("--procs %d, --repeat %d: want at least 1", c.procs, c.repeat)
+	if c.procs < 1 || c.waiting < 1 || c.repeat < 1 {
+		return c, fmt.Errorf("--procs %d, --waiting %d, --repeat %d: want at least 1", c.procs, c.waiting, c.repeat)
+	}
+	var err error
+	if c.focus, err = regexp.Compile(*focus); err != nil {
+		return c, fmt.Errorf("--focus: %w", err)
+	}
+	if c.skip, err = regexp.Compile(*skip); err != nil {
+		return c, fmt.Errorf("--skip: %w", err)
+	}
+	if *leftOut != "" {
+		if c.leftOut, err = readOmissions(*leftOut); err != nil {
+			return c, err
+		}
 	}
 	if *file == "" {
 		return c, nil
 	}
-	if c.focus != "" {
+	if *focus != focusDefault {
 		return c, errors.New("--focus and --tests: want one of them")
 	}
-	var err error
 	c.tests, err = readTests(*file)
 	return c, err
-}
-
-// readTests reads parts of tests' names, one per line.
-func readTests(path string) (tests []string, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if line := strings.TrimSpace(lines.Text()); line != "" && !strings.HasPrefix(line, "#") {
-			tests = append(tests, line)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(tests) == 0 {
-		return nil, fmt.Errorf("read %s: no test in it", path)
-	}
-	return tests, nil
-}
-
-// focuses returns the regular expressions for ginkgo, of which a test must match one.
-func (c config) focuses() []string {
-	if len(c.tests) == 0 && c.focus != "" {
-		return []string{c.focus}
-	}
-	var quoted []string
-	for _, test := range c.tests {
-		quoted = append(quoted, regexp.QuoteMeta(test))
-	}
-	return quoted
 }
 
 // insideVariable is set when the program runs in its namespace.
@@ -170,14 +168,24 @@ func enter() int {
 }
 
 // run starts the cluster, runs the tests and takes the cluster down. It returns whether all tests passed.
-func run(ctx context.Context, c config) (passed bool, err error) {
+func run(ctx context.Context, c config) (good bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("run containers: not root")
 	}
-	for _, path := range []*string{&c.programs, &c.plimsoll, &c.out, &c.logs} {
-		if *path, err = filepath.Abs(*path); err != nil {
-			return false, err
-		}
+	if err = c.resolve(); err != nil {
+		return false, err
+	}
+	names, err := listTests(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	passed, err := passedEarlier(c.earlier)
+	if err != nil {
+		return false, err
+	}
+	chosen, err := newPlan(c, names, passed)
+	if err != nil {
+		return false, err
 	}
 	if err := os.RemoveAll(c.logs); err != nil {
 		return false, err
@@ -196,10 +204,11 @@ func run(ctx context.Context, c config) (passed bool, err error) {
 	if err := k.up(ctx); err != nil {
 		return false, err
 	}
-	t := newTable(c)
+	t := newTable(c, chosen)
+	t.add(chosen.passed)
 	for n := range c.repeat {
 		progress("run %d of %d", n+1, c.repeat)
-		specs, err := runSuite(ctx, c, k, n+1)
+		specs, err := runPlan(ctx, k, chosen, n+1)
 		t.add(specs)
 		if err == nil {
 			err = t.save(c.out)
@@ -213,6 +222,27 @@ func run(ctx context.Context, c config) (passed bool, err error) {
 	}
 	fmt.Print(t.render())
 	return t.passed(), nil
+}
+
+// resolve makes the paths absolute, and puts the chosen containerd first on PATH.
+func (c *config) resolve() (err error) {
+	for _, path := range []*string{&c.programs, &c.plimsoll, &c.registry, &c.containerd, &c.out, &c.logs} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	if c.containerd == "" {
+		return nil
+	}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
+		if path := filepath.Join(c.containerd, name); !exists(path) {
+			return fmt.Errorf("--containerd: no %s: make bin/containerd2 builds it", path)
+		}
+	}
+	return os.Setenv("PATH", c.containerd+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
 // progress prints progress to standard error; standard output is for the table.

@@ -19,6 +19,7 @@ import (
 // table is the results of the tests, by name.
 type table struct {
 	config
+	plan  plan
 	began time.Time
 	rows  map[string]*row
 }
@@ -33,8 +34,8 @@ type row struct {
 	reason  string        // of the last failure, or of the skip
 }
 
-func newTable(c config) *table {
-	return &table{config: c, began: time.Now(), rows: map[string]*row{}}
+func newTable(c config, p plan) *table {
+	return &table{config: c, plan: p, began: time.Now(), rows: map[string]*row{}}
 }
 
 // add counts one run of the suite.
@@ -60,14 +61,12 @@ func (t *table) add(specs []types.SpecReport) {
 	}
 }
 
-// missing returns the tests that were requested by name and did not run, or skipped themselves each time.
+// missing returns the tests that were chosen and did not run; if they were requested by name, also those that skipped
+// themselves each time.
 func (t *table) missing() (names []string) {
-	for _, test := range t.tests {
-		found := false
-		for name, r := range t.rows {
-			found = found || r.passed+r.failed > 0 && strings.Contains(name, test)
-		}
-		if !found {
+	for _, test := range t.plan.tests() {
+		r := t.rows[test]
+		if r == nil || len(t.tests) > 0 && r.passed+r.failed == 0 {
 			names = append(names, test)
 		}
 	}
@@ -107,9 +106,38 @@ func (t *table) render() string {
 	rows := slices.SortedFunc(maps.Values(t.rows), func(a, b *row) int {
 		return cmp.Or(cmp.Compare(min(b.failed, 1), min(a.failed, 1)), cmp.Compare(a.name, b.name))
 	})
+	all := func(*row) bool { return true }
+	certified := func(r *row) bool { return strings.Contains(r.name, conformance) }
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Upstream's e2e suite against our agent, scheduler and lifecycle controller\n\n")
+	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
+	fmt.Fprintf(&b, "- %s; each ran %d times, %d at a time and %d that wait\n",
+		count(rows, all), t.repeat, t.procs, t.waiting)
+	if n := len(t.plan.passed); n > 0 {
+		fmt.Fprintf(&b, "- %d of these passed in earlier runs, which this one resumed\n", n)
+	}
+	fmt.Fprintf(&b, "- of these marked %s: %s\n", conformance, count(rows, certified))
+	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs, %s\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+" UTC"),
+		time.Since(t.began).Round(time.Second), runtime.NumCPU(), runtimeVersion())
+	for _, name := range t.missing() {
+		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
+	}
+	fmt.Fprintf(&b, "| test | result | seconds | reason |\n| --- | --- | ---: | --- |\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %s | %.1f | %s |\n", cell(r.name), r.result(), r.took.Seconds(), cell(r.reason))
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.plan.leftOut)) {
+		fmt.Fprintf(&b, "| %s | left out |  | %s |\n", cell(name), cell(t.plan.leftOut[name]))
+	}
+	return b.String()
+}
+
+// count says how many of the rows that are in question passed, failed and skipped themselves.
+func count(rows []*row, in func(*row) bool) string {
 	var passed, failed, skipped int
 	for _, r := range rows {
 		switch {
+		case !in(r):
 		case r.failed > 0:
 			failed++
 		case r.passed > 0:
@@ -118,21 +146,7 @@ func (t *table) render() string {
 			skipped++
 		}
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "# Upstream's e2e suite against our agent, scheduler and lifecycle controller\n\n")
-	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
-	fmt.Fprintf(&b, "- %d tests: %d passed, %d failed, %d skipped themselves; each ran %d times, %d at a time\n",
-		len(rows), passed, failed, skipped, t.repeat, t.procs)
-	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+" UTC"),
-		time.Since(t.began).Round(time.Second), runtime.NumCPU())
-	for _, name := range t.missing() {
-		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
-	}
-	fmt.Fprintf(&b, "| test | result | seconds | reason |\n| --- | --- | ---: | --- |\n")
-	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %.1f | %s |\n", cell(r.name), r.result(), r.took.Seconds(), cell(r.reason))
-	}
-	return b.String()
+	return fmt.Sprintf("%d tests: %d passed, %d failed, %d skipped themselves", passed+failed+skipped, passed, failed, skipped)
 }
 
 func (r *row) result() string {
@@ -157,6 +171,16 @@ func version(plimsoll string) string {
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return line
+}
+
+// runtimeVersion returns the version that containerd prints.
+func runtimeVersion() string {
+	out, err := exec.Command("containerd", "--version").Output()
+	fields := strings.Fields(string(out))
+	if err != nil || len(fields) < 3 {
+		return fmt.Sprintf("containerd of unknown version: %q, %v", out, err)
+	}
+	return "containerd " + strings.TrimPrefix(fields[2], "v")
 }
 
 func (t *table) save(path string) error {

@@ -21,6 +21,11 @@ func spec(name string, state types.SpecState, reason string) types.SpecReport {
 	}
 }
 
+// oneStage is a plan that runs tests together.
+func oneStage(tests ...string) plan {
+	return plan{stages: [][]part{{{tests: tests}}}}
+}
+
 // TestPassed: a test that did not run must not look like a pass.
 func TestPassed(t *testing.T) {
 	good, bad := spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStateFailed, "no")
@@ -39,9 +44,16 @@ func TestPassed(t *testing.T) {
 		{"asked for and found", []string{"oo"}, [][]types.SpecReport{{good}}, true},
 		{"asked for and skipped itself", []string{"oo", "odd"},
 			[][]types.SpecReport{{good, spec("odd", types.SpecStateSkipped, "no such device")}}, false},
-		{"asked for and not found", []string{"oo", "renamed"}, [][]types.SpecReport{{good}}, false},
+		{"chosen and did not run", nil, [][]types.SpecReport{{good}}, false},
 	} {
-		tab := newTable(config{tests: c.tests})
+		chosen := []string{"good"}
+		if len(c.tests) > 0 {
+			chosen = []string{"good", "odd"}[:len(c.tests)]
+		}
+		if c.name == "chosen and did not run" {
+			chosen = append(chosen, "cut off")
+		}
+		tab := newTable(config{tests: c.tests}, oneStage(chosen...))
 		for _, run := range c.runs {
 			tab.add(run)
 		}
@@ -53,15 +65,20 @@ func TestPassed(t *testing.T) {
 
 // TestRender reads the table as a Markdown reader does.
 func TestRender(t *testing.T) {
-	tab := newTable(config{tests: []string{"good", "renamed"}, repeat: 2, procs: 3})
+	p := oneStage("good", "racy", "cut off")
+	p.leftOut = map[string]string{"far": "the internet"}
+	tab := newTable(config{repeat: 2, procs: 3}, p)
 	good := spec("good", types.SpecStatePassed, "")
 	reason := "expected\n  a | b " + strings.Repeat("ö", 200)
-	tab.add([]types.SpecReport{good, spec("racy", types.SpecStatePassed, "")})
+	certified := spec("kept [Conformance]", types.SpecStatePassed, "")
+	tab.add([]types.SpecReport{good, certified, spec("racy", types.SpecStatePassed, "")})
 	tab.add([]types.SpecReport{good, spec("racy", types.SpecStateFailed, reason)})
 	text := tab.render()
 	for _, want := range []string{
-		"2 tests: 1 passed, 1 failed, 0 skipped themselves",
-		"- **did not run**: renamed\n",
+		"3 tests: 2 passed, 1 failed, 0 skipped themselves",
+		"- **did not run**: cut off\n",
+		"marked [Conformance]: 1 tests: 1 passed,",
+		"| far | left out |  | the internet |\n",
 		"| good | passed 2 times | 1.0 |  |\n",
 		`| racy | **failed 1 of 2** | 1.0 | failed: expected a \| b ö`,
 	} {
@@ -99,27 +116,5 @@ func TestReadReport(t *testing.T) {
 	}
 	if want := []string{"[SynchronizedBeforeSuite]", "skipped itself", "[sig-node] Pods run"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
-	}
-}
-
-// TestFocus: names are literal, and an empty file of names is an error, not a request to run everything.
-func TestFocus(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tests.txt")
-	if err := os.WriteFile(path, []byte("# a comment\n\n  ends [Serial] (twice)  \nother\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := parseFlags([]string{"--tests", path})
-	if want := []string{`ends \[Serial\] \(twice\)`, "other"}; err != nil || !slices.Equal(c.focuses(), want) {
-		t.Errorf("%q, %v; want %q", c.focuses(), err, want)
-	}
-	if err := os.WriteFile(path, []byte("# nothing\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"--tests", path}, {"--tests", "no/such/file"}, {"--tests", path, "--focus", "x"}, {"--procs", "0"},
-	} {
-		if _, err := parseFlags(args); err == nil {
-			t.Errorf("%q is taken", args)
-		}
 	}
 }
