@@ -2,6 +2,7 @@ package podentry
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,27 +128,30 @@ func (e *Entry) Cleared() {
 	e.leftovers = false
 }
 
+// ErrProcessGone is why a stop is not waited for any more: the container has ended, whatever the runtime answers.
+var ErrProcessGone = errors.New("the container's process is gone")
+
 // AwaitExit says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing
-// to wait for: hook is done, and stop after settle, in which a runtime that is there has answered. Without that, a
-// runtime that lost the answer would hold up the pod for the whole grace.
+// to wait for: hook is done, and stop after settle, in which a runtime that is there has answered; its cause is
+// ErrProcessGone then. Without that, a runtime that lost the answer would hold up the pod for the whole grace.
 func (e *Entry) AwaitExit(
 	ctx context.Context, id string, settle time.Duration,
 ) (stop, hook context.Context, done func()) {
-	stop, endStop := context.WithCancel(ctx)
+	stop, endStop := context.WithCancelCause(ctx)
 	hook, endHook := context.WithCancel(stop)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.endHook(id)
 	e.exits[id] = func() {
 		endHook()
-		time.AfterFunc(settle, endStop)
+		time.AfterFunc(settle, func() { endStop(ErrProcessGone) })
 	}
 	return stop, hook, func() {
 		e.mu.Lock()
 		delete(e.exits, id)
 		e.mu.Unlock()
 		endHook()
-		endStop()
+		endStop(nil)
 	}
 }
 

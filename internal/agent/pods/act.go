@@ -395,7 +395,7 @@ func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.A
 			return err
 		})
 	})
-	if err != nil && !gone(err) {
+	if err != nil && !gone(err) && !errors.Is(context.Cause(ctx), podentry.ErrProcessGone) {
 		return fmt.Errorf("stop container %s: %w", a.ID, err)
 	}
 	return nil

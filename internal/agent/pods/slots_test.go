@@ -117,7 +117,10 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 			}
 			time.AfterFunc(time.Minute, func() { e.Exited("c") })
 			begun := time.Now()
-			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour})
+			stop := podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour}
+			if err := workerOf(r, e).stopContainer(t.Context(), pod, stop); err != nil {
+				t.Errorf("with a preStop hook %t: the container has ended, and that is a failure: %v", hooked, err)
+			}
 			if took := time.Since(begun); took != time.Minute+settleMax {
 				t.Errorf("with a preStop hook %t: the stop took %s, want %s", hooked, took, time.Minute+settleMax)
 			}

@@ -22,6 +22,7 @@ type liar struct {
 	listed    []*runtimeapi.Container
 	container *runtimeapi.ContainerStatus
 	sandbox   *runtimeapi.PodSandboxStatus
+	asked     int // about the container
 }
 
 func (l *liar) ListPodSandbox(
@@ -39,6 +40,7 @@ func (l *liar) ListContainers(
 func (l *liar) ContainerStatus(
 	context.Context, *runtimeapi.ContainerStatusRequest, ...grpc.CallOption,
 ) (*runtimeapi.ContainerStatusResponse, error) {
+	l.asked++
 	return &runtimeapi.ContainerStatusResponse{Status: l.container, Info: map[string]string{"info": `{"pid":7}`}}, nil
 }
 
@@ -154,3 +156,17 @@ type noOOM struct{}
 func (noOOM) Know(types.UID, podlife.Container, int)        {}
 func (noOOM) Explain(c podlife.Container) podlife.Container { return c }
 func (noOOM) Drop(string)                                   {}
+
+// A container that has ended, and was stopped too, is asked about once.
+func TestEndedContainerIsReadOnce(t *testing.T) {
+	v, l, k := liesTo(t)
+	k.alive = false
+	l.container.State = runtimeapi.ContainerState_CONTAINER_EXITED
+	l.asked = 0
+	var dirty Dirt
+	dirty.Exit("c")
+	dirty.Change("c")
+	if err := v.Reread(t.Context(), dirty); err != nil || v.Containers["c"].State != podlife.Exited || l.asked != 1 {
+		t.Errorf("%v, asked %d times, it is %v", err, l.asked, v.Containers["c"].State)
+	}
+}

@@ -137,6 +137,9 @@ func (v *View) Reread(ctx context.Context, dirty Dirt) error {
 		return v.readAll(ctx)
 	}
 	for id := range dirty.Changed {
+		if dirty.Exited[id] {
+			continue // it was read just now
+		}
 		if err := v.ReadContainer(ctx, id, ""); err != nil {
 			return err
 		}

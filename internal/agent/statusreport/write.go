@@ -55,14 +55,14 @@ func (r *Reporter) patch(ctx context.Context, p *Pod, object *corev1.Pod, status
 	return nil
 }
 
-// Delete writes the last status of a pod that has ended here, and deletes the object with no grace. A status that the
-// server refuses must not keep the pod for ever.
+// Delete writes the last status of a pod that has ended here, if it tells more of the end than the API has, and deletes
+// the object with no grace. A status that the server refuses must not keep the pod for ever.
 func (r *Reporter) Delete(ctx context.Context, p *Pod, object *corev1.Pod) error {
 	if err := p.awaitWrite(ctx); err != nil {
 		return err
 	}
 	defer r.endWrite(p)
-	if target, status := p.latest(); target != nil && status.Phase != "" {
+	if target, status := p.latest(); target != nil && status.Phase != "" && tellsMore(*p.known(target), status) {
 		switch err := r.say(ctx, p, target, status); {
 		case refused(err):
 			logOf(p, target).Error("the API server refuses the last status; the pod goes without it", "err", err)
@@ -71,6 +71,14 @@ func (r *Reporter) Delete(ctx context.Context, p *Pod, object *corev1.Pod) error
 		}
 	}
 	return r.DeleteObject(ctx, object)
+}
+
+// tellsMore reports whether a status tells of a pod that is deleted in the same breath what the API does not have: how it
+// or its containers ended. Conditions are left out: that its sandbox is gone, the deletion says.
+func tellsMore(known, status corev1.PodStatus) bool {
+	known.Conditions = nil
+	status.Conditions = nil
+	return !sameStatus(known, status)
 }
 
 // DeleteObject deletes a pod of this node with no grace, and returns nil once the server no longer has it.
