@@ -179,7 +179,7 @@ internal/agent/server: internal/agent/metrics internal/agent/poddir internal/age
 internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests internal/kube/translate
 internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
-internal/agent/statusreport: internal/agent/podstatus internal/kube
+internal/agent/statusreport: internal/agent/podstatus internal/core/throttle internal/kube
 internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue

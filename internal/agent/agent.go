@@ -111,6 +111,7 @@ type Agent struct {
 	heartbeats *kube.Client // for the Node's status and Lease
 	runtime    *cri.Client
 	recorder   record.EventRecorder
+	holdEvents func(kube.Held) // what recorder's Events, other than Warnings, wait for
 
 	runtimeName string // prefix of container IDs in the API: containerd, cri-o
 
@@ -391,8 +392,11 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder, Metrics: a.metrics}
 	o.Suits, o.MaskedPaths = suits, sysfs.Default.ThermalThrottles()
 	o.Evicted = func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) }
-	a.pods, err = pods.New(o)
-	return err
+	if a.pods, err = pods.New(o); err != nil {
+		return err
+	}
+	a.holdEvents(a.pods.StartsWait) // four Events for each pod that starts would slow the starts
+	return nil
 }
 
 // admission is the node's verdict on pods.
@@ -531,17 +535,45 @@ func (a *Agent) reopenLog(ctx context.Context, id string) error {
 const (
 	trimFirst = 10 * time.Second
 	trimEvery = time.Minute
+	// trimLook is how long pods must not have come, gone or changed after some have, before what they needed is
+	// returned. Chosen: longer than pods of a burst are apart. Lowered, a slow burst is trimmed while it goes on; raised,
+	// the node lacks the memory for longer.
+	trimLook = 5 * time.Second
 )
 
-// trimMemory returns unused memory to the kernel at intervals, except while the agent's memory is locked.
+// trimTimes says when unused memory is returned. The zero value has not seen anything.
+type trimTimes struct {
+	version uint64    // of the pods, at the last look
+	busy    bool      // pods have changed since memory was returned last
+	next    time.Time // when it is returned at the latest
+}
+
+// due reports whether memory is to be returned, at a look at the version of the pods.
+func (t *trimTimes) due(now time.Time, version uint64) bool {
+	changed := version != t.version
+	t.version = version
+	t.busy = t.busy || changed
+	if now.Before(t.next) && (changed || !t.busy) {
+		return false
+	}
+	t.busy = changed
+	t.next = now.Add(trimEvery)
+	return true
+}
+
+// trimMemory returns unused memory to the kernel at intervals, and when a burst is over, except while the agent's memory is locked.
 func (a *Agent) trimMemory(ctx context.Context) error {
-	next := time.NewTimer(trimFirst)
-	defer next.Stop()
+	look := time.NewTicker(trimLook)
+	defer look.Stop()
+	times := trimTimes{next: time.Now().Add(trimFirst)}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-next.C:
+		case <-look.C:
+		}
+		if !times.due(time.Now(), a.pods.Version()) {
+			continue
 		}
 		if !a.guard.MemoryLocked() {
 			debug.FreeOSMemory()
@@ -549,6 +581,5 @@ func (a *Agent) trimMemory(ctx context.Context) error {
 				slog.Debug("unused memory not returned to the kernel", "err", err)
 			}
 		}
-		next.Reset(trimEvery)
 	}
 }

@@ -26,7 +26,7 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 	}
 	a.heartbeats, a.client = d.heartbeats, d.pods
 	a.metrics.Registry.MustRegister(clientTTL(a.client.RESTConfig()))
-	a.recorder = kube.NewRecorder(ctx, d.events, eventSource, a.o.NodeName)
+	a.recorder, a.holdEvents = kube.NewHeldRecorder(ctx, d.events, eventSource, a.o.NodeName)
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/reference"
 	"k8s.io/utils/clock"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
@@ -35,7 +36,11 @@ type Recorders struct {
 	queues     map[string]*eventQueue // by type of Event; set once
 	away       atomic.Bool            // the server does not answer, and this was logged
 	running    atomic.Int64           // how many lanes have a goroutine
+	held       atomic.Pointer[Held]   // see Hold; nil: nothing is held back
 }
+
+// Held returns a channel that is closed when Events need not be held back any more; nil: they need not now.
+type Held func() <-chan struct{}
 
 // eventWriter sends Events to the API server. since is when the Event happened.
 type eventWriter interface {
@@ -88,6 +93,15 @@ type waitingEvent struct {
 // type Warning count as throttle.Warning, others as throttle.Event.
 func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
 	return newRecorders(ctx, eventSink{c: c}).As(component, host)
+}
+
+// NewHeldRecorder is NewRecorder for a process that does at times what users wait for, and that Events would delay.
+// Until hold is called, nothing is held back.
+func NewHeldRecorder(
+	ctx context.Context, c *Client, component, host string,
+) (recorder record.EventRecorder, hold func(Held)) {
+	r := newRecorders(ctx, eventSink{c: c})
+	return r.As(component, host), func(held Held) { r.held.Store(&held) }
 }
 
 // NewRecorders returns recorders for a process that records an Event for each of its other writes. At a Throttle these
@@ -257,7 +271,28 @@ func (r *Recorders) run(queue *eventQueue, lane *eventLane) {
 		if dropped := queue.dropped.Swap(0); dropped > 0 {
 			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped, "waiting", queue.waiting.Load())
 		}
+		r.await(e)
 		r.write(e)
+	}
+}
+
+// await waits while Events are held back. A Warning is not, and no Event is for longer than core/throttle says.
+func (r *Recorders) await(e *waitingEvent) {
+	held := r.held.Load()
+	if held == nil || e.Type == corev1.EventTypeWarning || (*held)() == nil {
+		return
+	}
+	_, _, after := throttle.EventKind(false)
+	over := time.NewTimer(time.Until(e.since.Add(after)))
+	defer over.Stop()
+	for until := (*held)(); until != nil; until = (*held)() {
+		select {
+		case <-until:
+		case <-over.C:
+			return
+		case <-r.ctx.Done():
+			return
+		}
 	}
 }
 

@@ -432,3 +432,51 @@ func (s *throttledSink) create(ctx context.Context, since time.Time, e *corev1.E
 func (s *throttledSink) patch(ctx context.Context, since time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
 	return s.create(ctx, since, e)
 }
+
+// TestHeldEventsWait: while Events are held back, a Warning is written at once, another Event when they are held back no
+// more, or when it has waited for as long as core/throttle says.
+func TestHeldEventsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &sink{}
+		all := newRecorders(ctx, s)
+		recorder := all.As("test", "")
+		var busy atomic.Pointer[chan struct{}]
+		held := Held(func() <-chan struct{} {
+			if c := busy.Load(); c != nil {
+				return *c
+			}
+			return nil
+		})
+		all.held.Store(&held)
+		began := time.Now()
+		recorder.Event(eventPod(0), corev1.EventTypeNormal, "Pulled", "")
+		if all.Flush(time.Minute); time.Since(began) > time.Second {
+			t.Errorf("nothing is held back, and an Event took %v", time.Since(began))
+		}
+		for _, c := range []struct{ busyFor, wait time.Duration }{
+			{3 * time.Second, 3 * time.Second}, {time.Minute, throttle.EventOverdueAfter},
+		} {
+			calm := make(chan struct{})
+			busy.Store(&calm)
+			time.AfterFunc(c.busyFor, func() {
+				busy.Store(nil)
+				close(calm)
+			})
+			began = time.Now()
+			before := len(s.created)
+			recorder.Event(eventPod(1), corev1.EventTypeNormal, "Started", c.busyFor.String())
+			recorder.Event(eventPod(1), corev1.EventTypeWarning, "Failed", c.busyFor.String())
+			time.Sleep(time.Second)
+			if n := len(s.created) - before; n != 1 || s.created[before].Type != corev1.EventTypeWarning {
+				t.Errorf("busy for %v: after a second %d are written, want the Warning", c.busyFor, n)
+			}
+			all.Flush(time.Hour)
+			if took := time.Since(began).Round(time.Second); took != c.wait {
+				t.Errorf("busy for %v: it took %v, want %v", c.busyFor, took, c.wait)
+			}
+			<-calm
+		}
+	})
+}

@@ -68,6 +68,9 @@ func (r *Runner) now() (unit.Instant, unit.Wall) {
 	return r.clock.Now(), unit.WallOf(time.Now())
 }
 
+// StartsWait returns a channel that is closed when no pod waits for others to start; nil: none waits now.
+func (r *Runner) StartsWait() <-chan struct{} { return r.starts.Waiting() }
+
 // until is how long a worker may rest that is to wake at an instant; zero for none.
 func (r *Runner) until(wake unit.Instant) time.Duration {
 	if wake.IsZero() {
@@ -84,13 +87,24 @@ func (r *Runner) entries() []*podentry.Entry {
 	return slices.Collect(maps.Values(r.pods))
 }
 
+// first returns a pod that the agent knows and that is so; nil: none is. Every worker asks more than once per sync, so
+// that nothing is copied.
+func (r *Runner) first(is func(*podentry.Entry) bool) *podentry.Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.pods {
+		if is(e) {
+			return e
+		}
+	}
+	return nil
+}
+
 // taken returns an error where the runtime says that a sandbox or container is of a pod, and said before, and did not
 // take back, that it is of another one.
 func (r *Runner) taken(id string, by *podentry.Entry) error {
-	for _, e := range r.entries() {
-		if e != by && e.Has(id) {
-			return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.Name())
-		}
+	if e := r.first(func(e *podentry.Entry) bool { return e != by && e.Has(id) }); e != nil {
+		return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.Name())
 	}
 	return nil
 }

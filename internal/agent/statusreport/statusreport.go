@@ -37,6 +37,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -50,6 +51,12 @@ const (
 // and costs one write in place of three (measured 2026-11-20: bind to Running takes 0.16 s); raising it makes slow
 // starts look stuck for longer.
 const progressDelay = time.Second
+
+// busyDelay is how long such a status waits while more pods want to start than may at the same time: the machine is busy
+// with the starts then, and most of these pods run before it is over. Chosen: what an Event waits then, too
+// (throttle.EventOverdueAfter). Raising it saves one write for more of the pods of a large burst, and has users see
+// longer that nothing is known of the last of them.
+const busyDelay = throttle.EventOverdueAfter
 
 // A status that the server answered with an error is tried again after retryDelay, one that it refuses after
 // refusedDelay. While the server does not answer at all, the node asks it once per awayMin, doubling to awayMax, for
@@ -66,6 +73,9 @@ type Reporter struct {
 	// Written is called when the API server has accepted a status, with the time since it changed. Optional; set before
 	// Run.
 	Written func(after time.Duration)
+
+	// Busy reports whether pods wait for others to start. Optional; set before Run. It is called with mu locked.
+	Busy func() bool
 
 	client *kube.Client
 	node   string
@@ -97,7 +107,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Enqueue has the pod's latest status written: at once, or if it only shows progress, after progressDelay.
+// Enqueue has the pod's latest status written: at once, or if it only shows progress, after progressDelay or busyDelay.
 func (r *Reporter) Enqueue(p *Pod) {
 	_, status := p.latest()
 	urgent := !onlyProgress(&status)
@@ -125,11 +135,15 @@ func (r *Reporter) Recheck(p *Pod) {
 	}
 }
 
-// promote puts a pod in line whose progress nothing overtook.
+// promote puts a pod in line whose progress nothing overtook, or lets it wait on while the node is busy.
 func (r *Reporter) promote(p *Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if urgent, queued := r.queued[p]; queued && !urgent {
+		if r.Busy != nil && r.Busy() && time.Since(p.changed) < busyDelay {
+			time.AfterFunc(progressDelay, func() { r.promote(p) })
+			return
+		}
 		r.later = append(r.later, p)
 		r.rouse()
 	}

@@ -79,6 +79,36 @@ func TestProgressIsOvertaken(t *testing.T) {
 	})
 }
 
+// While pods wait for others to start, progress waits longer, and not for ever.
+func TestProgressWaitsWhilePodsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := true
+		r := New(nil, "node-1")
+		r.Busy = func() bool { return busy }
+		o := &owner{status: corev1.PodStatus{
+			Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")},
+		}}
+		p := o.handle()
+		r.Enqueue(p)
+		time.Sleep(busyDelay - progressDelay) // virtual
+		if r.take() != nil {
+			t.Error("it was in line while the node is busy")
+		}
+		time.Sleep(2 * progressDelay)
+		if r.take() != p {
+			t.Errorf("it was not in line after %v", busyDelay)
+		}
+		r.takeChange(p) // as a writer does
+		r.Enqueue(p)
+		time.Sleep(2 * progressDelay)
+		busy = false
+		time.Sleep(2 * progressDelay)
+		if r.take() != p {
+			t.Error("it was not in line when the node was busy no more")
+		}
+	})
+}
+
 // A status counts from its change until the API server has it, failed writes included.
 func TestWritesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -270,4 +300,53 @@ func TestWriteThatHangsHoldsUpNobodyElse(t *testing.T) {
 			t.Error("what changed during a write is not written after it")
 		}
 	})
+}
+
+// What a pod's last status tells of its end is written before the object is deleted; that its sandbox is gone is not.
+func TestLastStatusBeforeDeletion(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.PodStatus)
+		want   int
+	}{
+		{"a condition", func(s *corev1.PodStatus) {
+			s.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse}}
+		}, 0},
+		{"its phase", func(s *corev1.PodStatus) { s.Phase = corev1.PodFailed }, 1},
+		{"how a container ended", func(s *corev1.PodStatus) {
+			s.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "zeta", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}},
+			}}
+		}, 1},
+	} {
+		patches, deletions := 0, 0
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			switch q.Method {
+			case http.MethodPatch:
+				patches++
+			case http.MethodDelete:
+				deletions++
+			}
+			pod := testPod()
+			pod.APIVersion = "v1"
+			pod.Kind = "Pod"
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(pod); err != nil {
+				t.Error(err)
+			}
+		}))
+		client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &owner{object: testPod(), status: testPod().Status}
+		c.change(&o.status)
+		if err := New(client, "node-1").Delete(t.Context(), o.handle(), o.object); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		server.Close()
+		if patches != c.want || deletions != 1 {
+			t.Errorf("%s: %d patches and %d deletions, want %d and 1", c.name, patches, deletions, c.want)
+		}
+	}
 }

@@ -40,6 +40,7 @@ type Starts struct {
 	mu   sync.Mutex
 	free int                            // guarded by mu; zero while a worker waits
 	line fairqueue.Queue[chan struct{}] // guarded by mu; of those that wait: each is closed when its turn has come
+	calm chan struct{}                  // guarded by mu; closed when none waits any more. nil: nobody has asked
 }
 
 // NewStarts returns so many slots.
@@ -50,6 +51,27 @@ func (l *Starts) Taken() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all - l.free
+}
+
+// Waiting returns a channel that is closed when no worker waits for a slot any more; nil: none waits now.
+func (l *Starts) Waiting() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line.Empty() {
+		return nil
+	}
+	if l.calm == nil {
+		l.calm = make(chan struct{})
+	}
+	return l.calm
+}
+
+// left is called when a worker has left the line. Caller holds mu.
+func (l *Starts) left() {
+	if l.line.Empty() && l.calm != nil {
+		close(l.calm)
+		l.calm = nil
+	}
 }
 
 // Slot returns a pod's place, which has no slot yet.
@@ -94,6 +116,7 @@ func (l *Starts) await(ctx context.Context, namespace string, turn chan struct{}
 		if !l.line.Leave(namespace, turn) {
 			l.next() // the turn came at the same moment
 		}
+		l.left()
 		return ctx.Err()
 	}
 }
@@ -109,6 +132,7 @@ func (l *Starts) give() {
 func (l *Starts) next() {
 	if turn, ok := l.line.Next(); ok {
 		close(turn)
+		l.left()
 	} else {
 		l.free++
 	}

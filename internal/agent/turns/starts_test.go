@@ -71,3 +71,47 @@ func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
 		}
 	})
 }
+
+// Whoever gives way to starts learns when no pod waits for a slot any more: all have one, or have given up.
+func TestStartsThatWaitAreSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := NewStarts(1)
+		first := line.Slot()
+		if err := first.Take(t.Context(), "a"); err != nil || line.Waiting() != nil {
+			t.Fatalf("one has the only slot (%v), and one is said to wait", err)
+		}
+		for _, givesUp := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				second := line.Slot()
+				defer second.Release()
+				if err := second.Take(ctx, "b"); (err != nil) != givesUp {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+			calm := line.Waiting()
+			if calm == nil {
+				t.Fatal("one waits, and none is said to")
+			}
+			if givesUp {
+				cancel()
+			} else {
+				first.Release()
+			}
+			synctest.Wait()
+			select {
+			case <-calm:
+			default:
+				t.Errorf("none waits any more (gave up: %t), and nobody is told", givesUp)
+			}
+			if line.Waiting() != nil {
+				t.Errorf("none waits any more (gave up: %t), and one is said to", givesUp)
+			}
+			if err := first.Take(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+		}
+	})
+}

@@ -70,6 +70,9 @@ func (q *Queue[W]) Next() (next W, ok bool) {
 	return next, true
 }
 
+// Empty reports whether nothing waits.
+func (q *Queue[W]) Empty() bool { return len(q.groups) == 0 }
+
 // Others reports whether a waiter of another group waits.
 func (q *Queue[W]) Others(name string) bool {
 	return len(q.groups) > 1 || len(q.groups) == 1 && q.groups[0].name != name
