@@ -125,6 +125,9 @@ func (m *Meter) due() bool {
 	return since >= calm-every/2 || m.o.Limited() // half a tick less, since ticks are not exact
 }
 
+// Limited reports whether a pod has a limit of local storage.
+func (m *Meter) Limited() bool { return m.o.Limited() }
+
 // Recount takes a reading in which everything is counted again, for a decision that is about to be made by it.
 func (m *Meter) Recount(ctx context.Context) error { return m.read(ctx, true) }
 

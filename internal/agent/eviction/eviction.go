@@ -106,6 +106,8 @@ type Pods interface {
 type Storage interface {
 	// Disks returns which file systems the node has.
 	Disks() eviction.Disks
+	// Limited reports whether a pod has a limit of local storage.
+	Limited() bool
 	// Fill adds the pod's known disk usage to p. It must not wait for anything.
 	Fill(pod *corev1.Pod, p *eviction.Pod)
 }
@@ -156,7 +158,7 @@ type Guard struct {
 	firstMark unit.Bytes     // usage of the pods' cgroup at which the kernel notifies first; zero: it does not
 	restUntil time.Time      // no check before then unless something is to be done
 	warnedAt  time.Time      // when a slow check was last logged
-	lastFull  unit.Instant   // when pods were read last
+	lastFull  unit.Instant   // when pods were read last, or none had a limit of local storage
 	lastNews  string         // the last check's news
 	recording sync.WaitGroup // records and Events that are being written
 
@@ -380,7 +382,14 @@ func (g *Guard) MemoryLocked() bool {
 const limitsEvery = 10 * time.Second
 
 func (g *Guard) limitsAreDue(now unit.Instant) bool {
-	return g.o.Storage != nil && g.o.Config.LocalStorage && now.Sub(g.lastFull) >= limitsEvery
+	if g.o.Storage == nil || !g.o.Config.LocalStorage || now.Sub(g.lastFull) < limitsEvery {
+		return false
+	}
+	if !g.o.Storage.Limited() { // asked as often as limits are enforced, and no pod is read for it
+		g.lastFull = now
+		return false
+	}
+	return true
 }
 
 // facts reads everything except the pods.

@@ -485,6 +485,8 @@ type onDisk struct{}
 
 func (onDisk) Disks() eviction.Disks { return eviction.OneDisk }
 
+func (onDisk) Limited() bool { return true }
+
 func (onDisk) Fill(_ *corev1.Pod, p *eviction.Pod) {
 	p.Volumes = []eviction.Volume{{Local: true, Used: &eviction.Disk{Bytes: 1 << 30}}}
 }
@@ -504,6 +506,44 @@ func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
 		if p.Used == nil || p.Used.PIDs != 0 || p.Used.WorkingSet != 0 || len(p.Volumes) != 1 {
 			t.Errorf("process ids near %v: it has %+v of memory, volumes %+v", withPIDs, p.Used, p.Volumes)
 		}
+	}
+}
+
+// unlimited is a Storage of pods without limits.
+type unlimited struct {
+	onDisk
+	asked int
+}
+
+func (u *unlimited) Limited() bool {
+	u.asked++
+	return false
+}
+
+// TestLimitsThatNoPodHasCostNothing: no pod is read for limits of local storage where none has one, and that is asked
+// once in each period.
+func TestLimitsThatNoPodHasCostNothing(t *testing.T) {
+	b := newBench(t, 128*unit.MiB)
+	o := b.options(t.TempDir(), hard(64*unit.MiB))
+	o.Config.LocalStorage = true
+	storage := &unlimited{}
+	for _, c := range []struct {
+		storage Storage
+		due     bool
+	}{{storage, false}, {onDisk{}, true}} {
+		o.Storage = c.storage
+		g, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.lastFull = g.clock.Now()
+		later := g.lastFull.Add(limitsEvery)
+		if g.limitsAreDue(g.lastFull) || g.limitsAreDue(later) != c.due || g.limitsAreDue(later) != c.due {
+			t.Errorf("%T: due is not %t", c.storage, c.due)
+		}
+	}
+	if storage.asked != 1 {
+		t.Errorf("asked %d times in one period, want 1", storage.asked)
 	}
 }
 
@@ -532,6 +572,8 @@ func TestAHardThresholdDoesNotWaitForASoftEviction(t *testing.T) {
 type diesMeanwhile struct{ end func() }
 
 func (d *diesMeanwhile) Disks() eviction.Disks { return eviction.OneDisk }
+
+func (d *diesMeanwhile) Limited() bool { return true }
 
 func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
 	if d.end != nil {
@@ -586,6 +628,8 @@ func (d *dearOnce) Disks() eviction.Disks {
 	d.cost = 0
 	return eviction.OneDisk
 }
+
+func (d *dearOnce) Limited() bool { return true }
 
 func (d *dearOnce) Fill(*corev1.Pod, *eviction.Pod) {}
 

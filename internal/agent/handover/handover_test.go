@@ -202,3 +202,31 @@ func endedPod() *corev1.Pod {
 	pod.Status.Phase = corev1.PodSucceeded
 	return pod
 }
+
+// Allocations that change at each look are written when busyMax is over, others at the first look without a change.
+func TestKeeperWaitsWhilePodsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		version := uint64(0)
+		k := &Keeper{Source: Source{Version: func() uint64 { return version }}, wroteAt: time.Now()}
+		if k.changed() {
+			t.Error("nothing has changed, and it is written")
+		}
+		looks := 0
+		for {
+			version++
+			looks++
+			if k.changed() {
+				break
+			}
+			time.Sleep(pollEvery) // virtual
+		}
+		if want := 1 + int(busyMax/pollEvery); looks != want {
+			t.Errorf("changes at each look are written at look %d, want %d", looks, want)
+		}
+		k.version, k.wroteAt = version, time.Now()
+		version++
+		if k.changed() || !k.changed() {
+			t.Error("one change is to be written at the look after the one that saw it")
+		}
+	})
+}

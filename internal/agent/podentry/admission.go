@@ -107,14 +107,18 @@ func ended(s *corev1.PodStatus) bool {
 }
 
 // asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. That a resize is
-// pending is left out: of such pods some believe the status alone. Caller holds mu.
+// pending is left out: of such pods some believe the status alone. Every admission asks this of every pod, so it is made
+// anew only for another version of the pod or of its status. Caller holds mu.
 func (e *Entry) asAllocated() *corev1.Pod {
-	pod := *e.pod
-	if e.status.Phase != "" {
-		pod.Status = e.status
+	if e.holding.of != e.pod {
+		pod := *e.pod
+		if e.status.Phase != "" {
+			pod.Status = e.status
+		}
+		pod.Status.Conditions = nil
+		e.holding = holding{of: e.pod, as: &pod}
 	}
-	pod.Status.Conditions = nil
-	return &pod
+	return e.holding.as
 }
 
 // Present is a pod that has resources of the node, or disk space.
@@ -161,10 +165,10 @@ func (e *Entry) Unjudged() bool {
 func (e *Entry) Asks() (allocation.Request, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
+	if e.pod == e.desired { // allocation.In: it has what it asks for, or nothing was allocated yet
 		return allocation.Request{}, false
 	}
-	if e.allocated.Meets(e.desired) {
+	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
 		return allocation.Request{}, false
 	}
 	return allocation.Request{Desired: e.desired, Allocated: e.asAllocated(), Since: e.pendingSince}, true

@@ -80,6 +80,7 @@ type Entry struct {
 	pending      *podlife.PendingResize // why what it asks for is not allocated; nil: it is, or was not judged yet
 	pendingSince unit.Wall              // since when, for this reason; zero: nothing is pending
 	resizing     int64                  // generation of the resize that is being carried out; zero: none
+	holding      holding                // asAllocated's last answer
 
 	// Its end. Written by all who order it (mergeStop); the order is replaced, never written to.
 
@@ -108,6 +109,12 @@ type Entry struct {
 	again bool        // something happened since that goroutine began its sync: it is to look again
 	retry bool        // what failed is to be tried again at once: something it may lack has appeared
 	timer *time.Timer // wakes the worker; nil: nothing does
+}
+
+// holding is a pod as it counts against the node, made from a version of it and the status that it had by then.
+type holding struct {
+	of *corev1.Pod // nil: none is made
+	as *corev1.Pod
 }
 
 // source is who asks for a pod.
@@ -368,6 +375,7 @@ func (e *Entry) check() {
 		{"its resize is judged, and nothing is allocated", e.allocated == nil && (e.pending != nil || e.resizing != 0)},
 		{"no source has its object", e.pod != nil && e.source == sourceNone},
 		{"it was evicted, and is not to end", e.stop == nil && e.leftovers},
+		{"Asks takes one object for two", e.desired != nil && (e.pod == e.desired) != e.allocated.Meets(e.desired)},
 		{"its worker rests, and a stop order interrupts it", e.interrupt != nil},
 		{"its worker rests, and awaits an exit", len(e.exits) > 0},
 	} {

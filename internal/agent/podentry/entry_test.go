@@ -145,3 +145,26 @@ func TestImpossibleStates(t *testing.T) {
 		}
 	}
 }
+
+// What counts against the node is made once for a version of the pod and its status, and anew for another of either.
+func TestCountedFollows(t *testing.T) {
+	e := New("uid-1")
+	e.Claim(false)
+	e.Set(testPod(), noon)
+	e.SetPhase(PhasePreparing)
+	before := e.Counted()
+	if before == nil || e.Counted() != before {
+		t.Fatal("the same pod is made twice")
+	}
+	status := corev1.PodStatus{Phase: corev1.PodPending, PodIP: "10.0.0.1"}
+	e.SetStatus(e.Object(), status, podlife.Observation{}, podlife.Status{})
+	if after := e.Counted(); after == before || after.Status.PodIP != "10.0.0.1" {
+		t.Errorf("after another status: %+v", after.Status)
+	}
+	newer := testPod()
+	newer.ResourceVersion = "11"
+	e.Set(newer, noon)
+	if after := e.Counted(); after.ResourceVersion != "11" {
+		t.Errorf("after another version: %s", after.ResourceVersion)
+	}
+}

@@ -41,6 +41,7 @@ func (e *Entry) SetStatus(
 	change.Started = runs && !e.started && pod.Status.Phase == corev1.PodPending
 	change.Resized = e.resized(o, d)
 	e.status = status
+	e.holding = holding{}
 	e.started = e.started || runs
 	return change
 }

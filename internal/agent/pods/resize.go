@@ -34,10 +34,10 @@ func (r *Runner) judgeResizes() {
 }
 
 func (r *Runner) judgeResizesOnce() (granted bool) {
-	all := r.entries()
-	if !slices.ContainsFunc(all, func(e *podentry.Entry) bool { _, asks := e.Asks(); return asks }) {
+	if r.first(func(e *podentry.Entry) bool { _, asks := e.Asks(); return asks }) == nil {
 		return false
 	}
+	all := r.entries()
 	r.admission.Lock()
 	defer r.admission.Unlock()
 	synced := r.Synced()

@@ -61,9 +61,10 @@ func (p *Pod) Replaced(object *corev1.Pod) {
 // wrote notes the API's answer to a write of the status. The watch may have been faster than the answer, and have shown
 // that another client has written since.
 func (p *Pod) wrote(answer *corev1.Pod) {
+	status := answer.Status // alone: a pointer into the answer would keep the whole pod
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.written = &answer.Status
+	p.written = &status
 	p.version = answer.ResourceVersion
 	if p.seen != "" && newer(p.seen, p.version) {
 		p.written = nil

@@ -1,7 +1,9 @@
 package statusreport
 
 import (
+	"runtime"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -42,6 +44,27 @@ func TestPodTakesVersions(t *testing.T) {
 			t.Errorf("the answer to our write is version %s, the watch has shown 13: known %v", version, p.written != nil)
 		}
 	}
+}
+
+// What is kept of an answer is its status: a pointer into the answer would keep the whole object, once for each pod.
+func TestAnswersAreNotKept(t *testing.T) {
+	p := (&owner{}).handle()
+	answer := testPod()
+	freed := make(chan struct{})
+	runtime.AddCleanup(answer, func(freed chan struct{}) { close(freed) }, freed)
+	p.wrote(answer)
+	answer = nil
+	for range 10 {
+		runtime.GC()
+		select {
+		case <-freed:
+			runtime.KeepAlive(p)
+			return
+		case <-time.After(time.Second): // cleanups have a goroutine of their own
+		}
+	}
+	t.Error("the answer to a write is kept")
+	runtime.KeepAlive(p)
 }
 
 // A mirror that was made anew has the status that it shows, whatever was written to the one before it.
