@@ -78,6 +78,7 @@ internal/host/cgroup: internal/core/idset internal/core/allocatable internal/cor
     internal/host/epoll internal/host/psi
 internal/host/cni: internal/host/nat
 internal/host/cri:
+internal/host/csi: internal/host/socket
 internal/host/deviceplugin: internal/core/machine internal/core/numa internal/core/devicemanager internal/host/socket
 internal/host/disk: internal/core/unit
 internal/host/durable:

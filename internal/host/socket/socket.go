@@ -1,4 +1,5 @@
-// Package socket makes unix sockets that other programs watch for, in directories of their own.
+// Package socket makes unix sockets that other programs watch for, in directories of their own, and connects to those
+// that other programs made (Connect).
 //
 // # Model
 //
