@@ -130,6 +130,8 @@ internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns inte
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission internal/host/cri
+internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/host/durable
+    internal/host/mount internal/host/untrusted
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
     internal/kube/kubeletstate
 internal/agent/env: internal/kube/translate

@@ -26,6 +26,7 @@ const (
 	Secret      = "kubernetes.io~secret"
 	Projected   = "kubernetes.io~projected"
 	DownwardAPI = "kubernetes.io~downward-api"
+	CSI         = "kubernetes.io~csi"
 )
 
 // Of returns a pod's directory.

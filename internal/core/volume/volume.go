@@ -254,6 +254,12 @@ func (r *Reconciler) Release(pod Pod) {
 	}
 }
 
+// Wants reports whether a pod wants a volume.
+func (r *Reconciler) Wants(pod Pod, name Name) bool {
+	v := r.volumes[name]
+	return v != nil && v.uses[pod] != nil && v.uses[pod].wanted
+}
+
 // Released reports whether a pod has nothing any more, and nothing is on its way to it. Pods that want something are
 // not.
 func (r *Reconciler) Released(pod Pod) bool {
@@ -416,6 +422,9 @@ func (v *volume) idle() bool {
 	}
 	return true
 }
+
+// Has reports whether anything is known of a volume.
+func (r *Reconciler) Has(name Name) bool { return r.volumes[name] != nil }
 
 // Pods returns the pods that want a volume or may have it, in order.
 func (r *Reconciler) Pods(name Name) []Pod {

@@ -1,0 +1,411 @@
+// Package csivolume has CSI drivers mount the volumes of this node's pods, as core/volume decides.
+//
+// # Model
+//
+// A Manager is told which pod wants which volume (Claim, Inline), and which pods have ended (Release). It carries out the
+// calls of a core/volume.Reconciler, each in a goroutine of its own, and tells it how they ended. Want and Release return
+// at once. The pod is tried again (Options.Changed) when a volume has come or gone.
+//
+// Before the first call that may change something of a volume there is a record beside it, and the record goes after the
+// last one. The records are all that an agent needs that is started anew (found.go). Directories and records are the
+// kubelet's, so that a kubelet can go on with them, and leave them to this agent:
+//
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount        staged
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json      its record
+//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                            published to a pod
+//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json                    its record
+//
+// A record says that the call has succeeded by one more key, which a kubelet ignores. What a kubelet made has no such
+// key: it is asked for again, which drivers must allow.
+//
+// # Invariants
+//
+//   - A call is made after its record was written, and a record is removed after the call that undoes it.
+//   - A volume is there for a pod when the driver has said so, its files have the pod's group, and the record says both.
+//   - No lock is held while a driver, the API server or a disk is waited for.
+//   - Secrets and tokens are in requests only: not in records, Events, logs.
+//
+// It decides nothing about order, repetition or time. It does not attach volumes, which a controller does, and does not
+// know which drivers there are (Drivers).
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+)
+
+// Driver is a registered driver.
+type Driver struct {
+	Node csi.NodeClient
+	Can  map[csi.NodeServiceCapability_RPC_Type]bool // its node service's capabilities
+}
+
+// Drivers are the drivers of this node. Whoever has them calls Manager.DriverChanged.
+type Drivers interface {
+	// Driver returns the driver of a name, if it is registered.
+	Driver(name string) (Driver, bool)
+}
+
+// API reads what calls need.
+type API interface {
+	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
+	Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	Token(
+		ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+	) (*authenticationv1.TokenRequest, error)
+	// Grown records in a claim's status that its volume has been expanded on the node.
+	Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error
+}
+
+// Options are what a Manager needs. All are required but Took.
+type Options struct {
+	RootDir string // the agent's, without symbolic links
+	Node    string
+	Drivers Drivers
+	API     API
+	// Share gives a volume to a pod's fsGroup, by its fsGroupChangePolicy.
+	Share    func(path string, pod *corev1.Pod) error
+	Recorder record.EventRecorder
+	// Changed means that a pod should be tried again. It must return soon.
+	Changed func(types.UID)
+	// InUse means that InUse has changed: the Node's status is to be reported soon. It must return soon.
+	InUse func()
+	// Took measures an operation: volume_mount, volume_unmount, ... Optional.
+	Took func(plugin, operation string, took time.Duration, err error)
+}
+
+// Manager manages the volumes of drivers on this node. It is safe for concurrent use.
+type Manager struct {
+	Options
+	ctx   context.Context
+	begun time.Time
+
+	mu      sync.Mutex
+	r       *core.Reconciler
+	volumes map[core.Name]*known
+	timer   *time.Timer
+	inUse   []core.Name // as InUse was called for last
+}
+
+// known is what calls need to know of a volume. It is guarded by Manager.mu.
+type known struct {
+	id     id
+	source *Source // as last wanted; nil: it was found, and no pod has wanted it
+	spec   core.Spec
+	pods   map[types.UID]*want
+}
+
+// want is a pod that has a volume, or wants it.
+type want struct {
+	id     id          // of an inline volume: with the pod
+	pod    *corev1.Pod // nil: it was found, and the pod has not wanted it
+	source *Source
+	outer  string // the volume's name in the pod
+	failed string // why the last call for the pod failed
+}
+
+// New returns a Manager that knows what agents before it left. Its calls end with ctx.
+func New(ctx context.Context, o Options) (*Manager, error) {
+	k := &Manager{Options: o, ctx: ctx, begun: time.Now(), r: core.New(), volumes: map[core.Name]*known{}}
+	if err := k.find(); err != nil {
+		return nil, fmt.Errorf("find volumes of drivers: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.step()
+	return k, nil
+}
+
+// now is the monotonic clock for the core; never 0.
+func (k *Manager) now() unit.Instant { return unit.Instant(time.Second).Add(time.Since(k.begun)) }
+
+// Place is where a volume is.
+type Place struct {
+	Path     string
+	ReadOnly bool
+}
+
+// WaitingError says why a volume is not there yet. Its pod is tried again when that changes, and has Events.
+type WaitingError struct{ Why string }
+
+func (e *WaitingError) Error() string { return e.Why }
+
+// Want has a volume mounted for a pod, and returns where. A WaitingError means that it is not there yet.
+func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, source *Source) (Place, error) {
+	place := Place{Path: k.target(source.id, pod.UID), ReadOnly: source.readOnly}
+	spec, err := k.specOf(ctx, source)
+	if err != nil {
+		return Place{}, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	name := source.id.name(pod.UID)
+	v := k.known(name, source.id)
+	v.source, v.spec = source, spec
+	w := v.pods[pod.UID]
+	if w == nil {
+		w = &want{}
+		v.pods[pod.UID] = w
+	}
+	w.id = source.id
+	w.pod = pod
+	w.source = source
+	w.outer = outer
+	k.r.Want(k.now(), core.Pod(pod.UID), name, k.withDriver(spec, source))
+	k.step()
+	if why := k.r.Waits(k.now(), core.Pod(pod.UID), name); why != core.None {
+		return Place{}, &WaitingError{Why: because(string(why), w.failed)}
+	}
+	return place, nil
+}
+
+func because(why, failed string) string {
+	if failed == "" {
+		return why
+	}
+	return why + ": " + failed
+}
+
+func (k *Manager) known(name core.Name, id id) *known {
+	v := k.volumes[name]
+	if v == nil {
+		v = &known{id: id, pods: map[types.UID]*want{}}
+		k.volumes[name] = v
+	}
+	return v
+}
+
+// Release has the volumes of a pod unmounted, whose containers have ended. It reports whether nothing is left; else the
+// pod is tried again when that is so.
+func (k *Manager) Release(uid types.UID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.r.Release(core.Pod(uid))
+	k.step()
+	return k.r.Released(core.Pod(uid))
+}
+
+// Known means that all pods of the node are known: what none of them has or wants is taken away.
+func (k *Manager) Known() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.r.Known()
+	k.step()
+}
+
+// DriverChanged means that a driver has registered, or is there no more.
+func (k *Manager) DriverChanged(name string) {
+	_, there := k.Drivers.Driver(name)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for volume, v := range k.volumes {
+		for uid, w := range v.pods {
+			if there && v.id.Driver == name && w.source != nil && k.r.Wants(core.Pod(uid), volume) {
+				k.r.Want(k.now(), core.Pod(uid), volume, k.withDriver(v.spec, w.source))
+			}
+		}
+	}
+	k.r.Driver(name, there)
+	k.step()
+}
+
+// NodeStatus receives what the API server has of the Node.
+func (k *Manager) NodeStatus(status *corev1.NodeStatus) {
+	var attached, reported []core.Name
+	for _, a := range status.VolumesAttached {
+		attached = append(attached, core.Name(a.Name))
+	}
+	for _, name := range status.VolumesInUse {
+		reported = append(reported, core.Name(name))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.r.Attached(attached)
+	k.r.Reported(reported)
+	k.step()
+}
+
+// VolumesInUse returns what the Node's status should say, given what it says. Until all pods are known, nothing is
+// taken off.
+func (k *Manager) VolumesInUse(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName {
+	k.mu.Lock()
+	names, known := k.r.InUse()
+	k.mu.Unlock()
+	var all []corev1.UniqueVolumeName
+	for _, name := range names {
+		all = append(all, corev1.UniqueVolumeName(name))
+	}
+	if !known {
+		all = append(all, now...)
+		slices.Sort(all)
+		all = slices.Compact(all)
+	}
+	return all
+}
+
+// step carries out what the core decides. mu is locked.
+func (k *Manager) step() {
+	if k.ctx.Err() != nil {
+		return
+	}
+	d := k.r.Step(k.now())
+	for _, c := range d.Calls {
+		v := k.volumes[c.Volume]
+		j := job{call: c, id: v.id, source: v.source}
+		if w := v.pods[types.UID(c.Pod)]; w != nil {
+			j.id, j.pod = w.id, w.pod
+			if w.source != nil {
+				j.source = w.source
+			}
+		}
+		go k.carryOut(j)
+	}
+	for _, n := range d.Notices {
+		k.notice(n)
+	}
+	if k.timer != nil {
+		k.timer.Stop()
+		k.timer = nil
+	}
+	if !d.Wake.IsZero() {
+		k.timer = time.AfterFunc(d.Wake.Sub(k.now()), func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.step()
+		})
+	}
+	if names, _ := k.r.InUse(); !slices.Equal(names, k.inUse) {
+		k.inUse = names
+		go k.Options.InUse()
+	}
+}
+
+// job is a call with what it needs.
+type job struct {
+	call   core.Call
+	id     id
+	pod    *corev1.Pod // nil: not known any more
+	source *Source     // nil: not known any more; calls that take something away need none
+}
+
+// carryOut makes a call and records how it ended.
+func (k *Manager) carryOut(j job) {
+	begun := time.Now()
+	outcome, err := k.do(j)
+	if k.Took != nil && !j.call.Again {
+		k.Took("kubernetes.io/csi:"+j.id.Driver, operations[j.call.Verb], time.Since(begun), err)
+	}
+	if err != nil {
+		slog.Warn("volume: call of a driver failed", "call", operations[j.call.Verb], "driver", j.id.Driver,
+			"volume", j.id.Spec, "uid", j.call.Pod, "err", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.r.Ended(k.now(), j.call.ID, j.call.Volume, outcome)
+	k.told(j, err)
+	k.step()
+	k.forget(j.call.Volume)
+	if j.call.Pod != "" && !j.call.Again {
+		go k.Options.Changed(types.UID(j.call.Pod))
+	}
+}
+
+// told records why a call failed, and tells the pod's user.
+func (k *Manager) told(j job, err error) {
+	v := k.volumes[j.call.Volume]
+	w := v.pods[types.UID(j.call.Pod)]
+	if w == nil || j.call.Verb == core.Unpublish {
+		return
+	}
+	w.failed = ""
+	if err == nil || j.pod == nil || k.ctx.Err() != nil {
+		return
+	}
+	w.failed = err.Error()
+	text, reason := failures[j.call.Verb], "FailedMount"
+	if j.call.Verb == core.Expand {
+		reason = "FileSystemResizeFailed"
+	}
+	k.Recorder.Event(j.pod, corev1.EventTypeWarning, reason, fmt.Sprintf("%s failed for volume %q : %v", text, j.id.Spec, err))
+}
+
+// forget drops what the core does not know any more.
+func (k *Manager) forget(name core.Name) {
+	v := k.volumes[name]
+	pods := k.r.Pods(name)
+	if pods == nil && !k.r.Has(name) {
+		delete(k.volumes, name)
+		return
+	}
+	maps.DeleteFunc(v.pods, func(uid types.UID, _ *want) bool { return !slices.Contains(pods, core.Pod(uid)) })
+}
+
+// notice tells a pod's user what it waits for, in upstream's words.
+func (k *Manager) notice(n core.Notice) {
+	v := k.volumes[n.Volume]
+	w := v.pods[types.UID(n.Pod)]
+	if w == nil || w.pod == nil {
+		return
+	}
+	text := fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", w.id.Spec, n.Why)
+	switch {
+	case n.Late:
+		text = k.late(w.pod)
+	case n.Why == core.NoDriver:
+		const lacks = "MountVolume.SetUp failed for volume %q : driver name %s not found in the list of registered CSI drivers"
+		text = fmt.Sprintf(lacks, w.id.Spec, w.id.Driver)
+	}
+	k.Recorder.Event(w.pod, corev1.EventTypeWarning, "FailedMount", text)
+}
+
+// late says which volumes a pod waits for.
+func (k *Manager) late(pod *corev1.Pod) string {
+	unmounted, unattached := []string{}, []string{}
+	for name, v := range k.volumes {
+		w := v.pods[pod.UID]
+		if w == nil || w.pod == nil {
+			continue
+		}
+		switch k.r.Waits(k.now(), core.Pod(pod.UID), name) {
+		case core.None:
+			continue
+		case core.NotAttached, core.NotReported:
+			unattached = append(unattached, w.outer)
+		}
+		unmounted = append(unmounted, w.outer)
+	}
+	slices.Sort(unmounted)
+	slices.Sort(unattached)
+	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=%v, unattached volumes=%v, "+
+		"failed to process volumes=[]: context deadline exceeded", unmounted, unattached)
+}
+
+// removeEmpty removes what may be left of a volume's directory: its target, its record, and the directory itself.
+func removeEmpty(target string) error {
+	dir := filepath.Dir(target)
+	for _, path := range []string{target, filepath.Join(dir, recordFile), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	hostcsi "github.com/plimsoll-dev/plimsoll/internal/host/csi"
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
+)
+
+// testDriver is a CSI driver on a socket of its own: a volume is a directory, which it bind-mounts. It notes every call,
+// and whether one would mount something twice or unmount what is staged elsewhere; it can fail, hang and lie.
+type testDriver struct {
+	csi.UnimplementedNodeServer
+	t   testing.TB
+	dir string // <dir>/<handle> is a volume
+
+	serial sync.Mutex // it does one thing at a time, as drivers do for a volume
+
+	mu       sync.Mutex
+	calls    []string
+	publish  []*csi.NodePublishVolumeRequest
+	fail     map[string]error         // by method, until it is removed
+	hang     map[string]chan struct{} // by method: the call waits for it, or for its context
+	lie      map[string]bool          // by method: says that it did, and does nothing
+	problems []string
+}
+
+// startDriver serves a driver on <dir>/csi.sock.
+func startDriver(t testing.TB, dir string) *testDriver {
+	t.Helper()
+	d := &testDriver{t: t, dir: dir, fail: map[string]error{}, hang: map[string]chan struct{}{}, lie: map[string]bool{}}
+	listener, err := net.Listen("unix", filepath.Join(dir, "csi.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	csi.RegisterNodeServer(server, d)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	return d
+}
+
+// client returns a connection to the driver, with a real socket in between.
+func (d *testDriver) client() csi.NodeClient { return connect(d.t, d.dir) }
+
+func connect(t testing.TB, dir string) csi.NodeClient {
+	c, err := hostcsi.Dial(filepath.Join(dir, "csi.sock"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// begin notes a call, and returns whether the driver is to do it, or with which error it ends.
+func (d *testDriver) begin(ctx context.Context, method, handle string) (do bool, err error) {
+	d.mu.Lock()
+	d.calls = append(d.calls, method+" "+handle)
+	err, hang, lies := d.fail[method], d.hang[method], d.lie[method]
+	d.mu.Unlock()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return false, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return err == nil && !lies, err
+}
+
+func (d *testDriver) bad(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problems = append(d.problems, fmt.Sprintf(format, args...))
+}
+
+// bind mounts from on target unless it is mounted there: a call may come twice.
+func (d *testDriver) bind(from, target string, readOnly bool) error {
+	if err := os.Mkdir(target, 0o755); err != nil && !os.IsExist(err) {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if mountsAt(target) > 0 {
+		return nil
+	}
+	if err := unix.Mount(from, target, "", unix.MS_BIND, ""); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if readOnly {
+		if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+	}
+	return nil
+}
+
+func (d *testDriver) unbind(target string) error {
+	if mountsAt(target) > 1 {
+		d.bad("%s is mounted %d times", target, mountsAt(target))
+	}
+	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+// mountsAt returns how often something is mounted at a path.
+func mountsAt(path string) (n int) {
+	points, err := mount.Below(path)
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range points {
+		if p == path {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *testDriver) NodeStageVolume(
+	ctx context.Context, r *csi.NodeStageVolumeRequest,
+) (*csi.NodeStageVolumeResponse, error) {
+	do, err := d.begin(ctx, "stage", r.VolumeId)
+	d.serial.Lock()
+	defer d.serial.Unlock()
+	if do {
+		volume := filepath.Join(d.dir, r.VolumeId)
+		err = errors.Join(os.MkdirAll(volume, 0o755), d.bind(volume, r.StagingTargetPath, false))
+	}
+	return &csi.NodeStageVolumeResponse{}, err
+}
+
+func (d *testDriver) NodePublishVolume(
+	ctx context.Context, r *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	do, err := d.begin(ctx, "publish", r.VolumeId)
+	d.serial.Lock()
+	defer d.serial.Unlock()
+	d.mu.Lock()
+	d.publish = append(d.publish, r)
+	d.mu.Unlock()
+	from := r.StagingTargetPath
+	if from == "" {
+		from = filepath.Join(d.dir, r.VolumeId)
+		if err := os.MkdirAll(from, 0o755); err != nil {
+			return nil, err
+		}
+	} else if do && mountsAt(from) == 0 {
+		d.bad("%s is published before it is staged", r.VolumeId)
+	}
+	if do {
+		err = d.bind(from, r.TargetPath, r.Readonly)
+	}
+	return &csi.NodePublishVolumeResponse{}, err
+}
+
+func (d *testDriver) NodeUnpublishVolume(
+	ctx context.Context, r *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
+	do, err := d.begin(ctx, "unpublish", r.VolumeId)
+	d.serial.Lock()
+	defer d.serial.Unlock()
+	if do {
+		err = d.unbind(r.TargetPath)
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, err
+}
+
+func (d *testDriver) NodeUnstageVolume(
+	ctx context.Context, r *csi.NodeUnstageVolumeRequest,
+) (*csi.NodeUnstageVolumeResponse, error) {
+	do, err := d.begin(ctx, "unstage", r.VolumeId)
+	d.serial.Lock()
+	defer d.serial.Unlock()
+	if do {
+		err = d.unbind(r.StagingTargetPath)
+	}
+	return &csi.NodeUnstageVolumeResponse{}, err
+}
+
+func (d *testDriver) NodeExpandVolume(
+	ctx context.Context, r *csi.NodeExpandVolumeRequest,
+) (*csi.NodeExpandVolumeResponse, error) {
+	_, err := d.begin(ctx, "expand", r.VolumeId)
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, err
+}
+
+// called returns the calls so far.
+func (d *testDriver) called() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.calls)
+}
+
+func (d *testDriver) set(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+}

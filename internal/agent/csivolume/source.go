@@ -1,0 +1,180 @@
+package csivolume
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+)
+
+// id is what a volume is called by.
+type id struct {
+	Driver string
+	Handle string
+	Spec   string // the persistent volume's name, or that of an inline volume in its pod
+	Inline bool
+}
+
+// name is the volume's unique name on the node (upstream's GetUniqueVolumeName).
+func (i id) name(uid types.UID) core.Name {
+	if i.Inline {
+		return core.Name(fmt.Sprintf("kubernetes.io/csi/%s-%s", uid, i.Spec))
+	}
+	return core.Name(fmt.Sprintf("kubernetes.io/csi/%s^%s", i.Driver, i.Handle))
+}
+
+// staging is where a volume is staged.
+func (k *Manager) staging(i id) string {
+	return filepath.Join(k.RootDir, StagingDir, i.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(i.Handle))), "globalmount")
+}
+
+// target is where a volume is published to a pod.
+func (k *Manager) target(i id, uid types.UID) string {
+	return filepath.Join(poddir.Of(k.RootDir, uid), poddir.Volumes, poddir.CSI, i.Spec, "mount")
+}
+
+// StagingDir is the directory of staged volumes below the root directory.
+const StagingDir = "plugins/kubernetes.io/csi"
+
+// Source is what is asked of a driver for a volume, as the API has it.
+type Source struct {
+	id
+	fsType       string
+	readOnly     bool
+	attributes   map[string]string
+	mountOptions []string
+	modes        []corev1.PersistentVolumeAccessMode // nil: inline
+	stageSecret  *corev1.SecretReference
+	publish      *corev1.SecretReference
+	claim        types.NamespacedName // of a persistent volume
+	size, has    unit.Bytes           // of a persistent volume: its capacity, and what the claim's status says
+}
+
+// FromVolume returns the source of a persistent volume of kind csi, by the pod's volume and its claim.
+func FromVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, readOnly bool) (*Source, error) {
+	s := pv.Spec.CSI
+	err := checkNames(s.Driver, s.VolumeHandle)
+	if err == nil && filepath.Base(pv.Name) != pv.Name {
+		err = errors.New("its name is not one path element")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("persistent volume %s: %w", pv.Name, err)
+	}
+	size := pv.Spec.Capacity[corev1.ResourceStorage]
+	has := claim.Status.Capacity[corev1.ResourceStorage]
+	return &Source{
+		id:           id{Driver: s.Driver, Handle: s.VolumeHandle, Spec: pv.Name},
+		fsType:       s.FSType,
+		readOnly:     readOnly || s.ReadOnly,
+		attributes:   s.VolumeAttributes,
+		mountOptions: pv.Spec.MountOptions,
+		modes:        pv.Spec.AccessModes,
+		stageSecret:  s.NodeStageSecretRef,
+		publish:      s.NodePublishSecretRef,
+		claim:        types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+		size:         unit.Bytes(size.Value()),
+		has:          unit.Bytes(has.Value()),
+	}, nil
+}
+
+// FromPod returns the source of an inline volume of a pod.
+func FromPod(pod *corev1.Pod, v *corev1.Volume) (*Source, error) {
+	s := v.CSI
+	handle := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod.UID)+v.Name))) // upstream's makeVolumeHandle
+	if err := checkNames(s.Driver, handle); err != nil {
+		return nil, err
+	}
+	out := &Source{
+		id:         id{Driver: s.Driver, Handle: handle, Spec: v.Name, Inline: true},
+		readOnly:   s.ReadOnly != nil && *s.ReadOnly,
+		attributes: s.VolumeAttributes,
+	}
+	if s.FSType != nil {
+		out.fsType = *s.FSType
+	}
+	if s.NodePublishSecretRef != nil {
+		out.publish = &corev1.SecretReference{Namespace: pod.Namespace, Name: s.NodePublishSecretRef.Name}
+	}
+	return out, nil
+}
+
+// checkNames returns an error for a driver whose name is not one path element, and for an empty handle. The API server
+// admits neither, but a static pod may say anything.
+func checkNames(driver, handle string) error {
+	switch {
+	case driver == "" || driver[0] == '.' || filepath.Base(driver) != driver || driver == volumeDevices:
+		return fmt.Errorf("CSI driver name %q: want a DNS name like ebs.csi.example.com", driver)
+	case handle == "":
+		return fmt.Errorf("CSI driver %s: the volume handle is empty", driver)
+	}
+	return nil
+}
+
+// volumeDevices is where the kubelet has block volumes, beside the directories of drivers.
+const volumeDevices = "volumeDevices"
+
+// object returns a driver's CSIDriver; one without it has upstream's defaults.
+func (k *Manager) object(ctx context.Context, driver string) (*storagev1.CSIDriver, error) {
+	object, err := k.API.CSIDriver(ctx, driver)
+	if apierrors.IsNotFound(err) {
+		return &storagev1.CSIDriver{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read CSIDriver %s: %w", driver, err)
+	}
+	return object, nil
+}
+
+// specOf returns what the core has to know of a volume.
+func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
+	object, err := k.object(ctx, s.Driver)
+	if err != nil {
+		return core.Spec{}, err
+	}
+	mode := storagev1.VolumeLifecyclePersistent
+	if s.Inline {
+		mode = storagev1.VolumeLifecycleEphemeral
+	}
+	modes := object.Spec.VolumeLifecycleModes
+	if len(modes) == 0 {
+		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	}
+	if !slices.Contains(modes, mode) {
+		const text = "volume mode %q not supported by driver %s (only supports %q)"
+		return core.Spec{}, fmt.Errorf(text, mode, s.Driver, modes)
+	}
+	return core.Spec{
+		Driver:    s.Driver,
+		Attaches:  !s.Inline && (object.Spec.AttachRequired == nil || *object.Spec.AttachRequired),
+		Exclusive: len(s.modes) == 1 && s.modes[0] == corev1.ReadWriteOncePod,
+		Republish: object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish,
+	}, nil
+}
+
+// withDriver completes what the core has to know of a volume by what its driver can. Of one that is not registered that
+// is not known; its volumes wait.
+func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
+	driver, _ := k.Drivers.Driver(s.Driver)
+	spec.Stages = !s.Inline && driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
+	if driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && s.has > 0 && s.size > s.has && !s.readOnly {
+		spec.Expand = s.size
+	}
+	return spec
+}
+
+// attachment is the name of the VolumeAttachment of a volume (upstream's getAttachmentName).
+func (k *Manager) attachment(i id) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(i.Handle+i.Driver+k.Node)))
+}
