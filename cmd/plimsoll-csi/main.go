@@ -68,7 +68,9 @@ func command() *cobra.Command {
 	f.StringVar(&o.Store.Dir, "dir", "", "directory that keeps the volumes and snapshots")
 	f.StringVar(&o.Store.Node, "node-name", "", "name of this node, as its Node object has it")
 	f.StringVar(&o.Endpoint, "endpoint", "", "path of the socket that CSI is served on")
-	f.StringVar(&o.Registration, "registration-dir", "", "the kubelet's directory plugins_registry, to register there; empty: register nowhere")
+	f.StringVar(
+		&o.Registration, "registration-dir", "",
+		"the kubelet's directory plugins_registry, to register there; empty: register nowhere")
 	f.IntVar(&o.Store.Reserved, "reserved-percent", reservedDefaultPct, "percent of the disk that volumes leave free")
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	return c

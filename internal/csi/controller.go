@@ -18,7 +18,9 @@ import (
 )
 
 // ControllerGetCapabilities says which calls there are.
-func (d *Driver) ControllerGetCapabilities(context.Context, *spec.ControllerGetCapabilitiesRequest) (*spec.ControllerGetCapabilitiesResponse, error) {
+func (d *Driver) ControllerGetCapabilities(
+	context.Context, *spec.ControllerGetCapabilitiesRequest,
+) (*spec.ControllerGetCapabilitiesResponse, error) {
 	answer := &spec.ControllerGetCapabilitiesResponse{}
 	for _, t := range []spec.ControllerServiceCapability_RPC_Type{
 		spec.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -82,7 +84,9 @@ func (d *Driver) checkTopology(t *spec.TopologyRequirement) error {
 	if len(t.GetRequisite()) == 0 || slices.ContainsFunc(t.GetRequisite(), here) {
 		return nil
 	}
-	return status.Errorf(codes.ResourceExhausted, "volumes of this driver are on node %s, and none of the nodes that are asked for is it", d.o.Store.Node)
+	return status.Errorf(
+		codes.ResourceExhausted, "volumes of this driver are on node %s, and none of the nodes that are asked for is it",
+		d.o.Store.Node)
 }
 
 // sourceOf returns the ID of what a volume begins as; empty: it begins empty.
@@ -124,7 +128,8 @@ func wishOf(capabilities []*spec.VolumeCapability, parameters map[string]string)
 		block := c.GetBlock() != nil
 		fsType := c.GetMount().GetFsType()
 		if i > 0 && (block != wish.Block || fsType != wish.FSType) {
-			return wish, status.Error(codes.InvalidArgument, "volume capabilities: one volume cannot be a block device and a file system, or have two file systems")
+			return wish, status.Error(codes.InvalidArgument,
+				"volume capabilities: one volume cannot be a block device and a file system, or have two file systems")
 		}
 		wish.Block = block
 		wish.FSType = fsType
@@ -145,7 +150,8 @@ func checkAccess(c *spec.VolumeCapability) error {
 		spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "access mode %v: a volume is on one node: use ReadWriteOnce or ReadWriteOncePod", mode)
+	return status.Errorf(
+		codes.InvalidArgument, "access mode %v: a volume is on one node: use ReadWriteOnce or ReadWriteOncePod", mode)
 }
 
 // DeleteVolume removes a volume.
@@ -163,7 +169,9 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *spec.DeleteVolumeRequest) 
 type none struct{}
 
 // ValidateVolumeCapabilities says whether a volume has capabilities.
-func (d *Driver) ValidateVolumeCapabilities(_ context.Context, r *spec.ValidateVolumeCapabilitiesRequest) (*spec.ValidateVolumeCapabilitiesResponse, error) {
+func (d *Driver) ValidateVolumeCapabilities(
+	_ context.Context, r *spec.ValidateVolumeCapabilitiesRequest,
+) (*spec.ValidateVolumeCapabilitiesResponse, error) {
 	if err := missing([2]string{"volume id", r.GetVolumeId()}); err != nil {
 		return nil, err
 	}
@@ -195,7 +203,8 @@ func page[T any](all []T, token string, most int32) ([]T, string, error) {
 	if token != "" {
 		var err error
 		if first, err = strconv.Atoi(token); err != nil || first < 0 || first > len(all) {
-			return nil, "", status.Errorf(codes.Aborted, "starting token %q: not one of this list: list from the beginning", token)
+			return nil, "", status.Errorf(
+				codes.Aborted, "starting token %q: not one of this list: list from the beginning", token)
 		}
 	}
 	if most < 0 {
@@ -248,7 +257,9 @@ func (d *Driver) GetCapacity(_ context.Context, r *spec.GetCapacityRequest) (*sp
 }
 
 // ControllerExpandVolume makes a volume larger.
-func (d *Driver) ControllerExpandVolume(ctx context.Context, r *spec.ControllerExpandVolumeRequest) (*spec.ControllerExpandVolumeResponse, error) {
+func (d *Driver) ControllerExpandVolume(
+	ctx context.Context, r *spec.ControllerExpandVolumeRequest,
+) (*spec.ControllerExpandVolumeResponse, error) {
 	if err := missing([2]string{"volume id", r.GetVolumeId()}); err != nil {
 		return nil, err
 	}
@@ -268,7 +279,9 @@ func (d *Driver) ControllerExpandVolume(ctx context.Context, r *spec.ControllerE
 }
 
 // CreateSnapshot copies a volume as it is now.
-func (d *Driver) CreateSnapshot(ctx context.Context, r *spec.CreateSnapshotRequest) (*spec.CreateSnapshotResponse, error) {
+func (d *Driver) CreateSnapshot(
+	ctx context.Context, r *spec.CreateSnapshotRequest,
+) (*spec.CreateSnapshotResponse, error) {
 	if err := missing([2]string{"name", r.GetName()}, [2]string{"source volume id", r.GetSourceVolumeId()}); err != nil {
 		return nil, err
 	}
@@ -293,7 +306,9 @@ func snapshot(e store.Entry) *spec.Snapshot {
 }
 
 // DeleteSnapshot removes a snapshot.
-func (d *Driver) DeleteSnapshot(ctx context.Context, r *spec.DeleteSnapshotRequest) (*spec.DeleteSnapshotResponse, error) {
+func (d *Driver) DeleteSnapshot(
+	ctx context.Context, r *spec.DeleteSnapshotRequest,
+) (*spec.DeleteSnapshotResponse, error) {
 	if err := missing([2]string{"snapshot id", r.GetSnapshotId()}); err != nil {
 		return nil, err
 	}
@@ -308,7 +323,8 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *spec.DeleteSnapshotReque
 func (d *Driver) ListSnapshots(_ context.Context, r *spec.ListSnapshotsRequest) (*spec.ListSnapshotsResponse, error) {
 	var wanted []store.Entry
 	for _, e := range d.store.Snapshots() {
-		if (r.GetSnapshotId() == "" || r.GetSnapshotId() == e.ID) && (r.GetSourceVolumeId() == "" || r.GetSourceVolumeId() == e.Source) {
+		if (r.GetSnapshotId() == "" || r.GetSnapshotId() == e.ID) &&
+			(r.GetSourceVolumeId() == "" || r.GetSourceVolumeId() == e.Source) {
 			wanted = append(wanted, e)
 		}
 	}

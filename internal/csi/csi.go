@@ -105,10 +105,19 @@ func (o Options) check() error {
 		}
 	}
 	add(!filepath.IsAbs(o.Store.Dir), "directory of volumes %q: want an absolute path", o.Store.Dir)
-	add(o.Store.Node == "" || len(o.Store.Node) > nodeNameMax, "node name %q: want 1 to %d characters: it becomes the value of the label %s", o.Store.Node, nodeNameMax, TopologyKey)
-	add(!filepath.IsAbs(o.Endpoint) || len(o.Endpoint) > socketPathMax, "socket %q: want an absolute path of at most %d characters", o.Endpoint, socketPathMax)
-	add(o.Registration != "" && !filepath.IsAbs(o.Registration), "registration directory %q: want an absolute path", o.Registration)
-	add(o.Store.Reserved < 0 || o.Store.Reserved > reservedMaxPct, "reserved %d percent: want 0 to %d", o.Store.Reserved, reservedMaxPct)
+	add(
+		o.Store.Node == "" || len(o.Store.Node) > nodeNameMax,
+		"node name %q: want 1 to %d characters: it becomes the value of the label %s", o.Store.Node, nodeNameMax,
+		TopologyKey)
+	add(
+		!filepath.IsAbs(o.Endpoint) || len(o.Endpoint) > socketPathMax,
+		"socket %q: want an absolute path of at most %d characters", o.Endpoint, socketPathMax)
+	add(
+		o.Registration != "" && !filepath.IsAbs(o.Registration), "registration directory %q: want an absolute path",
+		o.Registration)
+	add(
+		o.Store.Reserved < 0 || o.Store.Reserved > reservedMaxPct, "reserved %d percent: want 0 to %d", o.Store.Reserved,
+		reservedMaxPct)
 	return errors.Join(problems...)
 }
 
@@ -133,7 +142,9 @@ func (d *Driver) Serve(ctx context.Context) error {
 		server.Stop()
 		return err
 	}
-	slog.Info("serving", "driver", Name, "socket", d.o.Endpoint, "volumes", len(d.store.Volumes()), "snapshots", len(d.store.Snapshots()))
+	slog.Info(
+		"serving", "driver", Name, "socket", d.o.Endpoint, "volumes", len(d.store.Volumes()), "snapshots",
+		len(d.store.Snapshots()))
 	select {
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -212,7 +223,9 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 }
 
 // NotifyRegistrationStatus is told what the kubelet made of GetInfo.
-func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r *registrar) NotifyRegistrationStatus(
+	_ context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
 	if !s.PluginRegistered {
 		slog.Error("the kubelet refused the driver", "err", s.Error)
 	} else {

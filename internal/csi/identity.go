@@ -13,7 +13,9 @@ func (d *Driver) GetPluginInfo(context.Context, *spec.GetPluginInfoRequest) (*sp
 }
 
 // GetPluginCapabilities says which services there are.
-func (d *Driver) GetPluginCapabilities(context.Context, *spec.GetPluginCapabilitiesRequest) (*spec.GetPluginCapabilitiesResponse, error) {
+func (d *Driver) GetPluginCapabilities(
+	context.Context, *spec.GetPluginCapabilitiesRequest,
+) (*spec.GetPluginCapabilitiesResponse, error) {
 	service := func(t spec.PluginCapability_Service_Type) *spec.PluginCapability {
 		return &spec.PluginCapability{Type: &spec.PluginCapability_Service_{Service: &spec.PluginCapability_Service{Type: t}}}
 	}

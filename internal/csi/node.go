@@ -25,7 +25,9 @@ func (d *Driver) NodeGetInfo(context.Context, *spec.NodeGetInfoRequest) (*spec.N
 }
 
 // NodeGetCapabilities says which calls there are.
-func (d *Driver) NodeGetCapabilities(context.Context, *spec.NodeGetCapabilitiesRequest) (*spec.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(
+	context.Context, *spec.NodeGetCapabilitiesRequest,
+) (*spec.NodeGetCapabilitiesResponse, error) {
 	answer := &spec.NodeGetCapabilitiesResponse{}
 	for _, t := range []spec.NodeServiceCapability_RPC_Type{
 		spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
@@ -63,8 +65,11 @@ func (d *Driver) volumeFor(id string, c *spec.VolumeCapability) (store.Entry, er
 }
 
 // NodeStageVolume makes a volume ready for the pods of this node.
-func (d *Driver) NodeStageVolume(ctx context.Context, r *spec.NodeStageVolumeRequest) (*spec.NodeStageVolumeResponse, error) {
-	if err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"staging target path", r.GetStagingTargetPath()}); err != nil {
+func (d *Driver) NodeStageVolume(
+	ctx context.Context, r *spec.NodeStageVolumeRequest,
+) (*spec.NodeStageVolumeResponse, error) {
+	err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"staging target path", r.GetStagingTargetPath()})
+	if err != nil {
 		return nil, err
 	}
 	v, err := d.volumeFor(r.VolumeId, r.VolumeCapability)
@@ -112,7 +117,8 @@ func (d *Driver) stage(v store.Entry, path string, c *spec.VolumeCapability) err
 	if err := d.growUnmounted(v, device.Name()); err != nil {
 		return err
 	}
-	if err := d.mounter.FormatAndMount(device.Name(), path, v.FSType, mountOptions(v, c.GetMount().GetMountFlags())); err != nil {
+	if err := d.mounter.FormatAndMount(
+		device.Name(), path, v.FSType, mountOptions(v, c.GetMount().GetMountFlags())); err != nil {
 		return fmt.Errorf("mount volume %s: %w", v.ID, err)
 	}
 	return d.grow(device.Name(), path)
@@ -180,7 +186,8 @@ func (d *Driver) grow(device, path string) error {
 	}
 	if _, err = d.resizer.Resize(device, path); err != nil && !mayGrowMounted() {
 		return localvolume.Errorf(localvolume.Precondition,
-			"%v: the driver has no CAP_SYS_RESOURCE, without which the kernel grows no ext4 that is mounted: the volume grows when its pod is started the next time", err)
+			"%v: the driver has no CAP_SYS_RESOURCE, without which the kernel grows no ext4 that is mounted: "+
+				"the volume grows when its pod is started the next time", err)
 	}
 	return err
 }
@@ -209,8 +216,11 @@ func mayGrowMounted() bool {
 }
 
 // NodeUnstageVolume ends what NodeStageVolume began.
-func (d *Driver) NodeUnstageVolume(ctx context.Context, r *spec.NodeUnstageVolumeRequest) (*spec.NodeUnstageVolumeResponse, error) {
-	if err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"staging target path", r.GetStagingTargetPath()}); err != nil {
+func (d *Driver) NodeUnstageVolume(
+	ctx context.Context, r *spec.NodeUnstageVolumeRequest,
+) (*spec.NodeUnstageVolumeResponse, error) {
+	err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"staging target path", r.GetStagingTargetPath()})
+	if err != nil {
 		return nil, err
 	}
 	v, err := d.store.Volume(r.VolumeId)
@@ -259,7 +269,9 @@ func (d *Driver) unmount(path string) error {
 }
 
 // NodePublishVolume gives a volume to a pod.
-func (d *Driver) NodePublishVolume(ctx context.Context, r *spec.NodePublishVolumeRequest) (*spec.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(
+	ctx context.Context, r *spec.NodePublishVolumeRequest,
+) (*spec.NodePublishVolumeResponse, error) {
 	err := missing(
 		[2]string{"volume id", r.GetVolumeId()},
 		[2]string{"target path", r.GetTargetPath()},
@@ -272,7 +284,8 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *spec.NodePublishVolum
 		return nil, err
 	}
 	if r.GetStagingTargetPath() == "" {
-		return nil, status.Error(codes.FailedPrecondition, "staging target path is missing in the request: the volume has to be staged first")
+		return nil, status.Error(codes.FailedPrecondition,
+			"staging target path is missing in the request: the volume has to be staged first")
 	}
 	_, err = toItsEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error { return d.publish(v, r) })
@@ -357,7 +370,9 @@ func makeTarget(path string, block bool) error {
 }
 
 // NodeUnpublishVolume takes a volume from a pod.
-func (d *Driver) NodeUnpublishVolume(ctx context.Context, r *spec.NodeUnpublishVolumeRequest) (*spec.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(
+	ctx context.Context, r *spec.NodeUnpublishVolumeRequest,
+) (*spec.NodeUnpublishVolumeResponse, error) {
 	if err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"target path", r.GetTargetPath()}); err != nil {
 		return nil, err
 	}
@@ -383,7 +398,9 @@ func (d *Driver) NodeUnpublishVolume(ctx context.Context, r *spec.NodeUnpublishV
 }
 
 // NodeGetVolumeStats says how full a volume is.
-func (d *Driver) NodeGetVolumeStats(_ context.Context, r *spec.NodeGetVolumeStatsRequest) (*spec.NodeGetVolumeStatsResponse, error) {
+func (d *Driver) NodeGetVolumeStats(
+	_ context.Context, r *spec.NodeGetVolumeStatsRequest,
+) (*spec.NodeGetVolumeStatsResponse, error) {
 	if err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"volume path", r.GetVolumePath()}); err != nil {
 		return nil, err
 	}
@@ -399,7 +416,8 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *spec.NodeGetVolumeStat
 		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, r.VolumePath)
 	}
 	if v.Block {
-		return &spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{{Unit: spec.VolumeUsage_BYTES, Total: int64(v.Size)}}}, nil
+		size := &spec.VolumeUsage{Unit: spec.VolumeUsage_BYTES, Total: int64(v.Size)}
+		return &spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{size}}, nil
 	}
 	usage, err := disk.Of(r.VolumePath) // of a directory with a limit, the kernel says the limit
 	if err != nil {
@@ -422,7 +440,9 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *spec.NodeGetVolumeStat
 }
 
 // NodeExpandVolume grows the file system of a volume that has become larger.
-func (d *Driver) NodeExpandVolume(ctx context.Context, r *spec.NodeExpandVolumeRequest) (*spec.NodeExpandVolumeResponse, error) {
+func (d *Driver) NodeExpandVolume(
+	ctx context.Context, r *spec.NodeExpandVolumeRequest,
+) (*spec.NodeExpandVolumeResponse, error) {
 	if err := missing([2]string{"volume id", r.GetVolumeId()}, [2]string{"volume path", r.GetVolumePath()}); err != nil {
 		return nil, err
 	}
@@ -431,7 +451,8 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *spec.NodeExpandVolumeR
 		return nil, err
 	}
 	if required := r.GetCapacityRange().GetRequiredBytes(); required > int64(v.Size) {
-		return nil, status.Errorf(codes.OutOfRange, "volume %s has %v, not %d bytes: expand it by the controller first", v.ID, v.Size, required)
+		return nil, status.Errorf(
+			codes.OutOfRange, "volume %s has %v, not %d bytes: expand it by the controller first", v.ID, v.Size, required)
 	}
 	mounted, err := d.isMountPoint(r.VolumePath)
 	if err != nil {

@@ -68,6 +68,8 @@ func TestSanity(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			suite := exec.Command(os.Args[0], "-test.run=^TestSanity$", "-test.v", "-ginkgo.no-color")
 			suite.Env = append(os.Environ(), chosen+"="+v.name)
+			// In a mount namespace of its own: another program's could be copied from ours at any time, and keep mounts.
+			suite.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 			out, err := suite.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)

@@ -146,7 +146,9 @@ func Decide(w Wish, m Machine) (Plan, error) {
 		return Plan{}, err
 	}
 	if free := m.Space.Free(); plan.Size > free {
-		return Plan{}, Errorf(Exhausted, "no room for %v: %v are free for new volumes (%v on the disk, of which other volumes may still fill %v, and %d percent of %v stay free)",
+		return Plan{}, Errorf(Exhausted,
+			"no room for %v: %v are free for new volumes (%v on the disk, of which other volumes may still fill %v, "+
+				"and %d percent of %v stay free)",
 			plan.Size, free, m.Space.Available, m.Space.Promised, m.Space.Reserved, m.Space.Capacity)
 	}
 	return plan, nil
@@ -163,20 +165,28 @@ func chooseBacking(w Wish, m Machine) (Plan, error) {
 	switch wanted {
 	case Directory, Image, "":
 	default:
-		return Plan{}, Errorf(Invalid, "parameter %s of the StorageClass: %q: want %s or %s", ParameterBacking, wanted, Directory, Image)
+		return Plan{}, Errorf(
+			Invalid, "parameter %s of the StorageClass: %q: want %s or %s", ParameterBacking, wanted, Directory, Image)
 	}
 	if w.Source != nil {
 		return likeSource(w, wanted, m)
 	}
 	switch {
 	case w.Block && wanted == Directory:
-		return Plan{}, Errorf(Invalid, "a block device cannot be a directory: leave out the parameter %s, or set it to %s", ParameterBacking, Image)
+		return Plan{}, Errorf(
+			Invalid, "a block device cannot be a directory: leave out the parameter %s, or set it to %s", ParameterBacking,
+			Image)
 	case w.Block:
 		return Plan{Backing: Image, Block: true}, nil
 	case wanted == Directory && w.FSType != "":
-		return Plan{}, Errorf(Invalid, "a directory has no file system of its own: leave out the file system type %q, or set the parameter %s to %s", w.FSType, ParameterBacking, Image)
+		return Plan{}, Errorf(
+			Invalid, "a directory has no file system of its own: leave out the file system type %q, or set the parameter "+
+				"%s to %s", w.FSType, ParameterBacking, Image)
 	case wanted == Directory && !m.Quota:
-		return Plan{}, Errorf(Exhausted, "no directory can be limited here: the file system that keeps volumes has no project quota (ext4 with mkfs.ext4 -O project,quota -E quotatype=prjquota, or xfs, mounted with prjquota): set the parameter %s to %s, or leave it out",
+		return Plan{}, Errorf(Exhausted,
+			"no directory can be limited here: the file system that keeps volumes has no project quota "+
+				"(ext4 with mkfs.ext4 -O project,quota -E quotatype=prjquota, or xfs, mounted with prjquota): "+
+				"set the parameter %s to %s, or leave it out",
 			ParameterBacking, Image)
 	case wanted == Directory, wanted == "" && w.FSType == "" && m.Quota:
 		return Plan{Backing: Directory}, nil
@@ -195,11 +205,15 @@ func likeSource(w Wish, wanted Backing, m Machine) (Plan, error) {
 	case w.Block != source.Block:
 		return Plan{}, Errorf(Invalid, "%s is %s, and cannot become %s", w.Source.Name, mode(source.Block), mode(w.Block))
 	case wanted != "" && wanted != source.Backing:
-		return Plan{}, Errorf(Invalid, "%s is kept as %s, the parameter %s asks for %s", w.Source.Name, source.Backing, ParameterBacking, wanted)
+		return Plan{}, Errorf(
+			Invalid, "%s is kept as %s, the parameter %s asks for %s", w.Source.Name, source.Backing, ParameterBacking,
+			wanted)
 	case w.FSType != "" && w.FSType != source.FSType:
 		return Plan{}, Errorf(Invalid, "%s has the file system %q, not %q", w.Source.Name, source.FSType, w.FSType)
 	case source.Backing == Directory && !m.Quota:
-		return Plan{}, Errorf(Exhausted, "%s is a directory, and none can be limited here any more: mount the file system that keeps volumes with prjquota", w.Source.Name)
+		return Plan{}, Errorf(
+			Exhausted, "%s is a directory, and none can be limited here any more: mount the file system that keeps volumes "+
+				"with prjquota", w.Source.Name)
 	}
 	return Plan{Backing: source.Backing, Block: source.Block, FSType: source.FSType}, nil
 }
@@ -290,7 +304,9 @@ func Expand(plan Plan, required, limit unit.Bytes, space Space) (unit.Bytes, boo
 	case err != nil:
 		return 0, false, err
 	case limit > 0 && size > limit:
-		return 0, false, Errorf(OutOfRange, "no size between %d and %d bytes: the volume has %v, and sizes are multiples of %v", required, limit, plan.Size, Granularity)
+		return 0, false, Errorf(
+			OutOfRange, "no size between %d and %d bytes: the volume has %v, and sizes are multiples of %v", required, limit,
+			plan.Size, Granularity)
 	case size == plan.Size:
 		return size, false, nil
 	case size-plan.Size > space.Free():
@@ -318,9 +334,10 @@ func Publish(single bool, use Use, target string) error {
 	return nil
 }
 
-// Delete returns an error if a volume may not be removed.
-func Delete(use Use) error {
-	if len(use.Published) > 0 || use.Open {
+// Delete returns an error if a volume may not be removed. A device whose file system is mounted nowhere on the node is
+// held by a mount namespace that was copied meanwhile, or goes soon: what it has on the disk is freed with it.
+func Delete(plan Plan, use Use) error {
+	if len(use.Published) > 0 || use.Open && plan.Block {
 		return Errorf(Precondition, "the volume is in use on this node%s", at(use))
 	}
 	return nil
@@ -353,9 +370,15 @@ func Snapshot(plan Plan, use Use, reflink bool) (Copy, error) {
 	case plan.Backing == Image && reflink:
 		return CopyNow, nil
 	case plan.Block:
-		return CopyNow, Errorf(Precondition, "a block device that is in use cannot be copied at one instant%s: the file system that keeps volumes has no reflinks; stop the pods that use it", at(use))
+		return CopyNow, Errorf(
+			Precondition,
+			"a block device that is in use cannot be copied at one instant%s: the file system that keeps volumes "+
+				"has no reflinks; stop the pods that use it", at(use))
 	}
-	return CopyNow, Errorf(Precondition, "a directory that is in use cannot be copied at one instant%s: stop the pods that use it, or use a StorageClass with the parameter %s: %s", at(use), ParameterBacking, Image)
+	return CopyNow, Errorf(
+		Precondition,
+		"a directory that is in use cannot be copied at one instant%s: stop the pods that use it, or use a "+
+			"StorageClass with the parameter %s: %s", at(use), ParameterBacking, Image)
 }
 
 // SnapshotFits returns an error if there is no room for a snapshot of a volume that fills so much.

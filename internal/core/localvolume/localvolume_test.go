@@ -112,7 +112,7 @@ func (p *player) play(t *testing.T, d *datadriven.TestData) string {
 	case "publish":
 		return said(Publish(d.HasArg("single"), p.use, text(t, d, "at")))
 	case "delete":
-		return said(Delete(p.use))
+		return said(Delete(p.plan, p.use))
 	case "snapshot":
 		how, err := Snapshot(p.plan, p.use, d.HasArg("reflink"))
 		if err != nil {

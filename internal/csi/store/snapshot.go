@@ -21,7 +21,8 @@ func (s *Store) TakeSnapshot(name, volume string) (Entry, error) {
 	id := s.SnapshotID(name)
 	if existing, err := s.Snapshot(id); err == nil {
 		if existing.Source != volume {
-			return Entry{}, localvolume.Errorf(localvolume.Exists, "a snapshot of this name exists, of volume %s", existing.Source)
+			return Entry{}, localvolume.Errorf(
+				localvolume.Exists, "a snapshot of this name exists, of volume %s", existing.Source)
 		}
 		return existing, nil
 	}
@@ -127,7 +128,8 @@ func freeze(image string) (func() error, error) {
 		return nil, err
 	}
 	if len(points) == 0 {
-		return nil, localvolume.Errorf(localvolume.Precondition, "its device is attached and not mounted: another operation has not ended")
+		return nil, localvolume.Errorf(
+			localvolume.Precondition, "its device is attached and not mounted: another operation has not ended")
 	}
 	dir, err := os.Open(points[0])
 	if err != nil {

@@ -43,7 +43,9 @@ func (s *Store) Create(name string, wish localvolume.Wish, source string) (Entry
 }
 
 // planVolume decides what a volume will be and claims it. from is what it begins as, nil for an empty volume.
-func (s *Store) planVolume(id, name string, wish localvolume.Wish, source string) (entry Entry, from *Entry, end func(), err error) {
+func (s *Store) planVolume(
+	id, name string, wish localvolume.Wish, source string,
+) (entry Entry, from *Entry, end func(), err error) {
 	if source != "" {
 		found, err := s.source(source)
 		if err != nil {
@@ -232,7 +234,7 @@ func (s *Store) Delete(id string) error {
 		if err != nil {
 			return err
 		}
-		return localvolume.Delete(use)
+		return localvolume.Delete(v.Plan(), use)
 	})
 }
 
