@@ -58,12 +58,14 @@ internal/core/scheduler/selector: internal/core/scheduler/encode
 internal/core/scheduler/shrink:
 internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
     internal/core/scheduler/shrink internal/core/wellknown
+internal/core/csinode: internal/core/unit
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
 internal/core/podcert: internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
 internal/core/recommend: internal/core/allocatable internal/core/unit
+internal/core/registration: internal/core/unit
 internal/core/resize: internal/core/qos internal/core/unit
 internal/core/volume: internal/core/heap internal/core/unit
 internal/core/volumelimit: internal/core/unit
@@ -86,6 +88,7 @@ internal/host/idmap:
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
 internal/host/nat:
+internal/host/pluginregistry: internal/core/registration internal/host/socket
 internal/host/process:
 internal/host/procfs: internal/core/unit
 internal/host/psi: internal/host/epoll
@@ -132,7 +135,8 @@ internal/agent/credentialprovider: internal/agent/pullsecret internal/core/image
 internal/agent/criconfig: internal/core/admission internal/host/cri
 internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/host/durable
     internal/host/mount internal/host/untrusted
-internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager internal/host/deviceplugin
+internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
+    internal/core/registration internal/host/deviceplugin
     internal/kube/kubeletstate
 internal/agent/env: internal/kube/translate
 internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/podentry
@@ -149,6 +153,7 @@ internal/agent/imageaccess: internal/core/imageaccess internal/core/unit interna
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics: internal/version
+internal/agent/csidrivers: internal/agent/failurelog internal/clock internal/core/csinode internal/core/registration internal/host/csi internal/kube
 internal/agent/dns:
 internal/agent/failurelog:
 internal/agent/node: internal/clock internal/agent/failurelog internal/agent/runtimehandler internal/core/heartbeat internal/core/allocatable
@@ -157,6 +162,7 @@ internal/agent/node: internal/clock internal/agent/failurelog internal/agent/run
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/poddir:
+internal/agent/pluginregistry: internal/agent/failurelog internal/clock internal/core/registration internal/core/unit internal/host/pluginregistry
 internal/agent/podcert: internal/core/podcert internal/core/unit internal/kube
 internal/agent/podentry: internal/agent/allocation internal/agent/podstatus internal/agent/podview internal/agent/statusreport
     internal/core/eviction internal/core/podlife internal/core/unit internal/kube/translate
@@ -251,6 +257,8 @@ test/apart/watch: test/apart
 test/atonce:
 test/cost:
 test/criproxy:
+test/csidriver:
+test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
 test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire test/freeport

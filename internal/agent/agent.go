@@ -30,6 +30,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/cadvisor"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csidrivers"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
@@ -41,6 +42,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/objectcache"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pluginregistry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
@@ -122,6 +124,8 @@ type Agent struct {
 	groups      *groups
 	assignments *agentnuma.Manager
 	plugins     *plugins
+	drivers     *csidrivers.Registry
+	registry    *pluginregistry.Registry
 	services    services
 	node        *node.Reporter
 	pods        *pods.Runner
@@ -153,7 +157,7 @@ func Run(ctx context.Context, o Options) error {
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
 	defer a.closeJournal()
-	for _, prepare := range []func(context.Context) error{a.readMachine, a.enforce, a.prepareDevices, a.prepareAssignments, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
+	for _, prepare := range []func(context.Context) error{a.readMachine, a.enforce, a.prepareDevices, a.prepareRegistry, a.prepareAssignments, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -292,6 +296,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Recorder = a.recorder
 	o.Machine, o.Resources = a.machine, a.resources
 	o.Announce = a.assignments.Announce
+	o.Exists = a.drivers.NodeExists
 	o.Addresses = addresses.Find
 	o.Cloud = cloud
 	o.Startup = a.metrics.Startup
@@ -500,6 +505,8 @@ func (a *Agent) loops(ctx context.Context) error {
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.assignments.Publish(ctx, a.client, a.nodeOwner) },
 		"devices":  retrying("device plugins", a.plugins.Run),
+		"plugins":  a.registry.Run,
+		"drivers":  a.drivers.Run,
 		"handover": a.keepHandover,
 		"owners":   retrying("pod resources", a.servePodResources),
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },

@@ -14,14 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csidrivers"
 	agentdevicemanager "github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/handover"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pluginregistry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podresources"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/remains"
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/registration"
+	"github.com/plimsoll-dev/plimsoll/internal/host/csi"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -50,6 +54,27 @@ func (a *Agent) prepareDevices(context.Context) error {
 			}
 		},
 	})
+	return nil
+}
+
+// prepareRegistry prepares the registration of plugins with sockets in plugins_registry.
+func (a *Agent) prepareRegistry(context.Context) error {
+	a.drivers = csidrivers.New(csidrivers.Options{
+		NodeName: a.o.NodeName,
+		API:      a.client,
+		Node:     func() *corev1.Node { return a.node.Node() },
+		Finished: func(driver string, c csi.Call) {
+			a.metrics.ObserveCSI(driver, c.Method, c.Code.String(), c.Migrated, c.Took)
+		},
+	})
+	a.registry = pluginregistry.New(pluginregistry.Options{
+		Dir: filepath.Join(a.o.RootDir, "plugins_registry"),
+		Handlers: map[registration.Kind]pluginregistry.Handler{
+			registration.CSI:    a.drivers,
+			registration.Device: a.plugins.Manager,
+		},
+	})
+	a.metrics.Registry.MustRegister(a.registry)
 	return nil
 }
 

@@ -52,6 +52,7 @@ import (
 	coredevicemanager "github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/registration"
 	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
 )
 
@@ -69,7 +70,8 @@ type Manager struct {
 	clock *clock.Clock
 	news  chan struct{} // has a value when Options.Changed must be called
 
-	mu          sync.Mutex // guards everything that follows
+	mu          sync.Mutex           // guards everything that follows
+	server      *deviceplugin.Server // nil while Run does not run
 	state       *coredevicemanager.State
 	plugins     map[string]*deviceplugin.Plugin    // connected ones, by resource
 	allocations map[string]map[string][]Allocation // by pod UID and container
@@ -100,10 +102,39 @@ func (k *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var notifying sync.WaitGroup
 	notifying.Go(func() { k.notifyLoop(ctx) })
+	k.setServer(server)
 	err = server.Serve(ctx)
+	k.setServer(nil)
 	cancel()
 	notifying.Wait()
 	return err
+}
+
+func (k *Manager) setServer(s *deviceplugin.Server) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.server = s
+}
+
+// Register implements pluginregistry.Handler, for plugins with a socket in plugins_registry. Their name is the resource.
+func (k *Manager) Register(ctx context.Context, p registration.Plugin) error {
+	k.mu.Lock()
+	server := k.server
+	k.mu.Unlock()
+	if server == nil {
+		return errors.New("the agent does not take device plugins at the moment")
+	}
+	return server.Add(ctx, p.Name, p.Endpoint)
+}
+
+// Unregister implements pluginregistry.Handler.
+func (k *Manager) Unregister(p registration.Plugin) {
+	k.mu.Lock()
+	server := k.server
+	k.mu.Unlock()
+	if server != nil {
+		server.Remove(p.Name, p.Endpoint)
+	}
 }
 
 // notifyLoop calls Options.Changed, and gives up plugins that do not come back.

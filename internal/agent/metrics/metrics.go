@@ -12,6 +12,7 @@ import (
 	"context"
 	"path"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -82,9 +83,11 @@ type Set struct {
 	CgroupVersion        prometheus.Gauge         // 1 or 2
 	CgroupDuration       *prometheus.HistogramVec // by operation_type: create, update, destroy
 	StorageDuration      *prometheus.HistogramVec // by volume_plugin, operation_name, status and migrated
-	VolumeMeasurement    *prometheus.HistogramVec // seconds to measure a volume on the node's disk, by metric_source
-	Evictions            *prometheus.CounterVec   // by eviction_signal
-	ImagesCollected      *prometheus.CounterVec   // by reason: space, age
+	// by driver_name, method_name, grpc_status_code and migrated
+	CSIOperations     *prometheus.HistogramVec
+	VolumeMeasurement *prometheus.HistogramVec // seconds to measure a volume on the node's disk, by metric_source
+	Evictions         *prometheus.CounterVec   // by eviction_signal
+	ImagesCollected   *prometheus.CounterVec   // by reason: space, age
 	// from reading what pods use to SIGKILL, or to the stop order, by eviction_signal
 	EvictionStatsAge    *prometheus.HistogramVec
 	AdmissionRejections *prometheus.CounterVec   // by reason
@@ -170,6 +173,12 @@ func New(nodeName string) *Set {
 		Buckets: storageBuckets,
 	}, []string{"volume_plugin", "operation_name", "status", "migrated"})
 	s.Registry.MustRegister(s.StorageDuration)
+	s.CSIOperations = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "csi_operations_seconds",
+		Help:    "Seconds of calls to CSI drivers",
+		Buckets: storageBuckets,
+	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
+	s.Registry.MustRegister(s.CSIOperations)
 	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds", "Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
@@ -226,6 +235,12 @@ func (s *Set) ObserveStorage(plugin, operation string, took time.Duration, err e
 		status = "fail-unknown"
 	}
 	s.StorageDuration.WithLabelValues(plugin, operation, status, "false").Observe(took.Seconds())
+}
+
+// ObserveCSI records a call to a CSI driver under the kubelet's names: method like /csi.v1.Node/NodeStageVolume, code
+// like DeadlineExceeded.
+func (s *Set) ObserveCSI(driver, method, code string, migrated bool, took time.Duration) {
+	s.CSIOperations.WithLabelValues(driver, method, code, strconv.FormatBool(migrated)).Observe(took.Seconds())
 }
 
 // buildInfo is kubernetes_build_info, by which alerts compare the versions of a cluster's components. It has the

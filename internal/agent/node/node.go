@@ -119,6 +119,7 @@ type Options struct {
 	Register bool // create the Node object; otherwise wait until it is created
 	// optional: publishes more about the Node, called before it is created and when it exists; must return soon
 	Announce    func(ctx context.Context)
+	Exists      func()            // optional: called when Node returns a Node that was created or taken over just now
 	Labels      map[string]string // optional: in addition to the default ones; see CheckLabels
 	Annotations map[string]string // optional
 	Taints      []corev1.Taint    // optional: set when the Node is created, never later
@@ -221,6 +222,9 @@ func New(o Options) (*Reporter, error) {
 	}
 	if o.Announce == nil {
 		o.Announce = func(context.Context) {}
+	}
+	if o.Exists == nil {
+		o.Exists = func() {}
 	}
 	return &Reporter{o: o, now: time.Now, clock: clock.New(), facts: make(chan heartbeat.Fact, 16)}, nil
 }

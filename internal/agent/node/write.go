@@ -51,6 +51,7 @@ func (k *Reporter) register(ctx context.Context) (heartbeat.Fact, error) {
 			k.recall(nil)
 			k.accept(&corev1.Node{}, out)
 			k.o.Announce(ctx)
+			k.o.Exists()
 			return heartbeat.Fact{}, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
@@ -97,6 +98,7 @@ func (k *Reporter) takeOver(ctx context.Context, ours *corev1.Node) error {
 	}
 	slog.Info("node taken over", "node", k.o.Name, "created", theirs.CreationTimestamp.Time, "ready", readyStatus(out))
 	k.accept(theirs, out)
+	k.o.Exists()
 	return nil
 }
 

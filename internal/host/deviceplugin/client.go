@@ -41,14 +41,14 @@ const (
 // Plugin is a connection to a plugin.
 type Plugin struct {
 	Resource string
-	endpoint string
+	path     string // of its socket
 	conn     *grpc.ClientConn
 	api      pluginapi.DevicePluginClient
 	ctx      context.Context // ends with the connection
 	end      context.CancelFunc
 }
 
-// connect connects to a plugin and gets its options.
+// connect connects to a plugin in the directory and gets its options.
 func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugin, devicemanager.Options, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectMax)
 	defer cancel()
@@ -56,20 +56,25 @@ func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugi
 	if err := s.awaitSocket(ctx, endpoint); err != nil {
 		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+endpoint,
+	return connect(ctx, resource, path, func(ctx context.Context) (net.Conn, error) {
+		if err := s.dir.Check(endpoint); err != nil {
+			return nil, err
+		}
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.dir.In(endpoint))
+	})
+}
+
+// connect connects to the plugin at path by dial and gets its options.
+func connect(ctx context.Context, resource, path string, dial func(context.Context) (net.Conn, error)) (*Plugin, devicemanager.Options, error) {
+	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: appearEvery, Multiplier: 1, MaxDelay: appearEvery}, MinConnectTimeout: connectMax}),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			if err := s.dir.Check(endpoint); err != nil {
-				return nil, err
-			}
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.dir.In(endpoint))
-		}))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }))
 	if err != nil {
 		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, path, err)
 	}
-	p := &Plugin{Resource: resource, endpoint: endpoint, conn: conn, api: pluginapi.NewDevicePluginClient(conn)}
+	p := &Plugin{Resource: resource, path: path, conn: conn, api: pluginapi.NewDevicePluginClient(conn)}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	o, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {

@@ -20,8 +20,9 @@
 // When the Server starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for
 // the new kubelet.sock, to register again.
 //
-// The package decides nothing (core/devicemanager does) and does not evaluate plugins' answers. The other way of
-// registering, by sockets in plugins_registry, is not supported: CSI drivers and DRA use it, device plugins rarely do.
+// Plugins that register by sockets in plugins_registry (host/pluginregistry) are added by Add, and called like others.
+//
+// The package decides nothing (core/devicemanager does) and does not evaluate plugins' answers.
 package deviceplugin
 
 import (
@@ -134,11 +135,57 @@ func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*p
 		slog.Warn("device plugin not reached", "resource", r.ResourceName, "endpoint", r.Endpoint, "err", err)
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	if !s.keep(p, options) {
+		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" appears again")
+	}
+	return &pluginapi.Empty{}, nil
+}
+
+// Add connects to a plugin that did not call Register, at the absolute path of its socket.
+func (s *Server) Add(ctx context.Context, resource, path string) error {
+	if why := badResource(resource); why != "" {
+		return fmt.Errorf("resource name %q: %s", resource, why)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectMax)
+	defer cancel()
+	if err := reachable(ctx, path); err != nil {
+		return err
+	}
+	p, options, err := connect(ctx, resource, path, func(ctx context.Context) (net.Conn, error) { return socket.Connect(ctx, path) })
+	if err != nil {
+		return err
+	}
+	if !s.keep(p, options) {
+		return errors.New("the agent is stopping")
+	}
+	return nil
+}
+
+// reachable returns an error at once if nobody can be connected to, where a call would wait.
+func reachable(ctx context.Context, path string) error {
+	conn, err := socket.Connect(ctx, path)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// Remove disconnects a plugin that Add connected to. The Listener is told that it is lost.
+func (s *Server) Remove(resource, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.current[resource]; p != nil && p.path == path {
+		p.close()
+	}
+}
+
+// keep makes p the plugin of its resource, unless the Server is stopping.
+func (s *Server) keep(p *Plugin, options devicemanager.Options) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		p.close()
-		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" appears again")
+		return false
 	}
 	if before := s.current[p.Resource]; before != nil {
 		before.close()
@@ -146,7 +193,7 @@ func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*p
 	s.current[p.Resource] = p
 	s.listener.Connected(p, options)
 	s.plugins.Go(func() { s.follow(p) })
-	return &pluginapi.Empty{}, nil
+	return true
 }
 
 // follow passes on a plugin's devices until it disconnects.

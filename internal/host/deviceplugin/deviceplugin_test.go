@@ -140,6 +140,44 @@ func TestOrder(t *testing.T) {
 	h.expect(t, "lost a.b/c")
 }
 
+// TestAdd: a plugin that registers elsewhere, in plugins_registry, is connected to at the path of its socket.
+func TestAdd(t *testing.T) {
+	elsewhere, h := t.TempDir(), make(heard, 100)
+	s, err := Listen(t.TempDir(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- s.Serve(ctx) }()
+	p := deviceplugin.New(deviceplugin.Config{Dir: elsewhere, Resource: "a.b/c", Endpoint: "one.sock", Devices: []deviceplugin.Device{{ID: "d1"}}})
+	go func() { ended <- p.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+		<-ended
+	}()
+	path := filepath.Join(elsewhere, "one.sock")
+	for err = s.Add(ctx, "a.b/c", path); err != nil; err = s.Add(ctx, "a.b/c", path) { // until it listens
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	h.expect(t, "connected a.b/c {Prefers:false PreStart:false}", "listed a.b/c [{ID:d1 Nodes:[] Healthy:true}]")
+	s.Remove("a.b/c", filepath.Join(elsewhere, "other.sock")) // not this plugin's
+	s.Remove("a.b/c", path)
+	h.expect(t, "lost a.b/c")
+	if err := s.Add(ctx, "gpu", path); err == nil || !strings.HasPrefix(err.Error(), `resource name "gpu": want a name with a domain`) {
+		t.Error(err)
+	}
+	if err := os.Symlink(path, filepath.Join(elsewhere, "link.sock")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(ctx, "a.b/c", filepath.Join(elsewhere, "link.sock")); err == nil || !strings.Contains(err.Error(), "a symbolic link, want the socket itself") {
+		t.Error(err)
+	}
+}
+
 // TestRegistersBeforeUs starts the plugin before the socket exists, many times: it must not miss the moment.
 func TestRegistersBeforeUs(t *testing.T) {
 	dir, h := t.TempDir(), make(heard, 1000)

@@ -1,0 +1,176 @@
+package pluginregistry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/registration"
+	"github.com/plimsoll-dev/plimsoll/test/csidriver"
+)
+
+// handler is a Handler that sends each call as text.
+type handler struct {
+	calls chan string
+	fail  func(registration.Plugin) error
+}
+
+func (h handler) Register(_ context.Context, p registration.Plugin) error {
+	h.calls <- "register " + p.Name
+	return h.fail(p)
+}
+
+func (h handler) Unregister(p registration.Plugin) { h.calls <- "unregister " + p.Name }
+
+func expect(t *testing.T, from chan string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		select {
+		case got := <-from:
+			if got != w {
+				t.Fatalf("got %q, want %q", got, w)
+			}
+		case <-t.Context().Done():
+			t.Fatalf("nothing came, want %q", w)
+		}
+	}
+}
+
+// bench is a running Registry with a directory.
+type bench struct {
+	t        *testing.T
+	dir      string // of the drivers' own sockets
+	registry string
+	calls    chan string
+	*Registry
+}
+
+func run(t *testing.T) *bench {
+	b := &bench{t: t, dir: t.TempDir(), calls: make(chan string, 100)}
+	b.registry = filepath.Join(b.dir, "plugins_registry")
+	fail := func(p registration.Plugin) error {
+		if strings.HasPrefix(p.Name, "bad") {
+			return errors.New("no good")
+		}
+		return nil
+	}
+	b.Registry = New(Options{
+		Dir: b.registry, Handlers: map[registration.Kind]Handler{registration.CSI: handler{b.calls, fail}},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func (b *bench) start(registry string, a csidriver.Answers) *csidriver.Driver {
+	b.t.Helper()
+	if err := os.MkdirAll(registry, 0o750); err != nil {
+		b.t.Fatal(err)
+	}
+	d, err := csidriver.Start(b.dir, registry, a)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(d.Stop)
+	return d
+}
+
+// TestLife: a driver registers, comes back, and goes. One that hangs in each call does not delay it.
+func TestLife(t *testing.T) {
+	b := run(t)
+	hang := func(ctx context.Context, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.start(b.registry, csidriver.Answers{Name: "hangs", Fail: hang})
+	d := b.start(filepath.Join(b.registry, "below", "there"), csidriver.Answers{Name: "a"})
+	expect(t, b.calls, "register a")
+	expect(t, d.Told, "")
+	for range 5 {
+		if err := d.Register(); err != nil { // removes the socket and makes it again, perhaps between two looks
+			t.Fatal(err)
+		}
+		expect(t, b.calls, "unregister a", "register a")
+		expect(t, d.Told, "")
+	}
+	hanging := filepath.Join(b.registry, "hangs-reg.sock")
+	want := fmt.Sprint([]string{d.Registration + " actual_state_of_world", d.Registration + " desired_state_of_world", hanging + " desired_state_of_world"})
+	for got := ""; got != want; got = b.counted() { // what the driver was told is recorded a moment later
+		if t.Context().Err() != nil {
+			t.Fatalf("counted %s, want %s", got, want)
+		}
+	}
+	if err := d.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.calls, "unregister a")
+}
+
+// counted returns the rows of the kubelet's metric.
+func (b *bench) counted() string {
+	rows := prometheus.NewPedanticRegistry()
+	rows.MustRegister(b.Registry)
+	families, err := rows.Gather()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			out = append(out, m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue())
+		}
+	}
+	return fmt.Sprint(out)
+}
+
+// TestRefused: each plugin is told why it is not registered; files and sockets of nobody are left alone.
+func TestRefused(t *testing.T) {
+	b := run(t)
+	outside := filepath.Join(b.dir, "outside")
+	target := b.start(outside, csidriver.Answers{Name: "linked"})
+	if err := os.MkdirAll(b.registry, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target.Registration, filepath.Join(b.registry, "linked.sock")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.registry, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start(filepath.Join(b.registry, ".hidden"), csidriver.Answers{Name: "hidden"})
+	for _, test := range []struct {
+		a    csidriver.Answers
+		want string
+	}{
+		{csidriver.Answers{Name: "bad"}, "CSIPlugin bad at " + filepath.Join(b.dir, "bad.sock") + ": no good"},
+		{csidriver.Answers{Name: "x", Kind: "DRAPlugin"}, "kind DRAPlugin is not supported: this node's agent does not prepare claimed devices (dynamic resource allocation)"},
+		{csidriver.Answers{Name: "gpu", Kind: "DevicePlugin", Versions: []string{"v1beta1"}}, "this agent has no use for plugins of kind DevicePlugin"},
+		{csidriver.Answers{Name: "old", Versions: []string{"0.3.0"}}, `supported versions "0.3.0": want one of CSI 1, like 1.0.0`},
+	} {
+		expect(t, b.start(b.registry, test.a).Told, test.want)
+	}
+	// Each of the refused ones is tried again; the hidden one and the one behind the link never are.
+	good := b.start(b.registry, csidriver.Answers{Name: "good"})
+	expect(t, good.Told, "")
+	for len(b.calls) > 0 {
+		if call := <-b.calls; strings.Contains(call, "hidden") || strings.Contains(call, "linked") {
+			t.Error(call)
+		}
+	}
+	if len(target.Told) > 0 {
+		t.Errorf("the driver behind a link was told %q", <-target.Told)
+	}
+}
