@@ -37,6 +37,7 @@ internal/core/idset:
 internal/core/allocatable: internal/core/idset internal/core/machine internal/core/qos internal/core/unit
 internal/core/localvolume: internal/core/unit
 internal/core/machine: internal/core/idset internal/core/unit
+internal/core/nodecert: internal/core/unit
 internal/core/numa: internal/core/idset internal/core/machine internal/core/numa/bitset internal/core/numa/cpus
     internal/core/numa/hints internal/core/numa/memory internal/core/unit
 internal/core/numa/bitset: internal/core/idset
