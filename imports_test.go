@@ -150,6 +150,7 @@ internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/ma
 internal/agent/handover: internal/agent/failurelog internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/host/durable internal/host/untrusted internal/kube/kubeletstate
 internal/agent/hook: internal/agent/metrics internal/agent/probe internal/host/cri
+internal/agent/identity: internal/core/nodecert internal/core/unit internal/host/durable internal/kube
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate

@@ -21,6 +21,7 @@ import (
 type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
 	pluginsDir                                              string
+	bootstrap, certDir                                      string
 	labels, taints, cloud                                   string
 	starts                                                  int
 	createMissingCgroups, reclaimMemory                     bool
@@ -50,7 +51,9 @@ stops no container; when it starts again, it continues with the running containe
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required. It is written if --bootstrap-kubeconfig is used")
+	flags.StringVar(&f.bootstrap, "bootstrap-kubeconfig", "", "kubeconfig, as of a token, to ask for the node's client certificate with while --kubeconfig cannot be used; that is written then")
+	flags.StringVar(&f.certDir, "cert-dir", "", "directory of the node's certificates and keys (default: pki in --root-dir)")
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
 	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "", "directory of kubelet.sock, where device plugins register (default: device-plugins in --root-dir)")
@@ -90,6 +93,11 @@ func (f agentFlags) options() (agent.Options, error) {
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
 	}
+	if o.CertDir = filepath.Join(o.RootDir, "pki"); f.certDir != "" {
+		if o.CertDir, err = filepath.Abs(f.certDir); err != nil {
+			return o, fmt.Errorf("--cert-dir %q: %w", f.certDir, err)
+		}
+	}
 	o.DevicePluginsDir = filepath.Join(o.RootDir, "device-plugins")
 	if f.pluginsDir != "" {
 		if o.DevicePluginsDir, err = filepath.Abs(f.pluginsDir); err != nil {
@@ -120,6 +128,7 @@ func (f agentFlags) options() (agent.Options, error) {
 	}
 	o.ReclaimMemory = f.reclaimMemory
 	o.Kubeconfig = f.kubeconfig
+	o.Bootstrap = f.bootstrap
 	o.Config = config
 	o.Starts = f.starts
 	o.CreateMissingCgroups = f.createMissingCgroups

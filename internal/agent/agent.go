@@ -36,6 +36,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	agenteviction "github.com/plimsoll-dev/plimsoll/internal/agent/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/identity"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
@@ -70,6 +71,8 @@ import (
 // Options are the agent's flags; everything else comes from the KubeletConfiguration.
 type Options struct {
 	Kubeconfig string
+	Bootstrap  string                                     // kubeconfig to ask for the first client certificate with; empty: Kubeconfig is there already
+	CertDir    string                                     // of the node's certificates
 	Config     *kubeletconfigv1beta1.KubeletConfiguration // absolute path
 	RootDir    string                                     // absolute path
 	Endpoint   string                                     // CRI socket of the container runtime
@@ -109,6 +112,7 @@ const relist = 10 * time.Second
 // Agent is one node's agent.
 type Agent struct {
 	o          Options
+	identity   *identity.Identity
 	client     *kube.Client // writes with it are throttled
 	heartbeats *kube.Client // for the Node's status and Lease
 	runtime    *cri.Client
@@ -150,6 +154,14 @@ func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(gcPercent)
 	a := &Agent{o: o, metrics: metrics.New(o.NodeName), changes: make(chan struct{}, 1)}
 	kube.ClientMetrics(a.metrics.Registry)
+	if err := a.dialAPI(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer cancel()
+	background.Go(func() { a.identity.Run(ctx) }) // the other parts may ask the API server, which waits for this
 	version, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -194,11 +206,8 @@ func retrying(name string, run func(context.Context) error) func(context.Context
 // eventSource is the component that Events name. It is the kubelet's, because users' alerts match on it.
 const eventSource = "kubelet"
 
-// connect prepares the API client and waits for the container runtime, without which the agent can do nothing.
+// connect waits for the container runtime, without which the agent can do nothing.
 func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
-	if err := a.dialAPI(ctx); err != nil {
-		return nil, err
-	}
 	var err error
 	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
 		return nil, err
@@ -469,7 +478,7 @@ func (a *Agent) nodeUID(ctx context.Context) (types.UID, error) {
 // prepareServer prepares the server of the kubelet's API.
 func (a *Agent) prepareServer(context.Context) error {
 	made, err := server.New(server.Options{
-		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
+		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, CertDir: a.o.CertDir, API: a.client,
 		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Cgroups: a.cgroups, Metrics: a.metrics,
 		Healthy: func() error { return a.pods.Healthy(healthyWithin) }, Journal: a.journal.Find,
 	})

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/identity"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -25,7 +26,8 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 		return err
 	}
 	a.heartbeats, a.client = d.heartbeats, d.pods
-	a.metrics.Registry.MustRegister(clientTTL(a.client.RESTConfig()))
+	a.metrics.Registry.MustRegister(clientTTL(a.identity.Leaf))
+	a.identity.Register(a.metrics.Registry)
 	a.recorder, a.holdEvents = kube.NewHeldRecorder(ctx, d.events, eventSource, a.o.NodeName)
 	return nil
 }
@@ -40,13 +42,25 @@ type clients struct {
 
 func (a *Agent) clients() (clients, error) {
 	c := a.o.Config
+	var err error
+	a.identity, err = identity.New(identity.Options{
+		NodeName:   a.o.NodeName,
+		Kubeconfig: a.o.Kubeconfig,
+		Bootstrap:  a.o.Bootstrap,
+		CertDir:    a.o.CertDir,
+		Renews:     c.RotateCertificates,
+		UserAgent:  "plimsoll-agent",
+	})
+	if err != nil {
+		return clients{}, err
+	}
 	writeThrottle := kube.NewThrottle(kube.ThrottleOptions{
 		Component: "agent",
 		Options:   throttle.Options{InFlightMax: writesInFlight, Tolerance: writeTolerance},
 	})
 	a.metrics.Registry.MustRegister(writeThrottle)
 	client := func(qps float32, burst int32) (*kube.Client, error) {
-		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: qps, Burst: int(burst)})
+		return a.identity.Client(qps, int(burst))
 	}
 	throttled := func(qps float32, burst int32) (*kube.Client, error) {
 		plain, err := client(qps, burst)
@@ -56,7 +70,6 @@ func (a *Agent) clients() (clients, error) {
 		return plain.Throttled(writeThrottle)
 	}
 	var d clients
-	var err error
 	if d.heartbeats, err = client(-1, 0); err != nil {
 		return clients{}, err
 	}

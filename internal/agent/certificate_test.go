@@ -1,47 +1,65 @@
 package agent
 
 import (
+	"crypto/x509"
+	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// The lifetime of the client certificate is shown wherever it comes from.
+// TestClientTTL: the lifetime of the client certificate is shown, and that there is none.
 func TestClientTTL(t *testing.T) {
-	text, _, err := serving.SelfSigned([]string{"n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "client.crt")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		tls rest.TLSClientConfig
-		has bool
-	}{
-		"data":  {rest.TLSClientConfig{CertData: text}, true},
-		"file":  {rest.TLSClientConfig{CertFile: file}, true},
-		"none":  {rest.TLSClientConfig{}, false},
-		"wrong": {rest.TLSClientConfig{CertData: []byte("no certificate")}, false},
-		"gone":  {rest.TLSClientConfig{CertFile: file + ".none"}, false},
-	} {
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(clientTTL(&rest.Config{TLSClientConfig: c.tls}))
+	var leaf *x509.Certificate
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(clientTTL(func() *x509.Certificate { return leaf }))
+	ttl := func() float64 {
 		families, err := registry.Gather()
 		if err != nil || len(families) != 1 {
-			t.Fatalf("%s: %d families, %v", name, len(families), err)
+			t.Fatalf("%d families, %v", len(families), err)
 		}
-		ttl := families[0].Metric[0].GetGauge().GetValue()
-		if infinite := math.IsInf(ttl, 1); infinite == c.has || c.has && ttl < (24*time.Hour).Seconds() {
-			t.Errorf("%s: %v seconds", name, ttl)
+		return families[0].Metric[0].GetGauge().GetValue()
+	}
+	if got := ttl(); !math.IsInf(got, 1) {
+		t.Errorf("without a certificate: %v seconds", got)
+	}
+	leaf = &x509.Certificate{NotAfter: time.Now().Add(time.Hour)}
+	if got := ttl(); got < 3000 || got > 3600 {
+		t.Errorf("a certificate of an hour: %v seconds", got)
+	}
+	leaf = &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)}
+	if got := ttl(); got > -3600 {
+		t.Errorf("a certificate that expired an hour ago: %v seconds", got)
+	}
+}
+
+// TestRotationIsTheConfigurations: the agent keeps its client certificate if rotateCertificates says so, and else uses
+// the kubeconfig as it is.
+func TestRotationIsTheConfigurations(t *testing.T) {
+	file := kubeconfigOf(t, "http://127.0.0.1:1")
+	for _, rotate := range []bool{false, true} {
+		config, _, err := kubeletconfig.Parse(fmt.Appendf(nil, "apiVersion: kubelet.config.k8s.io/v1beta1\n"+
+			"kind: KubeletConfiguration\nrotateCertificates: %v\n", rotate), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &Agent{
+			o:       Options{Kubeconfig: file, Config: config, NodeName: "n", CertDir: t.TempDir()},
+			metrics: metrics.New("n"),
+		}
+		if _, err := a.clients(); err != nil {
+			t.Fatal(err)
+		}
+		registry := prometheus.NewRegistry()
+		a.identity.Register(registry)
+		families, err := registry.Gather()
+		if err != nil || (len(families) == 1) != rotate {
+			t.Errorf("rotateCertificates: %v: %d families of a kept certificate, %v", rotate, len(families), err)
 		}
 	}
 }

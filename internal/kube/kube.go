@@ -19,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -100,6 +101,7 @@ var (
 	ClusterTrustBundles    = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
 	PodCertificateRequests = namespaced[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests")
 	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion, "deviceclasses")
+	CertificateRequests    = clusterWide[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](certificatesv1.SchemeGroupVersion, "certificatesigningrequests")
 	SubjectAccessReviews   = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
 )
 
@@ -152,7 +154,7 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	for _, gv := range []schema.GroupVersion{
 		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, storagev1.SchemeGroupVersion,
 		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion, resourcev1.SchemeGroupVersion,
-		certificatesv1beta1.SchemeGroupVersion,
+		certificatesv1.SchemeGroupVersion, certificatesv1beta1.SchemeGroupVersion,
 	} {
 		group := rest.CopyConfig(config)
 		if gv == topology.GroupVersion { // custom resources have no protobuf form

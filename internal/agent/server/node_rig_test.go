@@ -283,7 +283,7 @@ func (n *node) serve(t *testing.T) {
 				Webhook: kubeletconfigv1beta1.KubeletWebhookAuthorization{CacheAuthorizedTTL: hour, CacheUnauthorizedTTL: hour},
 			},
 		},
-		NodeName: nodeName, RootDir: n.dir + "/agent", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
+		NodeName: nodeName, CertDir: n.dir + "/agent/pki", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
 		Cgroups: cadvisor.New(cadvisor.Options{Tree: tree, Pods: measured, SandboxImage: func() string { return image.Pause }}),
 		Stats: stats.New(stats.Options{
 			NodeName: nodeName, Pods: measured, Cgroups: tree, PodsGroup: groupRoot + "/kubepods",

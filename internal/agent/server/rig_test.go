@@ -216,7 +216,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 			Authentication: kubeletconfigv1beta1.KubeletAuthentication{X509: kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: caFile}},
 			Authorization:  kubeletconfigv1beta1.KubeletAuthorization{Mode: kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow},
 		},
-		NodeName: "n1", Names: []string{"127.0.0.1"}, RootDir: dir, Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"), LogDir: dir,
+		NodeName: "n1", Names: []string{"127.0.0.1"}, CertDir: filepath.Join(dir, "pki"), Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"), LogDir: dir,
 	}
 	if change != nil {
 		change(&o)

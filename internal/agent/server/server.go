@@ -127,7 +127,7 @@ type Options struct {
 	Config   *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
 	NodeName string
 	Names    []string       // further names and addresses for a self-signed certificate; may be empty
-	RootDir  string         // the agent's directory; a self-signed certificate is written to its pki directory
+	CertDir  string         // of the node's certificates; a self-signed one is written there
 	API      authn.Reviewer // may be nil only with token authentication off and AlwaysAllow
 	Pods     Pods
 	Runtime  Runtime

@@ -341,7 +341,7 @@ func TestFollow(t *testing.T) {
 
 func TestCertificates(t *testing.T) {
 	r := newRig(t, nil)
-	dir := r.o.RootDir
+	dir := filepath.Dir(r.o.CertDir)
 	for _, name := range []string{"kubelet.crt", "kubelet.key"} {
 		if info, err := os.Stat(filepath.Join(dir, "pki", name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v %v", name, info, err)
@@ -362,7 +362,7 @@ func TestCertificates(t *testing.T) {
 }
 
 func TestTLSConfigurationIsChecked(t *testing.T) {
-	o := Options{NodeName: "n", RootDir: t.TempDir(), Config: &kubeletconfigv1beta1.KubeletConfiguration{
+	o := Options{NodeName: "n", CertDir: t.TempDir(), Config: &kubeletconfigv1beta1.KubeletConfiguration{
 		TLSMinVersion: "VersionTLS9", TLSCipherSuites: []string{"TLS_X"}, TLSCurvePreferences: []int32{1}, TLSCertFile: "/x",
 	}}
 	_, err := tlsConfig(o)

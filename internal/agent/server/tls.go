@@ -38,7 +38,7 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	}
 	pair := &serving.KeyPair{CertFile: c.TLSCertFile, KeyFile: c.TLSPrivateKeyFile}
 	if pair.CertFile == "" {
-		pair.CertFile, pair.KeyFile = filepath.Join(o.RootDir, "pki", "kubelet.crt"), filepath.Join(o.RootDir, "pki", "kubelet.key")
+		pair.CertFile, pair.KeyFile = filepath.Join(o.CertDir, "kubelet.crt"), filepath.Join(o.CertDir, "kubelet.key")
 		if err := selfSigned(pair.CertFile, pair.KeyFile, append([]string{o.NodeName}, o.Names...)); err != nil {
 			return nil, err
 		}

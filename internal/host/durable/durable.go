@@ -9,7 +9,9 @@ package durable
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -87,4 +89,27 @@ func syncDir(dir string) error {
 		err = closed
 	}
 	return err
+}
+
+// Link makes path a symbolic link to target, in place of a link that is there.
+func Link(target, path string) error {
+	dir, name := filepath.Split(path)
+	next := filepath.Join(dir, "."+name+".new")
+	err := os.Remove(next) // what a crash left
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = os.Symlink(target, next)
+	}
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Clean(dir))
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", path, err)
+	}
+	return nil
 }

@@ -77,7 +77,8 @@ var fields = slices.Concat(
 	not("/logs serves files only", "enableSystemLogQuery"),
 	not("/debug/flags is not served", "enableDebugFlagsHandler"),
 	not("blocking is not profiled", "enableContentionProfiling"),
-	not("certificates are read from their files at start", "rotateCertificates", "serverTLSBootstrap"),
+	does("rotateCertificates"),
+	not("a self-signed certificate is made, or that of tlsCertFile is used", "serverTLSBootstrap"),
 
 	// The API server and the Node object.
 	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,7 @@ func complete() *runtime.Scheme {
 		authorizationv1.AddToScheme,
 		topology.AddToScheme,
 		resourcev1.AddToScheme,
+		certificatesv1.AddToScheme,
 		certificatesv1beta1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
