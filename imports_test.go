@@ -25,7 +25,7 @@ const arrows = `
 # the cores: decisions, as functions of what they are told
 internal/core/admission: internal/core/eviction internal/core/scheduler internal/core/scheduler/selector
     internal/core/qos internal/core/unit internal/core/wellknown
-internal/core/eviction: internal/core/allocatable internal/core/unit
+internal/core/eviction: internal/core/allocatable internal/core/unit internal/core/wellknown
 internal/core/fairqueue:
 internal/core/fault: internal/core/unit
 internal/core/imagegc: internal/core/unit
@@ -55,7 +55,7 @@ internal/core/scheduler/census: internal/core/scheduler/encode internal/core/sch
 internal/core/scheduler/encode:
 internal/core/scheduler/queue: internal/core/heap internal/core/unit
 internal/core/scheduler/rows:
-internal/core/scheduler/selector: internal/core/scheduler/encode
+internal/core/scheduler/selector: internal/core/scheduler/encode internal/core/wellknown
 internal/core/scheduler/shrink:
 internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
     internal/core/scheduler/shrink internal/core/wellknown
@@ -133,7 +133,7 @@ internal/agent/allocation: internal/core/unit internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
-internal/agent/criconfig: internal/core/admission internal/host/cri
+internal/agent/criconfig: internal/core/admission internal/host/cri internal/kube/translate
 internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/host/durable
     internal/host/mount internal/host/untrusted
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
@@ -153,7 +153,7 @@ internal/agent/hook: internal/agent/metrics internal/agent/probe internal/host/c
 internal/agent/identity: internal/core/nodecert internal/core/unit internal/host/durable internal/kube
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
-internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
+internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/core/podlife internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics: internal/version
 internal/agent/csidrivers: internal/agent/failurelog internal/clock internal/core/csinode internal/core/registration internal/host/csi internal/kube
 internal/agent/dns:
@@ -190,7 +190,7 @@ internal/agent/server: internal/agent/metrics internal/agent/poddir internal/age
 internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests internal/kube/translate
 internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
-internal/agent/statusreport: internal/agent/podstatus internal/core/throttle internal/kube
+internal/agent/statusreport: internal/agent/podstatus internal/core/podlife internal/core/throttle internal/kube
 internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue
@@ -203,8 +203,8 @@ internal/scheduler: internal/clock internal/core/scheduler internal/core/throttl
     internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
 internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube
     internal/kube/translate
-internal/fleet: internal/clock internal/core/fault internal/core/heap internal/core/heartbeat internal/core/unit internal/kube
-    internal/kube/translate internal/version
+internal/fleet: internal/clock internal/core/fault internal/core/heap internal/core/heartbeat internal/core/podlife
+    internal/core/unit internal/kube internal/kube/translate internal/version
 internal/recommend: internal/core/allocatable internal/core/machine internal/core/recommend internal/core/unit
     internal/host/cgroup internal/host/procfs internal/kube/translate
 internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/manifests internal/kube/schedulerconfig

@@ -18,6 +18,7 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
@@ -234,7 +235,7 @@ func (h *hollow) reporting() work {
 
 // conditions returns a kubelet's conditions.
 func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) []corev1.NodeCondition {
-	readiness := translate.NodeReady("container runtime is down")
+	readiness := translate.NodeReady(translate.RuntimeDown)
 	if ready == corev1.ConditionTrue {
 		readiness = translate.NodeReady()
 		readiness.Message = "hollow node: it runs no containers"
@@ -262,7 +263,8 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 	}
 	labels := map[string]string{
 		LabelHollow: "true", corev1.LabelHostname: h.name,
-		corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH, "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": runtime.GOARCH,
+		corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
+		kubeletapis.LabelOS: "linux", kubeletapis.LabelArch: runtime.GOARCH,
 	}
 	if h.zone != "" {
 		labels[corev1.LabelTopologyZone] = h.zone

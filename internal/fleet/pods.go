@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -243,7 +244,7 @@ func containerStatus(pod *corev1.Pod, c *corev1.Container, started metav1.Time, 
 	if runs {
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
 	} else {
-		s.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: started, ContainerID: id}
+		s.State.Terminated = &corev1.ContainerStateTerminated{Reason: podlife.ReasonCompleted, StartedAt: started, FinishedAt: started, ContainerID: id}
 	}
 	return s
 }

@@ -117,9 +117,9 @@ func (m *loop) otherWatches(client *kube.Client) []cache.Controller {
 		}, byName(p.NamespaceGone)),
 		follow(m, client, kube.DisruptionBudgets, translate.SchedulerBudget, p.BudgetSeen, p.BudgetGone),
 		followGroup[*corev1.Service](m, client, kube.Services, corescheduler.KindService),
-		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, "ReplicationController"),
-		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, "ReplicaSet"),
-		followGroup[*appsv1.StatefulSet](m, client, kube.StatefulSets, "StatefulSet"),
+		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, corescheduler.KindReplicationController),
+		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, corescheduler.KindReplicaSet),
+		followGroup[*appsv1.StatefulSet](m, client, kube.StatefulSets, corescheduler.KindStatefulSet),
 	}
 }
 

@@ -198,9 +198,6 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 	s.placer.PodSeen(unit.Instant(i+1), translate.SchedulerPod(pod))
 }
 
-// The priority classes that every cluster has.
-var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-
 func (s *scene) prioritize(pod *corev1.Pod) error {
 	pod.Spec.SchedulerName = orElse(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
 	return prioritize(pod, s.classes)
@@ -219,7 +216,7 @@ func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass)
 				class = c
 			}
 		}
-	} else if system, ok := systemPriorities[pod.Spec.PriorityClassName]; ok && class == nil {
+	} else if system, ok := translate.SystemPriorities[pod.Spec.PriorityClassName]; ok && class == nil {
 		priority = system
 	} else if class == nil {
 		return fmt.Errorf("spec.priorityClassName: %q: no such class in the files: add its manifest, or set spec.priority", pod.Spec.PriorityClassName)

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Paths of /proc and /sys that a container must not see, or must not write, unless it is privileged: kernel memory,
@@ -156,7 +158,7 @@ func (n Node) containerSecurity(
 	user := either(cs.RunAsUser, ps.RunAsUser)
 	if isTrue(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
 		if err := nonRoot(user, f.Image); err != nil {
-			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
+			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, translate.NameForMessages(pod), c.Name)
 		}
 	}
 	seccomp, err := n.seccompOf(either(cs.SeccompProfile, ps.SeccompProfile))

@@ -49,6 +49,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pullsecret"
 	coreimageaccess "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -165,7 +166,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
 			err := upstreamText(fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
-			return criconfig.Image{}, &Error{Reason: "ErrImageNeverPull", Event: "ErrImageNeverPull", Err: err}
+			return criconfig.Image{}, &Error{Reason: podlife.ReasonErrImageNeverPull, Event: podlife.ReasonErrImageNeverPull, Err: err}
 		}
 	}
 	pull = "true"
@@ -201,7 +202,7 @@ func (e *ensuring) record(container, kind, reason, text string) {
 }
 
 func (e *ensuring) notInspected(err error) error {
-	return &Error{Reason: "ImageInspectError", Event: "InspectFailed", Prefix: fmt.Sprintf("Failed to inspect image %q: ", e.c.Image), Err: err}
+	return &Error{Reason: podlife.ReasonImageInspectError, Event: "InspectFailed", Prefix: fmt.Sprintf("Failed to inspect image %q: ", e.c.Image), Err: err}
 }
 
 func (e *ensuring) find(ctx context.Context) (image criconfig.Image, present bool, err error) {
@@ -343,9 +344,9 @@ func (e *ensuring) notPulled(err error) error {
 	said := status.Convert(err).Message()
 	if badName(err) {
 		text := upstreamText(fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %s", image, image, said))
-		return &Error{Reason: "InvalidImageName", Event: "InspectFailed", Err: text}
+		return &Error{Reason: podlife.ReasonInvalidImageName, Event: "InspectFailed", Err: text}
 	}
-	f := &Error{Reason: "ErrImagePull", Event: "Failed", Prefix: fmt.Sprintf("Failed to pull image %q: ", image), Err: err}
+	f := &Error{Reason: podlife.ReasonErrImagePull, Event: "Failed", Prefix: fmt.Sprintf("Failed to pull image %q: ", image), Err: err}
 	for known, what := range map[error]string{
 		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
 		crierrors.ErrSignatureValidationFailed: "the signature validation failed",

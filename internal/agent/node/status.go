@@ -303,7 +303,7 @@ func (k *Reporter) problems() []string {
 	case r.at.IsZero():
 		problems = []string{"container runtime status check may not have completed yet"}
 	case k.now().Sub(r.at) > runtimeDownAfter:
-		problems = []string{"container runtime is down"}
+		problems = []string{translate.RuntimeDown}
 	default:
 		problems = slices.Clone(r.problems)
 	}
@@ -360,5 +360,5 @@ func kubeletVersion() string {
 		}
 		return '-'
 	}, version.Plimsoll())
-	return version.Kubernetes + "+plimsoll." + own
+	return version.Kubernetes + translate.AgentVersionMark + own
 }

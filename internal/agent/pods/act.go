@@ -190,9 +190,9 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 		var unsupported *volume.UnsupportedError
 		if errors.As(err, &unsupported) || refused != nil {
 			w.unmountable = err.Error() // the pod is held, which has an Event
-			return &failure{reason: "ContainerCreating", err: err}
+			return &failure{reason: podlife.ReasonContainerCreating, err: err}
 		}
-		return &failure{reason: "ContainerCreating", event: "FailedMount", err: err}
+		return &failure{reason: podlife.ReasonContainerCreating, event: "FailedMount", err: err}
 	}
 	w.volumes = volumesUp
 	return nil
@@ -206,8 +206,8 @@ func (w *worker) startContainer(
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
 	}
 	// Another agent made the sandbox, or the container came later.
-	if refused := podfields.Blocks(pod, c.Name, w.r.abilities()); refused != nil {
-		return containerFailed("CreateContainerConfigError", errors.New(refused.String()))
+	if hold := podfields.Blocks(pod, c.Name, w.r.abilities()); hold != nil {
+		return containerFailed("CreateContainerConfigError", errors.New(hold.String()))
 	}
 	ips, err := w.addresses(ctx, pod, a.ID)
 	if err != nil {
@@ -279,7 +279,7 @@ func (w *worker) startContainer(
 	unread := w.view.ReadContainer(ctx, id, a.ID)
 	if now, there := w.view.Containers[id]; there && unread == nil && now.State == podlife.Created {
 		const text = "the runtime says that it has started container %s, and that it never was"
-		return containerFailed("RunContainerError", fmt.Errorf(text, id))
+		return containerFailed(podlife.ReasonRunContainerError, fmt.Errorf(text, id))
 	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
 	w.r.Metrics.StartedContainers.WithLabelValues(containerType(pod, c.Name)).Inc()
@@ -366,7 +366,7 @@ func (w *worker) createAndStart(
 		return err
 	})
 	if err != nil {
-		return "", containerFailed("RunContainerError", err)
+		return "", containerFailed(podlife.ReasonRunContainerError, err)
 	}
 	return id, nil
 }

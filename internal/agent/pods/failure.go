@@ -71,7 +71,7 @@ func containerFailed(reason string, err error) error {
 
 // Error is the runtime's own words; that they came over gRPC is said only where upstream says it, too: of pulls.
 func (f *failure) Error() string {
-	if said, ok := status.FromError(f.err); ok && f.reason != "ErrImagePull" {
+	if said, ok := status.FromError(f.err); ok && f.reason != podlife.ReasonErrImagePull {
 		return said.Message()
 	}
 	return f.err.Error()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -130,7 +131,7 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 	case last != nil: // waiting to restart: what it said last is what is asked for
 		run.ID = translate.ContainerID(last.ContainerID)
 	default:
-		reason := "ContainerCreating"
+		reason := podlife.ReasonContainerCreating
 		if s.State.Waiting != nil {
 			reason = s.State.Waiting.Reason
 		}

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
@@ -107,7 +108,7 @@ func (r *Runner) countResize(name corev1.ResourceName, requirement string, was, 
 	r.Metrics.RequestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
 }
 
-// infeasible returns the label reason_detail of why a node can never grant a resize (admission.Never).
+// infeasible returns the label reason_detail of why a node can never allocate a resize (admission.Never).
 func infeasible(message string) string {
 	switch {
 	case strings.Contains(message, "CPU Manager"):
@@ -123,11 +124,11 @@ func containerType(pod *corev1.Pod, name string) string {
 	isEphemeral := func(c corev1.EphemeralContainer) bool { return c.Name == name }
 	switch {
 	case isInit(pod, name):
-		return "init_container"
+		return podstatus.InitContainer
 	case slices.ContainsFunc(pod.Spec.EphemeralContainers, isEphemeral):
-		return "ephemeral_container"
+		return podstatus.EphemeralContainer
 	}
-	return "container"
+	return podstatus.Container
 }
 
 // initTime is how long init containers ran that have ended well, one after the other. Sidecars run on.

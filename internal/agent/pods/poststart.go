@@ -34,7 +34,7 @@ func (w *worker) followHooks() {
 	runs := func(id string) bool { return w.view.Containers[id].State == podlife.Running }
 	for _, f := range w.e.FollowHooks(runs) {
 		w.failed(pod, f.Start, &failure{
-			reason: "PostStartHookError",
+			reason: podlife.ReasonPostStartHookError,
 			event:  "FailedPostStartHook",
 			prefix: "PostStartHook failed: ",
 			err:    f.Err,

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -20,11 +21,11 @@ type Event struct {
 
 // imageTrouble are the waits for an image whose beginning upstream records in an Event of its own.
 var imageTrouble = map[string]bool{
-	"ErrImagePull":      true,
-	"ImagePullBackOff":  true,
-	"ErrImageNeverPull": true,
-	"InvalidImageName":  true,
-	"ImageInspectError": true,
+	podlife.ReasonErrImagePull:      true,
+	podlife.ReasonImagePullBackOff:  true,
+	podlife.ReasonErrImageNeverPull: true,
+	podlife.ReasonInvalidImageName:  true,
+	podlife.ReasonImageInspectError: true,
 }
 
 // Events are the Events that follow from a change of the status and from no action: a container began to wait for its
@@ -33,7 +34,7 @@ func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 	add := func(container, kind, reason, text string) {
 		events = append(events, Event{Container: container, Kind: kind, Reason: reason, Text: text})
 	}
-	if after.Reason == "DeadlineExceeded" && before.Reason != after.Reason {
+	if after.Reason == podlife.ReasonDeadlineExceeded && before.Reason != after.Reason {
 		add("", corev1.EventTypeNormal, after.Reason, after.Message)
 	}
 	if c := Condition(after, corev1.PodResizeInProgress); c != nil && c.Reason == corev1.PodReasonError {
@@ -49,10 +50,10 @@ func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 			continue
 		}
 		switch c.State.Waiting.Reason {
-		case "CrashLoopBackOff":
+		case podlife.ReasonCrashLoopBackOff:
 			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, translate.NameForMessages(pod))
 			add(c.Name, corev1.EventTypeWarning, "BackOff", text)
-		case "ImagePullBackOff":
+		case podlife.ReasonImagePullBackOff:
 			image := c.Image
 			if spec := translate.ContainerNamed(pod, c.Name); spec != nil {
 				image = spec.Image // the status may name the one that the last run had
@@ -81,9 +82,16 @@ func containers(s corev1.PodStatus) []corev1.ContainerStatus {
 	return slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses)
 }
 
+// Kinds of containers, as upstream's metrics spell them.
+const (
+	InitContainer      = "init_container"
+	Container          = "container"
+	EphemeralContainer = "ephemeral_container"
+)
+
 // End is the end of one run of a container.
 type End struct {
-	Kind   string // init_container, container or ephemeral_container, as upstream's metrics spell them
+	Kind   string // InitContainer, Container or EphemeralContainer
 	Code   int32  // exit code
 	Reason string
 }
@@ -100,7 +108,7 @@ func Ends(before, after corev1.PodStatus) (ends []End) {
 			}
 		}
 	}
-	kinds := [...]string{"init_container", "container", "ephemeral_container"} // as StatusLists has the lists
+	kinds := [...]string{InitContainer, Container, EphemeralContainer} // as StatusLists has the lists
 	for k, list := range translate.StatusLists(&after) {
 		for i := range list {
 			end := cmp.Or(list[i].State.Terminated, list[i].LastTerminationState.Terminated)

@@ -12,6 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // queue is the queue of runs by the time of their next step, earliest first.
@@ -146,15 +147,7 @@ func (p *Prober) record(q *question, a answer) {
 }
 
 func (p *Prober) event(q *question, reason, message string) {
-	ref := &corev1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: q.pod.Namespace, Name: q.pod.Name, UID: q.pod.UID, ResourceVersion: q.pod.ResourceVersion,
-		FieldPath: "spec.containers{" + q.container.Name + "}",
-	}
-	for i := range q.pod.Spec.InitContainers {
-		if q.pod.Spec.InitContainers[i].Name == q.container.Name {
-			ref.FieldPath = "spec.initContainers{" + q.container.Name + "}"
-		}
-	}
+	ref := translate.ContainerReference(q.pod, q.container.Name)
 	p.Recorder.Event(ref, corev1.EventTypeWarning, reason, strings.ToValidUTF8(message, "\uFFFD"))
 }
 

@@ -37,6 +37,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -165,7 +166,7 @@ func onlyProgress(s *corev1.PodStatus) bool {
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for i := range list {
 			w := list[i].State.Waiting
-			if list[i].State.Terminated != nil || w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			if list[i].State.Terminated != nil || w != nil && w.Reason != podlife.ReasonContainerCreating && w.Reason != podlife.ReasonPodInitializing {
 				return false
 			}
 		}

@@ -57,6 +57,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // Condition is a node condition, spelled as in the Node's status.
@@ -64,9 +65,9 @@ type Condition string
 
 // Conditions.
 const (
-	DiskPressure   Condition = "DiskPressure"
-	MemoryPressure Condition = "MemoryPressure"
-	PIDPressure    Condition = "PIDPressure"
+	DiskPressure   Condition = wellknown.ConditionDiskPressure
+	MemoryPressure Condition = wellknown.ConditionMemoryPressure
+	PIDPressure    Condition = wellknown.ConditionPIDPressure
 )
 
 // Resource is a resource that runs short, spelled as in messages and annotations.

@@ -152,10 +152,13 @@ func (n *node) isStale(now unit.Instant) bool {
 	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
 }
 
+// ReasonNotReady is the reason of the Events of a node that became silent, and of its pods.
+const ReasonNotReady = "NodeNotReady"
+
 func (m *Monitor) becomeSilent(now unit.Instant, n *node) {
 	n.silent = true
 	if n.Status[Ready] == True {
-		m.noticeNode(n, "NodeNotReady", "status is now: NodeNotReady")
+		m.noticeNode(n, ReasonNotReady, "status is now: "+ReasonNotReady)
 	}
 	m.updateStanding(now, n)
 	m.updateShare(n)

@@ -69,6 +69,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // Status is the status of a condition. The zero value means that the node has no such condition.
@@ -87,11 +88,11 @@ type ConditionType string
 
 // The conditions that this package uses.
 const (
-	Ready              ConditionType = "Ready"
-	MemoryPressure     ConditionType = "MemoryPressure"
-	DiskPressure       ConditionType = "DiskPressure"
-	PIDPressure        ConditionType = "PIDPressure"
-	NetworkUnavailable ConditionType = "NetworkUnavailable"
+	Ready              ConditionType = wellknown.ConditionReady
+	MemoryPressure     ConditionType = wellknown.ConditionMemoryPressure
+	DiskPressure       ConditionType = wellknown.ConditionDiskPressure
+	PIDPressure        ConditionType = wellknown.ConditionPIDPressure
+	NetworkUnavailable ConditionType = wellknown.ConditionNetworkUnavailable
 )
 
 // Node is what the API shows of a node.

@@ -12,8 +12,8 @@ type Effect string
 
 // The effects that this package sets.
 const (
-	NoSchedule Effect = "NoSchedule"
-	NoExecute  Effect = "NoExecute"
+	NoSchedule Effect = wellknown.EffectNoSchedule
+	NoExecute  Effect = wellknown.EffectNoExecute
 )
 
 // Taint is one taint; those that this package sets have no value. Key and effect identify a taint.

@@ -38,6 +38,28 @@ type CPUConfig struct {
 	PreferAlignByCache bool // prefer whole groups of CPUs that share a last-level cache, then parts of few groups
 }
 
+// Names of options of cpuManagerPolicyOptions.
+const (
+	optionFullPCPUs         = "full-pcpus-only"
+	optionStrictReservation = "strict-cpu-reservation"
+	optionDistributeNUMA    = "distribute-cpus-across-numa"
+	optionDistributeCores   = "distribute-cpus-across-cores"
+	optionAlignBySocket     = "align-by-socket"
+	optionAlignByCache      = "prefer-align-cpus-by-uncorecache"
+)
+
+// Options returns the fields that are options of cpuManagerPolicyOptions, by their names.
+func (c *CPUConfig) Options() map[string]*bool {
+	return map[string]*bool{
+		optionFullPCPUs:         &c.FullPCPUsOnly,
+		optionStrictReservation: &c.StrictReservation,
+		optionDistributeNUMA:    &c.DistributeNUMA,
+		optionDistributeCores:   &c.DistributeCores,
+		optionAlignBySocket:     &c.AlignBySocket,
+		optionAlignByCache:      &c.PreferAlignByCache,
+	}
+}
+
 // options returns the rules by which package cpus chooses.
 func (c CPUConfig) options() cpus.Options {
 	return cpus.Options{
@@ -116,10 +138,10 @@ func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 		a, b         bool
 		nameA, nameB string
 	}{
-		{o.FullPCPUsOnly, o.DistributeCores, "full-pcpus-only", "distribute-cpus-across-cores"},
-		{o.DistributeNUMA, o.DistributeCores, "distribute-cpus-across-numa", "distribute-cpus-across-cores"},
-		{o.PreferAlignByCache, o.DistributeCores, "prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"},
-		{o.PreferAlignByCache, o.DistributeNUMA, "prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"},
+		{o.FullPCPUsOnly, o.DistributeCores, optionFullPCPUs, optionDistributeCores},
+		{o.DistributeNUMA, o.DistributeCores, optionDistributeNUMA, optionDistributeCores},
+		{o.PreferAlignByCache, o.DistributeCores, optionAlignByCache, optionDistributeCores},
+		{o.PreferAlignByCache, o.DistributeNUMA, optionAlignByCache, optionDistributeNUMA},
 	} {
 		if pair.a && pair.b {
 			bad("cpuManagerPolicyOptions: %s and %s contradict each other: keep one", pair.nameA, pair.nameB)

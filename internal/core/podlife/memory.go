@@ -170,9 +170,11 @@ type trouble struct {
 
 // Reasons of failed starts that need special treatment, in upstream's words.
 var (
-	pulling = map[string]bool{"ErrImagePull": true, "RegistryUnavailable": true, "SignatureValidationFailed": true}
+	pulling = map[string]bool{
+		ReasonErrImagePull: true, "RegistryUnavailable": true, "SignatureValidationFailed": true,
+	}
 	// created: reasons of starts that failed after the container had been created.
-	created = map[string]bool{"RunContainerError": true, "PostStartHookError": true}
+	created = map[string]bool{ReasonRunContainerError: true, ReasonPostStartHookError: true}
 )
 
 // shownFor is how long a failure is reported as itself before it is reported as a back-off. After a failed pull users

@@ -87,7 +87,7 @@ func (p *plan) close(s *Status) {
 		switch st := &s.Containers[i]; {
 		case st.Waiting == nil:
 		case i < begun && st.Kind != Ephemeral:
-			st.Waiting, st.Ended = nil, lost("The container could not be located when the pod was terminated")
+			st.Waiting, st.Ended = nil, lost(notLocated)
 		default:
 			st.Waiting = p.notYet()
 		}
@@ -177,7 +177,7 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 	case t != nil && (p.now < t.since.Add(shownFor) || k == nil || t.since >= k.readyAt):
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
-		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
+		st.Waiting = &Waiting{ReasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
 	case len(p.causes) > 0:
 		text := fmt.Sprintf("container %s exited with a code that restarts all containers", p.causes[0].Name)
 		st.Waiting = &Waiting{"RestartingAllContainers", text}
@@ -204,9 +204,9 @@ func (p *plan) whyWaiting(spec ContainerSpec) *Waiting {
 
 // notYet is the Waiting of a container that only waits for its turn.
 func (p *plan) notYet() *Waiting {
-	w := &Waiting{Reason: "ContainerCreating"}
+	w := &Waiting{Reason: ReasonContainerCreating}
 	if p.o.Spec.Containers[0].Kind != Main { // a pod has init containers if its first container is one
-		w.Reason = "PodInitializing"
+		w.Reason = ReasonPodInitializing
 	}
 	if p.o.Hold != nil {
 		w.Message = p.o.Hold.Message
@@ -217,7 +217,7 @@ func (p *plan) notYet() *Waiting {
 // waitingFor returns the Waiting for a trouble: the failure itself at first, later the back-off.
 func (p *plan) waitingFor(spec ContainerSpec, t *trouble) *Waiting {
 	if pulling[t.reason] && p.now >= t.since.Add(shownFor) {
-		return &Waiting{"ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)}
+		return &Waiting{ReasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)}
 	}
 	return &Waiting{t.reason, t.message}
 }
@@ -231,7 +231,7 @@ func ending(c Container) *Terminated {
 	}
 	t := &Terminated{ID: c.ID, ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt}
 	if t.Reason == "" {
-		t.Reason = "Completed"
+		t.Reason = ReasonCompleted
 		if c.ExitCode != 0 {
 			t.Reason = "Error"
 		}
@@ -244,3 +244,6 @@ func lost(message string) *Terminated {
 	const killed = 137 // what upstream reports: 128 + SIGKILL
 	return &Terminated{ExitCode: killed, Reason: "ContainerStatusUnknown", Message: message}
 }
+
+// notLocated is upstream's text about a container of which nothing is known when its pod ends.
+const notLocated = "The container could not be located when the pod was terminated"

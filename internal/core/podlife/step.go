@@ -89,7 +89,7 @@ func lostByRuntime(list []Container, past Past) bool {
 func exitFromAPI(s ContainerSpec, past Past) Container {
 	end := past.Ended
 	if end == nil {
-		end = lost("The container could not be located when the pod was terminated")
+		end = lost(notLocated)
 	}
 	return Container{
 		ID: past.ID, ImageID: past.ImageID, Name: s.Name, Attempt: past.RestartCount, State: Exited, ExitCode: end.ExitCode,
@@ -196,7 +196,7 @@ func (p *plan) orderToEnd() *StopOrder {
 	}
 	if l.over == nil && p.overDeadline() {
 		l.over = &StopOrder{
-			Deadline: p.now.Add(p.o.Spec.Grace), Phase: Failed, Reason: "DeadlineExceeded",
+			Deadline: p.now.Add(p.o.Spec.Grace), Phase: Failed, Reason: ReasonDeadlineExceeded,
 			Message: "Pod was active on the node longer than the specified deadline",
 		}
 	}

@@ -37,7 +37,7 @@ func (x *columns) of(resource string) int {
 	if i, known := x.byName[resource]; known {
 		return i
 	}
-	fresh := column{resource: resource, insufficient: "Insufficient " + resource}
+	fresh := column{resource: resource, insufficient: insufficientPrefix + resource}
 	i := len(x.all)
 	if resource == CPU || resource == Memory {
 		fresh.allocatable.Dense = true

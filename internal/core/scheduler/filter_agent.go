@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
 type agentFilter struct{}
@@ -43,7 +44,7 @@ func (agentFilter) explain(c *state, d *demand, r row, reasons []string) []strin
 	}
 	needs = slices.DeleteFunc(needs, func(need string) bool { return !c.agentLacksAny(r, []string{need}) })
 	slices.Sort(needs)
-	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
+	return append(reasons, volumes.AgentWouldHold+"it has no "+strings.Join(slices.Compact(needs), ", "))
 }
 
 func (f agentFilter) narrow(c *state, d *demand, m rows.Mask) {

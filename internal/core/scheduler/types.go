@@ -167,6 +167,13 @@ type Group struct {
 // too.
 const KindService = "Service"
 
+// The other kinds of Groups.
+const (
+	KindReplicationController = "ReplicationController"
+	KindReplicaSet            = "ReplicaSet"
+	KindStatefulSet           = "StatefulSet"
+)
+
 // A SpreadConstraint limits how unevenly pods are spread over the domains of a topology key.
 type SpreadConstraint struct {
 	MaxSkew        int32

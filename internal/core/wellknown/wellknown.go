@@ -1,4 +1,4 @@
-// Package wellknown has the names of labels and taints that the cores have rules for, once.
+// Package wellknown has the names of labels, taints and conditions that the cores have rules for, once.
 //
 // The cores import nothing of Kubernetes, so they cannot use the constants of k8s.io/api; this package's test compares
 // the names with them. https://kubernetes.io/docs/reference/labels-annotations-taints/ says what each means.
@@ -25,4 +25,20 @@ const (
 	TaintNetworkUnavailable = "node.kubernetes.io/network-unavailable"
 	TaintUnschedulable      = "node.kubernetes.io/unschedulable"
 	TaintOutOfService       = "node.kubernetes.io/out-of-service" // set by people on a node that will not come back
+)
+
+// Effects of taints.
+const (
+	EffectNoSchedule       = "NoSchedule"
+	EffectPreferNoSchedule = "PreferNoSchedule"
+	EffectNoExecute        = "NoExecute"
+)
+
+// Conditions of nodes.
+const (
+	ConditionReady              = "Ready"
+	ConditionMemoryPressure     = "MemoryPressure"
+	ConditionDiskPressure       = "DiskPressure"
+	ConditionPIDPressure        = "PIDPressure"
+	ConditionNetworkUnavailable = "NetworkUnavailable"
 )

@@ -24,6 +24,15 @@ func TestNames(t *testing.T) {
 		wellknown.TaintNetworkUnavailable: corev1.TaintNodeNetworkUnavailable,
 		wellknown.TaintUnschedulable:      corev1.TaintNodeUnschedulable,
 		wellknown.TaintOutOfService:       corev1.TaintNodeOutOfService,
+
+		wellknown.EffectNoSchedule:            string(corev1.TaintEffectNoSchedule),
+		wellknown.EffectPreferNoSchedule:      string(corev1.TaintEffectPreferNoSchedule),
+		wellknown.EffectNoExecute:             string(corev1.TaintEffectNoExecute),
+		wellknown.ConditionReady:              string(corev1.NodeReady),
+		wellknown.ConditionMemoryPressure:     string(corev1.NodeMemoryPressure),
+		wellknown.ConditionDiskPressure:       string(corev1.NodeDiskPressure),
+		wellknown.ConditionPIDPressure:        string(corev1.NodePIDPressure),
+		wellknown.ConditionNetworkUnavailable: string(corev1.NodeNetworkUnavailable),
 	} {
 		if ours != upstream {
 			t.Errorf("%q, upstream %q", ours, upstream)

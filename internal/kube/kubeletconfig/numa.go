@@ -58,14 +58,7 @@ var policies = map[string]numa.Policy{
 
 func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources, p *problems) numa.CPUConfig {
 	out := numa.CPUConfig{Static: c.CPUManagerPolicy == "static"}
-	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]*bool{
-		"full-pcpus-only":                  &out.FullPCPUsOnly,
-		"strict-cpu-reservation":           &out.StrictReservation,
-		"distribute-cpus-across-numa":      &out.DistributeNUMA,
-		"distribute-cpus-across-cores":     &out.DistributeCores,
-		"align-by-socket":                  &out.AlignBySocket,
-		"prefer-align-cpus-by-uncorecache": &out.PreferAlignByCache,
-	}, p)
+	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, out.Options(), p)
 	if len(c.CPUManagerPolicyOptions) > 0 && !out.Static {
 		p.add("cpuManagerPolicyOptions", len(c.CPUManagerPolicyOptions), "need cpuManagerPolicy: static")
 	}

@@ -79,23 +79,11 @@ type wireBlock struct {
 	Bytes    int64            `json:"bytes"`
 }
 
-// cpuOptions returns the options of a numa.CPUConfig by their names in configurations.
-func cpuOptions(c *numa.CPUConfig) map[string]*bool {
-	return map[string]*bool{
-		"full-pcpus-only":                  &c.FullPCPUsOnly,
-		"strict-cpu-reservation":           &c.StrictReservation,
-		"distribute-cpus-across-numa":      &c.DistributeNUMA,
-		"distribute-cpus-across-cores":     &c.DistributeCores,
-		"align-by-socket":                  &c.AlignBySocket,
-		"prefer-align-cpus-by-uncorecache": &c.PreferAlignByCache,
-	}
-}
-
 func configToWire(c numa.Config) wireConfig {
 	out := wireConfig{PreferClosest: c.Topology.PreferClosest}
 	if c.CPU.Static {
 		out.CPU = &wireCPU{Reserved: c.CPU.Reserved.String(), ReservedCount: c.CPU.ReservedCount}
-		for name, on := range cpuOptions(&c.CPU) {
+		for name, on := range c.CPU.Options() {
 			if *on {
 				out.CPU.Options = append(out.CPU.Options, name)
 			}
@@ -124,7 +112,7 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 			p.add(attributeConfig+": cpu.reserved", err.Error())
 		}
 		out.CPU = numa.CPUConfig{Static: true, Reserved: reserved, ReservedCount: w.CPU.ReservedCount}
-		known := cpuOptions(&out.CPU)
+		known := out.CPU.Options()
 		for _, name := range w.CPU.Options {
 			on, ok := known[name]
 			if !ok {

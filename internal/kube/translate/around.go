@@ -253,17 +253,17 @@ func SchedulerGroup(obj any) (g scheduler.Group, ok bool) {
 		g.Selector = placementMapSelector(o.Spec.Selector)
 		return g, true
 	case *corev1.ReplicationController:
-		g = scheduler.Group{Kind: "ReplicationController", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: scheduler.KindReplicationController, Namespace: o.Namespace, Name: o.Name}
 		if o.Spec.Selector != nil {
 			g.Selector = placementMapSelector(o.Spec.Selector)
 		}
 		return g, true
 	case *appsv1.ReplicaSet:
-		g = scheduler.Group{Kind: "ReplicaSet", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: scheduler.KindReplicaSet, Namespace: o.Namespace, Name: o.Name}
 		g.Selector, _ = placementSelector(o.Spec.Selector)
 		return g, true
 	case *appsv1.StatefulSet:
-		g = scheduler.Group{Kind: "StatefulSet", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: scheduler.KindStatefulSet, Namespace: o.Namespace, Name: o.Name}
 		g.Selector, _ = placementSelector(o.Spec.Selector)
 		return g, true
 	}

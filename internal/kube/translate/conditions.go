@@ -23,8 +23,8 @@ var pressures = map[corev1.NodeConditionType][2]struct{ reason, message string }
 	},
 }
 
-// NodePressure returns a Node's condition MemoryPressure, DiskPressure or PIDPressure, in the kubelet's words. Its times
-// are not set.
+// NodePressure returns a Node's condition MemoryPressure, DiskPressure or PIDPressure, in the kubelet's words. Its
+// times are not set.
 func NodePressure(kind corev1.NodeConditionType, short bool) corev1.NodeCondition {
 	status, i := corev1.ConditionFalse, 0
 	if short {
@@ -35,6 +35,9 @@ func NodePressure(kind corev1.NodeConditionType, short bool) corev1.NodeConditio
 		Type: kind, Status: status, Reason: "Kubelet" + words.reason, Message: "kubelet " + words.message,
 	}
 }
+
+// RuntimeDown is the problem of a node whose container runtime does not answer, in the kubelet's words.
+const RuntimeDown = "container runtime is down"
 
 // NodeReady returns a Node's condition Ready, in the kubelet's words. With problems it is false. Its times are not set.
 func NodeReady(problems ...string) corev1.NodeCondition {

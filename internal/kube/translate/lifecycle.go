@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodetopology "k8s.io/component-helpers/node/topology"
 	podresource "k8s.io/component-helpers/resource"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -15,8 +16,8 @@ const labelExcludeDisruption = "node.kubernetes.io/exclude-disruption"
 
 // followers are labels that upstream's node lifecycle controller keeps equal to other labels.
 var followers = []struct{ label, follows string }{
-	{"beta.kubernetes.io/os", corev1.LabelOSStable},
-	{"beta.kubernetes.io/arch", corev1.LabelArchStable},
+	{kubeletapis.LabelOS, corev1.LabelOSStable},
+	{kubeletapis.LabelArch, corev1.LabelArchStable},
 }
 
 // LifecycleNode translates what the lifecycle controller needs to know of a node.

@@ -17,6 +17,11 @@ const (
 	classNodeCritical = "system-node-critical"
 )
 
+// SystemPriorities are the priority classes that every cluster has.
+var SystemPriorities = map[string]int32{
+	"system-cluster-critical": priorityCritical, classNodeCritical: priorityCritical + 1000,
+}
+
 // QoSPod translates a pod's CPU, memory and huge pages.
 func QoSPod(pod *corev1.Pod) qos.Pod {
 	p := qos.Pod{

@@ -150,12 +150,15 @@ func SchedulerAllocatable(r allocatable.Resources) (list []scheduler.Amount, pod
 // holds pods that need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
 
+// AgentVersionMark is in the kubelet version that this project's agent reports, between upstream's version and its own.
+const AgentVersionMark = "+plimsoll."
+
 // OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations, and its
 // report of NUMA nodes, remain when a kubelet takes the node over. An agent that was killed cannot remove them; but the
 // first status that a kubelet writes has its own version. So whatever an agent has left is believed only as long as the
 // version is ours.
 func OurAgent(node *corev1.Node) bool {
-	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
+	return strings.Contains(node.Status.NodeInfo.KubeletVersion, AgentVersionMark)
 }
 
 // agentLacks returns the codes of what the node's agent cannot do.

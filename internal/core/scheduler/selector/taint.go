@@ -1,15 +1,19 @@
 package selector
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
+)
 
 // Effect of a taint.
 type Effect string
 
 // The effects of taints, spelled as the API spells them.
 const (
-	NoSchedule       Effect = "NoSchedule"
-	PreferNoSchedule Effect = "PreferNoSchedule"
-	NoExecute        Effect = "NoExecute"
+	NoSchedule       Effect = wellknown.EffectNoSchedule
+	PreferNoSchedule Effect = wellknown.EffectPreferNoSchedule
+	NoExecute        Effect = wellknown.EffectNoExecute
 )
 
 // Taint keeps pods off a node unless they tolerate it.

@@ -35,12 +35,15 @@ const (
 	notMounted // the node's agent cannot mount what would be provisioned
 )
 
+// AgentWouldHold begins the reason of a node whose agent cannot do what the pod asks for.
+const AgentWouldHold = "node(s) had an agent that would hold the pod: "
+
 var reasons = []string{
 	"node(s) didn't match PersistentVolume's node affinity",
 	"node(s) didn't find available persistent volumes to bind",
 	"node(s) did not have enough free storage",
 	"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
-	"node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner",
+	AgentWouldHold + "it does not mount volumes of the storage class's provisioner",
 }
 
 // Explain appends the reasons in k, in upstream's words.
