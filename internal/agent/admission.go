@@ -97,7 +97,7 @@ func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	return nil
 }
 
-// Resize judges pods that ask for other resources than they were granted.
+// Resize judges pods that ask for other resources than are allocated to them.
 func (a admit) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
 	asked := make([]admission.Resize, 0, len(requests))
 	for _, request := range requests {

@@ -178,7 +178,7 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %+v, a fresh ledger says %+v", seed, step, has, wants)
 			}
 			for _, v := range has {
-				if v.Granted {
+				if v.Allocated {
 					granted++
 				}
 			}

@@ -135,7 +135,7 @@ func TestAdmitResize(t *testing.T) {
 			c.admit.swaps = func(*corev1.Pod, *corev1.Container) bool { return false }
 		}
 		v := c.admit.Resize([]allocation.Request{{Desired: c.desired, Allocated: small}}, []*corev1.Pod{small, other})
-		if len(v) != 1 || v[0].Reason != c.reason || v[0].Granted != (c.reason == "") {
+		if len(v) != 1 || v[0].Reason != c.reason || v[0].Allocated != (c.reason == "") {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
@@ -147,7 +147,7 @@ func TestAdmitResize(t *testing.T) {
 		elsewhere: func() []string { return nil },
 		swaps:     func(*corev1.Pod, *corev1.Container) bool { return true },
 	}
-	if v := a.Resize([]allocation.Request{{Desired: restarts, Allocated: small}}, []*corev1.Pod{small}); !v[0].Granted {
+	if v := a.Resize([]allocation.Request{{Desired: restarts, Allocated: small}}, []*corev1.Pod{small}); !v[0].Allocated {
 		t.Errorf("swap stands against a restart: %+v", v)
 	}
 }

@@ -15,6 +15,6 @@ type Request struct {
 
 // Verdict is the node's decision on a Request.
 type Verdict struct {
-	Granted         bool
-	Reason, Message string // if not granted: Deferred or Infeasible, and why
+	Allocated       bool   // it has what it asks for now
+	Reason, Message string // if not: Deferred or Infeasible, and why
 }

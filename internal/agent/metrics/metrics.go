@@ -142,7 +142,7 @@ func New(nodeName string) *Set {
 	s.HookHTTPFallbacks = s.counter("lifecycle_handler_http_fallbacks_total", "Lifecycle hooks that were sent over HTTP because HTTPS was answered in HTTP")
 	s.HookSleepsCut = s.counter("sleep_action_terminated_early_total", "Sleep hooks that ended before their time")
 	s.RequestedResizes = s.counters("container_requested_resizes_total", "Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, increase, decrease)", "resource", "requirement", "operation")
-	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never grant", "reason_detail")
+	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never allocate", "reason_detail")
 	s.ImageRequests = s.counters("image_manager_ensure_image_requests_total", "Requests to make an image present", "pull_policy", "present_locally", "pull_required")
 	s.MustPullChecks = s.counters("imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is present", "result")
 	s.CredentialPlugin = s.histograms("credential_provider_plugin_duration", "Seconds of a credential provider plugin's run", prometheus.DefBuckets, "plugin_name")

@@ -185,7 +185,7 @@ func (e *Entry) Rule(
 		return nil, nil, false
 	}
 	before = e.pending
-	if v.Granted {
+	if v.Allocated {
 		e.allocated = allocation.Of(asked.Desired)
 		e.pod = asked.Desired
 		e.pending = nil

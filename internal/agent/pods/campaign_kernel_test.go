@@ -333,7 +333,7 @@ func (a fakeAdmission) Resize(requests []allocation.Request, held []*corev1.Pod)
 	}
 	for i, v := range w.nodeWith(held).Resizes(asked) {
 		verdicts = append(verdicts, allocation.Verdict(v))
-		if v.Granted && w.life == a.l && !w.down {
+		if v.Allocated && w.life == a.l && !w.down {
 			w.grant(requests[i].Desired)
 		}
 	}

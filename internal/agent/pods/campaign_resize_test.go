@@ -287,7 +287,7 @@ func (w *world) unsized() string {
 			continue
 		}
 		request, asks := e.Asks()
-		if asks && r.Admission.Resize([]allocation.Request{request}, r.Holders())[0].Granted {
+		if asks && r.Admission.Resize([]allocation.Request{request}, r.Holders())[0].Allocated {
 			out = append(out, fmt.Sprintf("%s waits for what it can have", e.UID()))
 		}
 		w.mu.Lock()

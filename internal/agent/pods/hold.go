@@ -85,7 +85,7 @@ func (w *worker) holdOrReject(pod *corev1.Pod, rejected Rejection) {
 // able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it
 // waits without trying anything. What another agent started (ready) is left running, and has an Event only.
 func (w *worker) able(pod *corev1.Pod, ready bool) bool {
-	why := podfields.Text(podfields.Refused(pod, w.r.abilities()))
+	why := podfields.Text(podfields.Holds(pod, w.r.abilities()))
 	if w.unmountable != "" {
 		why = strings.TrimPrefix(why+"; "+w.unmountable, "; ")
 	}

@@ -33,7 +33,7 @@ func (r *Runner) judgeResizes() {
 	}
 }
 
-func (r *Runner) judgeResizesOnce() (granted bool) {
+func (r *Runner) judgeResizesOnce() (allocated bool) {
 	if r.first(func(e *podentry.Entry) bool { _, asks := e.Asks(); return asks }) == nil {
 		return false
 	}
@@ -57,13 +57,13 @@ func (r *Runner) judgeResizesOnce() (granted bool) {
 		return false
 	}
 	for i, v := range r.Admission.Resize(requests, r.counted(nil)) {
-		granted = r.rule(asking[i], requests[i], v) || granted
+		allocated = r.rule(asking[i], requests[i], v) || allocated
 	}
-	return granted
+	return allocated
 }
 
-// rule applies a verdict and reports whether it granted anything. Caller holds r.admission.
-func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.Verdict) (granted bool) {
+// rule applies a verdict and reports whether it allocated anything. Caller holds r.admission.
+func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.Verdict) (allocated bool) {
 	_, wall := r.now()
 	before, after, ok := e.Rule(asked, v, wall)
 	r.version.Add(1)
@@ -72,8 +72,8 @@ func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.
 	}
 	generation := asked.Desired.Generation
 	switch {
-	case v.Granted:
-		r.log(e).Info("resize granted", "generation", generation)
+	case v.Allocated:
+		r.log(e).Info("resize allocated", "generation", generation)
 		r.event(
 			asked.Desired, "", corev1.EventTypeNormal, "ResizeStarted",
 			podstatus.ResizeText("Pod resize started", asked.Desired, generation, ""),
@@ -83,7 +83,7 @@ func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.
 		if v.Reason == admission.Infeasible {
 			r.Metrics.InfeasibleResizes.WithLabelValues(infeasible(v.Message)).Inc()
 		}
-		r.log(e).Info("resize not granted", "generation", generation, "reason", v.Reason, "message", v.Message)
+		r.log(e).Info("resize not allocated", "generation", generation, "reason", v.Reason, "message", v.Message)
 		r.event(
 			asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason,
 			podstatus.ResizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message),
@@ -92,7 +92,7 @@ func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.
 		return false
 	}
 	r.resync(e)
-	return v.Granted
+	return v.Allocated
 }
 
 // RoomChanged has pods that wait for room judged anew, after the node began to offer more or less.
@@ -246,10 +246,10 @@ type resizeCounts struct{ r *Runner }
 
 var (
 	pendingResizes = prometheus.NewDesc(
-		"kubelet_pod_pending_resizes", "Resizes that the node has not granted, by reason", []string{"reason"}, nil,
+		"kubelet_pod_pending_resizes", "Resizes that the node has not allocated, by reason", []string{"reason"}, nil,
 	)
 	resizesUnderWay = prometheus.NewDesc(
-		"kubelet_pod_in_progress_resizes", "Resizes that are granted and not complete", nil, nil,
+		"kubelet_pod_in_progress_resizes", "Resizes that are allocated and not complete", nil, nil,
 	)
 )
 

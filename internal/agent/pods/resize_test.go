@@ -43,7 +43,7 @@ func (n *room) Resize(requests []allocation.Request, held []*corev1.Pod) []alloc
 		want := request.Desired.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		if more := want - used[request.Desired.UID]; sum+more <= n.milli {
 			sum += more
-			verdicts = append(verdicts, allocation.Verdict{Granted: true})
+			verdicts = append(verdicts, allocation.Verdict{Allocated: true})
 			continue
 		}
 		verdicts = append(verdicts, allocation.Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum, n.milli)})

@@ -35,7 +35,7 @@ func TestEveryKindIsMountedOrHeld(t *testing.T) {
 			t.Errorf("%s is called %s", name, got)
 		}
 		pod := podWith("u1", *v)
-		held := podfields.Refused(pod, podfields.Abilities{ImageVolumes: true}) != nil
+		held := podfields.Holds(pod, podfields.Abilities{ImageVolumes: true}) != nil
 		_, mounted := kindOf(v)
 		switch isClaim := slices.Contains(claimKinds, name); {
 		case isClaim && (mounted || held):

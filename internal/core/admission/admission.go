@@ -2,7 +2,7 @@
 //
 // The scheduler has checked a pod already, with what it knew a moment earlier. The node checks again with the pods that
 // are really on it, because a pod may be bound by another scheduler, be static, or have been bound twice in a race. A
-// pod that runs here already is not checked again, except when it asks for more: a resize is granted, deferred until
+// pod that runs here already is not checked again, except when it asks for more: a resize is allocated, deferred until
 // there is room, or infeasible (Node.Resizes). Both answers depend only on what the node offers and on the pods that it
 // has at that moment (Node): no verdict is remembered, so a shell misses none if it asks again whenever one of the two
 // has changed.

@@ -140,11 +140,11 @@ func failed(plugin, reason string) *Rejection {
 }
 
 // Resizes gives every pending resize its verdict, in the order of pending. The pods that ask are on the node. What is
-// granted to one counts for the next, but is not noted: Set does that, when the pod has it. The order is upstream's:
+// allocated to one counts for the next, but is not noted: Set does that, when the pod has it. The order is upstream's:
 // first the pods that ask for no more of anything, then by priority, Guaranteed before others, the one that waits
-// longest, and name. Whatever fits when its turn comes is granted, so a large resize that waits does not delay small
-// ones. A grant may make room for another (what was granted before it and not used yet), so a shell asks again until
-// nothing is granted.
+// longest, and name. Whatever fits when its turn comes is allocated, so a large resize that waits does not delay small
+// ones. An allocation may make room for another (what was allocated before it and not used yet), so a shell asks again
+// until nothing is allocated.
 //
 // Only what grows is compared with the room there is. Where allocatable fell below what the pods request, upstream
 // defers even a resize that gives something back. Labels and taints defer nothing: the pod runs here already.
@@ -153,7 +153,7 @@ func (n *Node) Resizes(pending []Resize) []Verdict {
 	verdicts := make([]Verdict, len(pending))
 	for _, i := range turns(pending) {
 		v := judgeResize(pending[i], requested, n.allocatable)
-		if v.Granted {
+		if v.Allocated {
 			for resource, more := range growth(pending[i]) {
 				requested[resource] += more
 			}

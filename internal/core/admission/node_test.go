@@ -226,7 +226,7 @@ func compareResizes(t *testing.T, at string, w *twin, n *Node, r *rand.Rand) {
 			more := of(ask.Want, resource) - of(ask.Has, resource)
 			fits = fits && (more <= 0 || sum+more <= w.allocatable(resource))
 		}
-		if verdicts[i].Granted != fits {
+		if verdicts[i].Allocated != fits {
 			t.Fatalf("%s: %+v gets %+v, want granted: %v", at, ask, verdicts[i], fits)
 		}
 		if fits {

@@ -15,14 +15,14 @@ type Resize struct {
 	Has   scheduler.Pod // by what it is allocated and really has, whichever is larger
 	Class qos.Class
 	Since unit.Wall // when it began to wait; zero: it is new
-	Never string    // why this node can never grant it (see func Never); empty: it may
+	Never string    // why this node can never allocate it (see func Never); empty: it may
 }
 
 // Verdict is the answer to a Resize.
 type Verdict struct {
-	Granted bool
-	Reason  string // if not granted: Deferred or Infeasible
-	Message string
+	Allocated bool   // it has what it asks for now
+	Reason    string // if not: Deferred or Infeasible
+	Message   string
 }
 
 // The reasons why a resize is pending, spelled as the API spells them.
@@ -92,7 +92,7 @@ func judgeResize(r Resize, requested, allocatable map[string]int64) Verdict {
 		others := requested[a.Resource] + more[a.Resource] - a.Value
 		return Verdict{Reason: Deferred, Message: outOf(a.Resource, a.Value, others, allocatable[a.Resource]).Message}
 	}
-	return Verdict{Granted: true}
+	return Verdict{Allocated: true}
 }
 
 // Change is what a resize changes, and what of the node stands against it.
@@ -104,7 +104,7 @@ type Change struct {
 	Swap         bool // a container that may swap changes its memory request without a restart
 }
 
-// Never says why this node can never grant a change, in upstream's words; empty: it can, given room.
+// Never says why this node can never allocate a change, in upstream's words; empty: it can, given room.
 func Never(c Change) string {
 	switch {
 	case c.Swap:

@@ -70,7 +70,7 @@ func (n *node) settleOnce() (granted bool) {
 	}
 	for i, v := range NewNode(n.facts(), held...).Resizes(pending) {
 		m := asking[i]
-		if v.Granted {
+		if v.Allocated {
 			m.granted, m.reason, m.reported, m.since = m.want, "", "", 0
 			granted = true
 			fmt.Fprintf(&n.said, "%s granted cpu=%d memory=%d\n", m.name, m.want[0], m.want[1])

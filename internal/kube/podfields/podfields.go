@@ -12,7 +12,7 @@
 //
 // holds.go has the fields, and the values of fields, because of which a pod is held: none of its containers starts, and
 // a condition and an Event say which field is the reason and what would help. Some of them only some nodes cannot carry
-// out (Abilities). The agent calls Refused before it starts anything and publishes Codes with its Node; the scheduler
+// out (Abilities). The agent calls Holds before it starts anything and publishes Codes with its Node; the scheduler
 // compares these with CodesOf a pod.
 //
 // # What it does not do
@@ -31,8 +31,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Refusal is a field of a pod that this agent cannot carry out. The pod is held because of it.
-type Refusal struct {
+// Hold is a field of a pod that this agent cannot carry out. The pod is held because of it.
+type Hold struct {
 	Code      string // what the node lacks, as in Codes
 	Field     string // with the names of containers and volumes: spec.volumes[data].nfs
 	Container string // the container that has the field; empty: the field belongs to the whole pod
@@ -40,24 +40,24 @@ type Refusal struct {
 }
 
 // String returns the text for users.
-func (r Refusal) String() string { return fmt.Sprintf("%s: %s: %s", r.Field, r.Why, r.Help) }
+func (h Hold) String() string { return fmt.Sprintf("%s: %s: %s", h.Field, h.Why, h.Help) }
 
-// Refused returns the fields of a pod that this agent cannot carry out on a node, in the order of holds; none: the pod
+// Holds returns the fields of a pod that this agent cannot carry out on a node, in the order of holds; none: the pod
 // can run here.
-func Refused(pod *corev1.Pod, node Abilities) []Refusal {
-	var out []Refusal
+func Holds(pod *corev1.Pod, node Abilities) []Hold {
+	var out []Hold
 	for hold, where := range found(pod) {
 		if hold.carriedOut(node) {
 			continue
 		}
-		out = append(out, Refusal{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why, Help: hold.help})
+		out = append(out, Hold{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why, Help: hold.help})
 	}
 	return out
 }
 
-// Blocks returns the first refusal that prevents one container of a pod from starting; nil: there is none.
-func Blocks(pod *corev1.Pod, container string, node Abilities) *Refusal {
-	for _, r := range Refused(pod, node) {
+// Blocks returns the first hold that prevents one container of a pod from starting; nil: there is none.
+func Blocks(pod *corev1.Pod, container string, node Abilities) *Hold {
+	for _, r := range Holds(pod, node) {
 		if r.Container == "" || r.Container == container {
 			return &r
 		}
@@ -65,14 +65,14 @@ func Blocks(pod *corev1.Pod, container string, node Abilities) *Refusal {
 	return nil
 }
 
-// Text returns one message for several refusals. It names the first few and the number of the others.
-func Text(refused []Refusal) string {
+// Text returns one message for several holds. It names the first few and the number of the others.
+func Text(all []Hold) string {
 	const most = 3 // an Event's message has at most 1 KiB
 	var texts []string
-	for _, r := range refused[:min(len(refused), most)] {
+	for _, r := range all[:min(len(all), most)] {
 		texts = append(texts, r.String())
 	}
-	if more := len(refused) - most; more > 0 {
+	if more := len(all) - most; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more fields", more))
 	}
 	return strings.Join(texts, "; ")

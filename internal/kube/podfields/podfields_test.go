@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestRefused checks the holds that depend on values.
-func TestRefused(t *testing.T) {
+// TestHolds checks the holds that depend on values.
+func TestHolds(t *testing.T) {
 	yes, no, out, in := true, false, "../../etc/profile", "profiles/a.json"
 	seccomp := func(kind corev1.SeccompProfileType, path *string) *corev1.SecurityContext {
 		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind, LocalhostProfile: path}}
@@ -41,7 +41,7 @@ func TestRefused(t *testing.T) {
 	} {
 		pod := &corev1.Pod{Spec: c.spec}
 		var fields []string
-		for _, r := range Refused(pod, Abilities{}) {
+		for _, r := range Holds(pod, Abilities{}) {
 			fields = append(fields, r.Field)
 			published := slices.Contains(Codes(Abilities{}), r.Code)
 			if r.Why == "" || r.Help == "" || !published || !slices.Contains(CodesOf(pod), r.Code) {
@@ -49,7 +49,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 		if got := strings.Join(fields, ","); got != c.field {
-			t.Errorf("%s: refused for %q, want %q", name, got, c.field)
+			t.Errorf("%s: held for %q, want %q", name, got, c.field)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestAbilities(t *testing.T) {
 		{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, PodCertificates: true}: {nfs},
 	} {
 		var got []string
-		for _, r := range Refused(pod, can) {
+		for _, r := range Holds(pod, can) {
 			got = append(got, r.Code)
 		}
 		slices.Sort(got)
@@ -123,7 +123,7 @@ func TestText(t *testing.T) {
 	for range 1000 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: strings.Repeat("v", 63), VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
 	}
-	if text := Text(Refused(pod, Abilities{})); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
+	if text := Text(Holds(pod, Abilities{})); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
 		t.Errorf("%d bytes: %.300s", len(text), text)
 	}
 	if got := Text(nil); got != "" {
@@ -137,7 +137,7 @@ func BenchmarkCodesOf(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if CodesOf(pod) != nil {
-			b.Fatal("refused")
+			b.Fatal("held")
 		}
 	}
 }

@@ -46,8 +46,8 @@ func TestEveryFieldHasARow(t *testing.T) {
 // all is a node that can do everything that some nodes with this agent can do.
 var all = podfields.Abilities{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, PodCertificates: true}
 
-// TestHeldFieldsAreRefused sets each field that the table marks as held, alone.
-func TestHeldFieldsAreRefused(t *testing.T) {
+// TestHeldFieldsHold sets each field that the table marks as held, alone.
+func TestHeldFieldsHold(t *testing.T) {
 	for _, row := range podfields.Rows() {
 		if row.Outcome != podfields.Held {
 			continue
@@ -59,19 +59,19 @@ func TestHeldFieldsAreRefused(t *testing.T) {
 				continue
 			}
 			at := strings.TrimSuffix(row.Path, "*")
-			here := func(r podfields.Refusal) bool { return r.Field == at }
-			if !slices.ContainsFunc(podfields.Refused(pod, all), here) {
-				t.Errorf("a pod with %s is not held for %s: %+v", leaf, at, podfields.Refused(pod, all))
+			here := func(r podfields.Hold) bool { return r.Field == at }
+			if !slices.ContainsFunc(podfields.Holds(pod, all), here) {
+				t.Errorf("a pod with %s is not held for %s: %+v", leaf, at, podfields.Holds(pod, all))
 			}
 		}
 	}
 }
 
-// TestSamplesAreNotRefused: the agent accepts all fields that the table marks as carried out.
-func TestSamplesAreNotRefused(t *testing.T) {
+// TestSamplesAreNotHeld: the agent accepts all fields that the table marks as carried out.
+func TestSamplesAreNotHeld(t *testing.T) {
 	for _, pod := range sample.Pods() {
-		if refused := podfields.Refused(pod, all); len(refused) > 0 {
-			t.Errorf("sample %s: %+v", pod.Name, refused)
+		if holds := podfields.Holds(pod, all); len(holds) > 0 {
+			t.Errorf("sample %s: %+v", pod.Name, holds)
 		}
 	}
 }

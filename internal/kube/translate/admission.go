@@ -100,12 +100,12 @@ func AdmissionNode(resources allocatable.Resources, node *corev1.Node, elsewhere
 	return out
 }
 
-// AdmissionChange translates what changes when a pod is resized from its allocated resources (granted) to the desired
+// AdmissionChange translates what changes when a pod is resized from its allocated resources to the desired
 // ones. swaps reports whether a container may swap. The agent adds the policies of the node.
-func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *corev1.Container) bool) admission.Change {
+func AdmissionChange(allocated, desired *corev1.Pod, swaps func(*corev1.Pod, *corev1.Container) bool) admission.Change {
 	c := admission.Change{Class: qos.ClassOf(QoSPod(desired))}
 	had := map[string]*corev1.Container{}
-	for _, list := range [][]corev1.Container{granted.Spec.InitContainers, granted.Spec.Containers} {
+	for _, list := range [][]corev1.Container{allocated.Spec.InitContainers, allocated.Spec.Containers} {
 		for i := range list {
 			had[list[i].Name] = &list[i]
 		}
@@ -123,7 +123,7 @@ func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *core
 			}
 			c.Memory = true
 			restarts := slices.Contains(is.ResizePolicy, memoryRestarts)
-			c.Swap = c.Swap || !restarts && (swaps(granted, was) || swaps(desired, is))
+			c.Swap = c.Swap || !restarts && (swaps(allocated, was) || swaps(desired, is))
 		}
 	}
 	return c
