@@ -154,13 +154,13 @@ func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 			t.Logf("kill %s, pid %d", target, signal(t, c, target, syscall.SIGKILL))
 			continue
 		}
-		before := settled(t, c)
+		before := runningChildren(t, c)
 		t.Logf("kill %s, pid %d", target, signal(t, c, target, syscall.SIGKILL))
 		wait(t, between(random, 0, time.Second))
 		if out, err := c.Up(); err != nil {
 			t.Fatalf("up after the supervisor's death: %v\n%s", err, out)
 		}
-		after := settled(t, c)
+		after := runningChildren(t, c)
 		// It ends by itself when it cannot renew its Lease, as after the deaths of the API server.
 		delete(before, controllerManager)
 		delete(after, controllerManager)
@@ -171,8 +171,8 @@ func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 	return killed
 }
 
-// settled returns the pids of all children once all of them run.
-func settled(t *testing.T, c *rig.Cluster) (pids map[string]int) {
+// runningChildren returns the pids of all children once all of them run.
+func runningChildren(t *testing.T, c *rig.Cluster) (pids map[string]int) {
 	t.Helper()
 	rig.Eventually(t, soon, "all children run", func(ctxT) error {
 		children, _, err := c.Children()

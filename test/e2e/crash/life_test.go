@@ -50,12 +50,12 @@ func TestLife(t *testing.T) {
 
 // upTwice runs up on a running instance: it says so and changes nothing.
 func (w *witness) upTwice(namespace string) {
-	before, children := w.mustRuns(), settled(w.t, w.c)
+	before, children := w.mustRuns(), runningChildren(w.t, w.c)
 	out, err := w.c.Up()
 	if err != nil || !strings.Contains(out, "already up") {
 		w.t.Errorf("up twice: %v\n%s", err, out)
 	}
-	if after := settled(w.t, w.c); !maps.Equal(children, after) {
+	if after := runningChildren(w.t, w.c); !maps.Equal(children, after) {
 		w.t.Errorf("children were %v and are %v", children, after)
 	}
 	w.undisturbed(before, namespace)
@@ -93,7 +93,7 @@ func (w *witness) upgrade(namespace string) {
 	}
 	runs := w.mustRuns()
 	for _, up := range []func() (string, error){func() (string, error) { return w.c.UpWith(program) }, w.c.Up} {
-		before := settled(w.t, w.c)
+		before := runningChildren(w.t, w.c)
 		_, supervised, err := w.c.Children()
 		if err != nil {
 			w.t.Fatal(err)
@@ -101,7 +101,7 @@ func (w *witness) upgrade(namespace string) {
 		if out, err := up(); err != nil || strings.Contains(out, "already up") || !strings.Contains(out, "another build") {
 			w.t.Fatalf("up of another build: %v\n%s", err, out)
 		}
-		after := settled(w.t, w.c)
+		after := runningChildren(w.t, w.c)
 		_, now, err := w.c.Children()
 		if err != nil || now == supervised {
 			w.t.Errorf("the supervisor is process %d, as before, %v", now, err)

@@ -165,7 +165,7 @@ func (n node) volume(p *corev1.Pod) string {
 // fails waits for an Event about a pod with the given reason and text.
 func (n node) fails(name, reason, text string) {
 	n.t.Helper()
-	rig.Eventually(n.t, soon, name+" is told of "+text, func(ctx context.Context) error {
+	rig.Eventually(n.t, soon, name+" has an Event about "+text, func(ctx context.Context) error {
 		events, err := n.API.CoreV1().Events(n.ns).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 		if err != nil {
 			return err

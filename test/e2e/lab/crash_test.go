@@ -43,7 +43,7 @@ func TestCrashAndReturn(t *testing.T) {
 		}
 		return nil
 	})
-	wantPod(t, c, ns, "impatient is told to go", impatient, func(p *corev1.Pod) error {
+	wantPod(t, c, ns, "impatient is to end", impatient, func(p *corev1.Pod) error {
 		if p.DeletionTimestamp == nil {
 			return errors.New("it is not")
 		}

@@ -78,7 +78,7 @@ func (n evictingNode) deletedFiles() {
 	n.Start(n.t, lab.Command{Args: []string{"sh", "-c", `exec 9>"$0/big" && fallocate -l 40M "$0/big" && rm "$0/big" && sleep infinity`, volume(pod)}})
 	pod = n.until("limited", "is evicted", isEvicted)
 	if want := `Usage of EmptyDir volume "data" exceeds the limit "20Mi". `; pod.Status.Message != want {
-		n.t.Errorf("it was told %q, want %q", pod.Status.Message, want)
+		n.t.Errorf("its message is %q, want %q", pod.Status.Message, want)
 	}
 	n.remove("limited")
 }

@@ -138,7 +138,7 @@ func (n evictingNode) evicted(name, resource string) {
 	n.t.Helper()
 	pod := n.until(name, "is evicted", isEvicted)
 	if want := "The node was low on resource: " + resource + ". Threshold quantity: "; !strings.HasPrefix(pod.Status.Message, want) {
-		n.t.Errorf("%s was told %q, want %q", name, pod.Status.Message, want)
+		n.t.Errorf("the message of %s is %q, want %q", name, pod.Status.Message, want)
 	}
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.RestartCount != 0 {

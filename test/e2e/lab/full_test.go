@@ -103,7 +103,7 @@ func (n evictingNode) readOnlyDisk() {
 	n.says("pods of this node known")
 	n.WaitReady(t)
 	n.postLoad("writes", "16Mi", 1, "sleep infinity")
-	n.until("writes", "is told that the disk is read-only", func(p *corev1.Pod) error {
+	n.until("writes", "shows that the disk is read-only", func(p *corev1.Pod) error {
 		text := n.c.Kubectl(t, "--namespace", n.ns, "get", "events", "--field-selector", "involvedObject.name=writes,reason=FailedMount", "-o", "jsonpath={.items[*].message}")
 		if text == "" {
 			return errors.New("no Event FailedMount")

@@ -19,7 +19,7 @@ import (
 // the node becomes Ready, a new pod runs, no pinned pod has moved, and the log says with numbers what is different.
 func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 	n.t.Helper()
-	one, two := n.holding(n.get("one")), n.holding(n.get("two"))
+	one, two := n.assignedTo(n.get("one")), n.assignedTo(n.get("two"))
 	kept, lost := idset.Of(one.cpus.Lowest()), one.cpus.Minus(idset.Of(one.cpus.Lowest()))
 	for i, c := range []struct {
 		what   string

@@ -106,7 +106,7 @@ func (n *devicesNode) offers(want int64) {
 }
 
 func (n *devicesNode) withDevices(name string, cpus, devices int64) *corev1.Pod {
-	p := n.pod(name, cpus, holding...)
+	p := n.pod(name, cpus, holdMemory...)
 	p.Spec.Containers[0].Resources.Limits[gpu] = *resource.NewQuantity(devices, resource.DecimalSI)
 	return p
 }
@@ -123,7 +123,7 @@ func (n *devicesNode) wantHeld(p *corev1.Pod, h held, node int, devices ...strin
 	}
 	told := n.Run(n.t, "sh", "-c", "tr '\\0' '\\n' < /proc/"+n.pid(p)+"/environ | grep ^GPUS=")
 	if want := "GPUS=" + strings.Join(devices, ","); told != want {
-		n.t.Errorf("%s is told %q, want %q", p.Name, told, want)
+		n.t.Errorf("%s has %q, want %q", p.Name, told, want)
 	}
 }
 

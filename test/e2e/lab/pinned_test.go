@@ -126,7 +126,7 @@ func (n *pinnedNode) homes(cpus int64) map[string]string {
 	shared := n.create("shared", 0, "sleep", "infinity")
 	pinned := map[string]string{}
 	for _, name := range []string{"one", "two"} {
-		p := n.create(name, cpus, holding...)
+		p := n.create(name, cpus, holdMemory...)
 		n.isHome(p)
 		pinned[name] = n.where(p)
 	}
@@ -135,8 +135,8 @@ func (n *pinnedNode) homes(cpus int64) map[string]string {
 	return pinned
 }
 
-// holding is the command of pods with assigned CPUs.
-var holding = []string{"memory", "--hold", heldMemory, "--for", ownFor}
+// holdMemory is the command of pods with assigned CPUs.
+var holdMemory = []string{"memory", "--hold", heldMemory, "--for", ownFor}
 
 // ownFor is an argument of the processes of pods with assigned CPUs. No other process has it.
 const ownFor = "86399s"
@@ -186,7 +186,7 @@ func place(pid string, cpus, mems idset.Set) string {
 func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	t := n.t
 	t.Helper()
-	h := n.holding(p)
+	h := n.assignedTo(p)
 	pid := n.pid(p)
 	if got, want := n.where(p), place(pid, h.cpus, h.mems); got != want || h.cpus.IsEmpty() || h.mems.IsEmpty() {
 		t.Errorf("%s: %q, want %q", p.Name, got, want)
@@ -253,10 +253,10 @@ func (n *pinnedNode) published(ctx context.Context) (*topology.Node, error) {
 	return topology.Decode(o, nil)
 }
 
-// holding waits until the pod's assignment is published.
-func (n *pinnedNode) holding(p *corev1.Pod) (out held) {
+// assignedTo waits until the pod's assignment is published.
+func (n *pinnedNode) assignedTo(p *corev1.Pod) (out held) {
 	n.t.Helper()
-	rig.Eventually(n.t, time.Minute, "what "+p.Name+" owns is published", func(ctx context.Context) error {
+	rig.Eventually(n.t, time.Minute, "what is assigned to "+p.Name+" is published", func(ctx context.Context) error {
 		node, err := n.published(ctx)
 		if err != nil {
 			return err
@@ -321,7 +321,7 @@ func (n *pinnedNode) killed(pinned map[string]string, rounds int) {
 	n.t.Helper()
 	for round := range rounds {
 		name := fmt.Sprint("guest-", round)
-		n.post(n.pod(name, 1, holding...))
+		n.post(n.pod(name, 1, holdMemory...))
 		after := time.Duration(rand.IntN(5000)) * time.Millisecond // at a random moment of it
 		<-time.After(after)
 		n.kill()

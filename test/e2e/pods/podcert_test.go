@@ -203,7 +203,7 @@ func (i issuer) sees(name string) string {
 }
 
 // A pod with a certificate starts when its signer has issued it, and sees a key and a chain that belong together. The
-// next agent goes on with them and asks for nothing. A request that was denied is told by an Event and by a
+// next agent goes on with them and asks for nothing. A request that was denied is shown by an Event and by a
 // condition, and is not made again; pods that wait end at once.
 func TestPodCertificate(t *testing.T) {
 	i := withIssuer(t)

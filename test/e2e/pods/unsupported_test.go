@@ -85,7 +85,7 @@ func TestUnsupportedFields(t *testing.T) {
 			reasons = append(reasons, "FailedMount")
 		}
 		if told := b.countEvents(name, reasons...); told != 1 {
-			t.Errorf("%s: told %d times", name, told)
+			t.Errorf("%s: %d Events", name, told)
 		}
 		if took := b.delete(name, -1, soon); took > slack {
 			t.Errorf("%s: its deletion took %v", name, took)

@@ -199,6 +199,6 @@ func TestImageVolume(t *testing.T) {
 		t.Errorf("in the directory of the image: %s", got)
 	}
 	b.create("none", spec("plimsoll.example/none:1", ""))
-	b.until("none", "told that the image is not there", soon, waiting("c", "ErrImageNeverPull"))
+	b.until("none", "shows that the image is not there", soon, waiting("c", "ErrImageNeverPull"))
 	b.event("none", "ErrImageNeverPull", "plimsoll.example/none:1")
 }

@@ -133,7 +133,7 @@ func (b bench) has(pod, ids string) {
 	})
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if !strings.HasSuffix(lines[0], ids) {
-		b.t.Errorf("%s is told %q, want %s", pod, lines[0], ids)
+		b.t.Errorf("%s has %q, want %s", pod, lines[0], ids)
 	}
 	var nodes []string
 	for _, word := range strings.Fields(strings.Join(lines[1:], " ")) {

@@ -140,7 +140,7 @@ func TestDeferred(t *testing.T) {
 	b.resize("patient", "c", part(4), "")
 	p = b.pending("patient", corev1.PodReasonDeferred, fmt.Sprintf("Node didn't have enough resource: cpu, requested: %d, used: %d, capacity: %d", all*4/10, all*3/10+all*5/10, all))
 	if s := statusOf(p, "c"); !same(s.AllocatedResources, amounts(part(1))) || !same(s.Resources.Requests, amounts(part(1))) {
-		t.Errorf("not granted, and yet %+v", s)
+		t.Errorf("not allocated, and yet %+v", s)
 	}
 	b.kernel(p, "", map[string]int64{"cpu.shares": all / 10 * 1024 / 1000})
 	b.event("patient", "ResizeDeferred", `"error":"Node didn't have enough resource: cpu`)
@@ -154,14 +154,14 @@ func TestDeferred(t *testing.T) {
 	began := time.Now()
 	b.delete("big")
 	b.resized("patient", "c", part(4), "")
-	t.Logf("granted and reported %v after somebody left", time.Since(began).Round(10*time.Millisecond))
+	t.Logf("allocated and reported %v after somebody left", time.Since(began).Round(10*time.Millisecond))
 
 	b.resize("patient", "c", part(8), "")
 	b.pending("patient", corev1.PodReasonDeferred)
 	began = time.Now()
 	b.resize("a", "c", part(1), "")
 	p = b.resized("patient", "c", part(8), "")
-	t.Logf("granted and reported %v after somebody gave back", time.Since(began).Round(10*time.Millisecond))
+	t.Logf("allocated and reported %v after somebody gave back", time.Since(began).Round(10*time.Millisecond))
 	b.kernel(p, "", map[string]int64{"cpu.shares": all * 8 / 10 * 1024 / 1000})
 	if now := b.first(p, "c"); now != was {
 		t.Errorf("restarted: %s, was %s", now, was)
@@ -223,7 +223,7 @@ func TestMemoryInUse(t *testing.T) {
 		return err
 	})
 	b.resize("p", "c", "10m,16Mi", "500m,32Mi")
-	p = b.until("p", "is told why not", func(p *corev1.Pod) error {
+	p = b.until("p", "shows why not", func(p *corev1.Pod) error {
 		c := condition(p, corev1.PodResizeInProgress)
 		if c == nil || c.Reason != corev1.PodReasonError || !strings.Contains(c.Message, `attempting to set container "c" memory limit (33554432) below current usage`) {
 			return fmt.Errorf("%+v", c)

@@ -61,7 +61,7 @@ func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) b
 	s.make(t, low)
 	s.roomFor(t, full, 10)
 	s.cordon(t, true, full)
-	s.settled(t)
+	s.afterLastBind(t)
 	s.queue(t, wideRoom+bindsInFlight)
 
 	holder := s.ledByAnother(t, "")
@@ -81,17 +81,17 @@ func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) b
 		return false
 	}
 	s.cordon(t, true, "")
-	s.settled(t) // what was sent is done
+	s.afterLastBind(t) // what was sent is done
 	s.ledByAnother(t, holder)
-	bound, victim := s.settled(t), s.pod(t, low.Name)
+	bound, victim := s.afterLastBind(t), s.pod(t, low.Name)
 	leader.Signal(t, syscall.SIGCONT)
-	rig.Eventually(t, settleTimeout, "the one that was stopped ends", func(context.Context) error {
+	rig.Eventually(t, placedTimeout, "the one that was stopped ends", func(context.Context) error {
 		if leader.PID() == pid {
 			return errors.New("it runs")
 		}
 		return nil
 	})
-	if now := s.settled(t); now != bound {
+	if now := s.afterLastBind(t); now != bound {
 		t.Errorf("the scheduler that was stopped bound %d pods", now-bound)
 	}
 	if now := s.pod(t, low.Name); victim != nil && (now == nil || now.DeletionTimestamp != nil) {
@@ -104,7 +104,7 @@ func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) b
 // queue creates pods until so many wait for a node, because the storm's pods may all be bound.
 func (s *storm) queue(t *testing.T, count int) {
 	t.Helper()
-	rig.Eventually(t, settleTimeout, fmt.Sprintf("%d pods that wait", count), func(ctx context.Context) error {
+	rig.Eventually(t, placedTimeout, fmt.Sprintf("%d pods that wait", count), func(ctx context.Context) error {
 		list, err := s.api.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 		if err != nil || len(list.Items) >= count {
 			return err
@@ -120,7 +120,7 @@ func (s *storm) queue(t *testing.T, count int) {
 // ledByAnother waits until the Lease has a holder other than the given one, and returns that holder.
 func (s *storm) ledByAnother(t *testing.T, than string) (holder string) {
 	t.Helper()
-	rig.Eventually(t, settleTimeout, "another leads", func(ctx context.Context) error {
+	rig.Eventually(t, placedTimeout, "another leads", func(ctx context.Context) error {
 		lease, err := s.api.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -171,8 +171,8 @@ func (s *storm) cordon(t *testing.T, closed bool, but string) {
 	}
 }
 
-// settled waits until no pod has been bound for a while, and returns how many are bound.
-func (s *storm) settled(t *testing.T) (bound int) {
+// afterLastBind waits until no pod has been bound for a while, and returns how many are bound.
+func (s *storm) afterLastBind(t *testing.T) (bound int) {
 	t.Helper()
 	const still = 700 * time.Millisecond // longer than any pause of a scheduler that may act, except its back-off
 	for bound = -1; bound != s.w.boundSoFar(); {

@@ -35,9 +35,9 @@ const (
 	pods    = 600
 	nodes   = 30
 	perNode = 30 // pods that a node has room for
-	// settleTimeout bounds the wait until all pods have nodes, with the restart of the API server and the expiry of a
+	// placedTimeout bounds the wait until all pods have nodes, with the restart of the API server and the expiry of a
 	// Lease.
-	settleTimeout = 3 * time.Minute
+	placedTimeout = 3 * time.Minute
 )
 
 // witness remembers every node that a pod ever had.
@@ -116,7 +116,7 @@ func TestStorm(t *testing.T) {
 		t.Errorf("kill kube-apiserver: %v", err)
 	}
 	creating.Wait()
-	s.settle(t, deleted)
+	s.allPlaced(t, deleted)
 	for _, p := range []*rig.Program{left, right} {
 		if err := rig.Forgotten(p.LogFile()); err != nil {
 			t.Error(err)
@@ -151,7 +151,7 @@ func (s *storm) watch(t *testing.T) {
 // reach waits until the given number of pods has been bound.
 func (s *storm) reach(t *testing.T, count int) {
 	t.Helper()
-	rig.Eventually(t, settleTimeout, fmt.Sprintf("%d pods bound", count), func(context.Context) error {
+	rig.Eventually(t, placedTimeout, fmt.Sprintf("%d pods bound", count), func(context.Context) error {
 		if n := s.w.boundSoFar(); n < count {
 			return fmt.Errorf("%d are", n)
 		}
@@ -167,7 +167,7 @@ func (s *storm) create(t *testing.T) {
 		group.Go(func() {
 			for i := range turns {
 				pod := onlyCPU(fmt.Sprintf("p%03d", i), "100m")
-				until := time.Now().Add(settleTimeout)
+				until := time.Now().Add(placedTimeout)
 				for {
 					_, err := s.api.CoreV1().Pods(s.ns).Create(t.Context(), pod, metav1.CreateOptions{})
 					if err == nil || apierrors.IsAlreadyExists(err) {
@@ -210,14 +210,14 @@ func (s *storm) deleteSome(t *testing.T) map[string]bool {
 	return gone
 }
 
-// settle waits until every pod that was not deleted has a node, and checks the result. Pods of deleted nodes may have
+// allPlaced waits until every pod that was not deleted has a node, and checks the result. Pods of deleted nodes may have
 // been deleted by the controller that collects orphans.
-func (s *storm) settle(t *testing.T, deleted map[string]bool) {
+func (s *storm) allPlaced(t *testing.T, deleted map[string]bool) {
 	orphan := func(p *corev1.Pod) bool {
 		return len(p.Spec.NodeName) == 3 && p.Spec.NodeName < fmt.Sprintf("n%02d", nodes/6)
 	}
 	var list *corev1.PodList
-	rig.Eventually(t, settleTimeout, "every pod on a node", func(ctx context.Context) error {
+	rig.Eventually(t, placedTimeout, "every pod on a node", func(ctx context.Context) error {
 		var err error
 		if list, err = s.api.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{}); err != nil {
 			return err
