@@ -21,8 +21,9 @@ func newWhatifPlaceCommand() *cobra.Command {
 nowhere, and which evictions would make room.
 
 The files contain nodes and pods, and other objects that matter: priority classes, disruption budgets, namespaces, services,
-ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with spec.nodeName are on their nodes already; the others are placed, by priority and then in the
-order of the files, each after the one before was placed. No pod is evicted.`,
+ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with spec.nodeName
+are on their nodes already. The others are placed one after the other, by priority and then in the order of the files.
+No pod is evicted.`,
 		Example: `  kubectl get nodes,pods -A -o yaml > cluster.yaml
   plimsoll whatif place -f cluster.yaml -f new-pods.yaml -o json`,
 		Args: cobra.NoArgs,

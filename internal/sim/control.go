@@ -66,7 +66,7 @@ func (c *control) step(w *world) (wake unit.Instant) {
 		c.monitor.Contact(w.now, !w.apiDown)
 		c.contact = w.now.Add(contactEvery)
 	}
-	c.settle(w)
+	c.takeAnswers(w)
 	if w.policy.Scan > 0 {
 		if w.now < c.scan {
 			return c.scan.Earlier(c.contact).Earlier(c.send(w))

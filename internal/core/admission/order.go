@@ -17,18 +17,17 @@ const (
 	Remains                 // the runtime has something of it
 )
 
-// Arrival is a pod of which a node is told, together with others.
+// Arrival is a pod that a node learns of together with others.
 type Arrival struct {
 	Standing Standing
 	Created  unit.Wall // to the second, as the API has it
 	Name     string    // namespace/name: says who is first of those of one second
 }
 
-// Order compares two pods that a node is told of together, as when its agent starts: whoever is less is let in before
-// the other, and beside it. What runs has its room already. What ran here before was let in before, and whoever is new
-// came while the agent was away, however old it is: it must not take a room that is another's. Of the rest the older
-// one goes first, as with upstream's kubelets, which look at the age alone (pkg/kubelet/kubelet.go,
-// HandlePodAdditions).
+// Order compares two pods that a node learns of together, as when its agent starts: the lesser one is judged first, and
+// the other next to it. A pod that runs has its resources already. A pod that ran here before was admitted before; a
+// new one came while the agent was away, however old it is, and must not take the resources of another. Of the rest the
+// older one goes first. Upstream's kubelet compares the age alone (pkg/kubelet/kubelet.go, HandlePodAdditions).
 func Order(a, b Arrival) int {
 	return cmp.Or(
 		cmp.Compare(b.Standing, a.Standing),

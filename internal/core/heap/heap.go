@@ -51,7 +51,7 @@ func (h *Heap[T]) Set(x T) {
 		at = len(h.items)
 		h.items = append(h.items, x)
 	}
-	h.settle(at, x)
+	h.sift(at, x)
 }
 
 // Remove removes x. It does nothing if x is not in the heap.
@@ -66,12 +66,12 @@ func (h *Heap[T]) Remove(x T) {
 	clear(h.items[last:])
 	h.items = h.items[:last]
 	if at < last {
-		h.settle(at, moved)
+		h.sift(at, moved)
 	}
 }
 
-// settle puts x at the free index at, or moves the items above or below it until x is in order.
-func (h *Heap[T]) settle(at int, x T) {
+// sift puts x at the free index at, or moves the items above or below it until x is in order.
+func (h *Heap[T]) sift(at int, x T) {
 	if free := h.rise(at, x); free != at {
 		h.put(free, x)
 		return

@@ -64,10 +64,10 @@ const (
 	// container listens 50 ms to a few seconds after its start.
 	eagerMin = 100 * time.Millisecond
 
-	// settle is the shortest time from a container's start to a probe that is not eager. Chosen: upstream's first probe
+	// firstAfter is the shortest time from a container's start to a probe that is not eager. Chosen: upstream's first probe
 	// follows its relist of containers, up to a second after the start. A probe before that would only fail, and the
 	// next would come a period later.
-	settle = time.Second
+	firstAfter = time.Second
 )
 
 // WithDefaults returns s with zero values replaced by the defaults.
@@ -168,7 +168,7 @@ func NewRun(specs Specs, now, started unit.Instant, adopted *Adopted) *Run {
 // first sets when kind k is first probed: now or later.
 func (r *Run) first(k Kind, now unit.Instant) {
 	spec := r.specs[k]
-	t := track{due: max(now, r.started.Add(max(spec.InitialDelay, settle)))}
+	t := track{due: max(now, r.started.Add(max(spec.InitialDelay, firstAfter)))}
 	if spec.Eager && k != Liveness {
 		t.due = max(now, r.started.Add(spec.InitialDelay))
 		t.until, t.wait = t.due.Add(spec.Period), eagerMin

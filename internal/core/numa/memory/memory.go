@@ -26,7 +26,7 @@ type Table struct {
 	blocks []int   // by place: number of blocks on that node alone
 	own    []int64 // by kind*nodes+place: bytes in those blocks
 	groups []group // sorted by nodes; a group's bytes are replaced, not changed, because Forks share them
-	free   []int64 // by kind*nodes+place: what is left; settle computes it from the rest
+	free   []int64 // by kind*nodes+place: what is left; countFree computes it from the rest
 }
 
 // group is a set of nodes that memory blocks share.
@@ -40,7 +40,7 @@ type group struct {
 func (c *Capacity) Unused() Table {
 	n := c.nodes
 	m := Table{blocks: make([]int, n), own: make([]int64, n*len(c.Kinds)), free: make([]int64, n*len(c.Kinds))}
-	m.settle(c)
+	m.countFree(c)
 	return m
 }
 
@@ -64,7 +64,7 @@ func (m *Table) Change(c *Capacity, nodes bitset.Set, kind, blocks int, bytes in
 	} else {
 		m.changeGroup(nodes, len(c.Kinds), kind, blocks, bytes)
 	}
-	m.settle(c)
+	m.countFree(c)
 }
 
 func (m *Table) changeGroup(nodes bitset.Set, kinds, kind, blocks int, bytes int64) {
@@ -82,9 +82,9 @@ func (m *Table) changeGroup(nodes bitset.Set, kinds, kind, blocks int, bytes int
 	}
 }
 
-// settle computes free. A node is without free memory if more is assigned than it has, because the machine or its
+// countFree computes free. A node is without free memory if more is assigned than it has, because the machine or its
 // configuration changed while pods ran.
-func (m *Table) settle(c *Capacity) {
+func (m *Table) countFree(c *Capacity) {
 	n := len(m.blocks)
 	for k := range c.Kinds {
 		for i := range n {

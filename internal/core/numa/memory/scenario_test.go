@@ -51,7 +51,7 @@ func TestScenarios(t *testing.T) {
 			case "shrink":
 				w.nodes[number(t, d.CmdArgs[0].Key)].Memory = unit.Bytes(number(t, d.CmdArgs[1].Key)) * unit.GiB
 				w.capacity = NewCapacity(machine.Machine{NUMANodes: w.nodes}, w.reserved)
-				w.table.settle(w.capacity)
+				w.table.countFree(w.capacity)
 				return ""
 			}
 			d.Fatalf(t, "unknown command %q", d.Cmd)
