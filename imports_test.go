@@ -62,6 +62,8 @@ internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/sche
 internal/core/csinode: internal/core/unit
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
 internal/core/podcert: internal/core/unit
+internal/core/podroutes:
+internal/core/servingcert:
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
@@ -271,8 +273,9 @@ test/smallfs: internal/core/unit
 `
 
 // coreMay is what of the standard library the cores may import: what computes. They read no files, make no system
-// calls, open no connections, cancel nothing half-way and log nothing; randomness and time are passed in.
-const coreMay = "cmp encoding/binary errors fmt iter maps math math/bits path regexp slices strconv strings time unicode/utf8"
+// calls, open no connections (net/netip only computes), cancel nothing half-way and log nothing; randomness and time
+// are passed in.
+const coreMay = "cmp encoding/binary errors fmt iter maps math math/bits net/netip path regexp slices strconv strings time unicode/utf8"
 
 // A rule forbids imports below a directory of packages that are not of this module.
 type rule struct {
