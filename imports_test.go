@@ -88,6 +88,7 @@ internal/host/deviceplugin: internal/core/machine internal/core/numa internal/co
 internal/host/disk: internal/core/unit
 internal/host/durable:
 internal/host/idmap:
+internal/host/link:
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
 internal/host/nat:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata; read the diff")
@@ -160,7 +161,7 @@ func TestOptionsReportEveryProblem(t *testing.T) {
 
 // TestPodCIDROverlap uses the loopback network, which every machine has.
 func TestPodCIDROverlap(t *testing.T) {
-	err := checkPodCIDR(Options{Bridge: "plimsollrt9", PodCIDR: "127.0.0.0/16"})
+	err := checkPodCIDR(Options{Bridge: "plimsollrt9", PodCIDR: "127.0.0.0/16"}.withDefaults())
 	if err == nil || !strings.Contains(err.Error(), "interface lo") {
 		t.Errorf("error %v does not name the interface", err)
 	}
@@ -178,7 +179,7 @@ func TestProbesSayWhat(t *testing.T) {
 	if err := probeOverlay("/proc"); err == nil || !strings.Contains(err.Error(), "/proc") {
 		t.Errorf("overlay on /proc: %v", err)
 	}
-	if err := createBridge("lo"); err == nil || !strings.Contains(err.Error(), "is not a bridge") {
+	if err := link.CreateBridge("lo"); err == nil || !strings.Contains(err.Error(), "is not a bridge") {
 		t.Errorf("a bridge called lo: %v", err)
 	}
 }

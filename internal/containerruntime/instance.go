@@ -8,6 +8,7 @@
 //	Prepare     names every missing binary and the command that installs it; writes directories, configuration
 //	            and network rules; may be repeated, and changes nothing that is right already
 //	Command     returns what a supervisor must run; containers survive its restarts (their shims are not its children)
+//	SetNetwork  says which addresses pods have, if the options did not: a cluster says that of a node that it knows
 //	WaitReady   returns when the CRI answers and both runtime and network are ready
 //	LoadImages  imports Plimsoll's images if they are missing; nothing is ever pulled
 //	Images, Import, RemoveImage    what users do with images by hand (userimages.go)
@@ -26,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +39,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
@@ -142,7 +145,28 @@ func (i *Instance) prepare(ctx context.Context) error {
 	if err := i.prepareMirrors(); err != nil {
 		return err
 	}
+	if i.options.PodCIDR == "" {
+		return nil
+	}
 	return i.prepareNetwork()
+}
+
+// SetNetwork makes the pod network, or changes its addresses. Pods that run keep theirs.
+func (i *Instance) SetNetwork(pods netip.Prefix) error {
+	if i.external() {
+		return nil
+	}
+	i.options.PodCIDR = pods.String()
+	if err := i.options.validate(); err != nil {
+		return fmt.Errorf("container runtime: %w", err)
+	}
+	if err := link.KeepAddresses(i.options.Bridge, pods); err != nil {
+		return fmt.Errorf("prepare container runtime: %w", err)
+	}
+	if err := i.prepareNetwork(); err != nil {
+		return fmt.Errorf("prepare container runtime: %w", err)
+	}
+	return nil
 }
 
 func (i *Instance) note(format string, args ...any) {
@@ -152,22 +176,23 @@ func (i *Instance) note(format string, args ...any) {
 // pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).
 const pollPeriod = 20 * time.Millisecond
 
-// WaitReady returns when the runtime reports that it and the network are ready. If ctx ends before, it returns the last
-// reason why not.
+// WaitReady returns when the runtime reports that it and, if the pods have addresses, the network are ready. If ctx ends
+// before, it returns the last reason why not.
 func (i *Instance) WaitReady(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return waitReady(ctx, client)
+	return waitReady(ctx, client, i.options.PodCIDR != "")
 }
 
-func waitReady(ctx context.Context, client *cri.Client) error {
+// waitReady waits for the network only where it has one.
+func waitReady(ctx context.Context, client *cri.Client, network bool) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
 	for {
-		last := ready(ctx, client)
+		last := ready(ctx, client, network)
 		if last == nil {
 			return nil
 		}
@@ -185,7 +210,7 @@ func waitReady(ctx context.Context, client *cri.Client) error {
 // statusTimeout bounds one call, so that a runtime that hangs is called again and reported.
 const statusTimeout = 5 * time.Second
 
-func ready(ctx context.Context, client *cri.Client) error {
+func ready(ctx context.Context, client *cri.Client, network bool) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if _, err := client.Handshake(ctx); err != nil {
@@ -197,7 +222,7 @@ func ready(ctx context.Context, client *cri.Client) error {
 	}
 	var lacks []string
 	for _, condition := range answer.GetStatus().GetConditions() {
-		if !condition.Status && (condition.Type == runtimeapi.RuntimeReady || condition.Type == runtimeapi.NetworkReady) {
+		if !condition.Status && (condition.Type == runtimeapi.RuntimeReady || network && condition.Type == runtimeapi.NetworkReady) {
 			lacks = append(lacks, fmt.Sprintf("%s is false: %s %s", condition.Type, condition.Reason, condition.Message))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
@@ -35,13 +36,13 @@ func (i *Instance) prepareNetwork() error {
 	if _, err := durable.WriteIfChanged(conflist, []byte(text)); err != nil {
 		return err
 	}
-	if err := createBridge(i.options.Bridge); err != nil {
+	if err := link.CreateBridge(i.options.Bridge); err != nil {
 		return err
 	}
 	if err := i.enableForwarding(); err != nil {
 		return err
 	}
-	pods, err := netip.ParsePrefix(i.options.PodCIDR)
+	pods, err := netip.ParsePrefix(i.options.AllPods)
 	if err != nil {
 		return err
 	}
@@ -97,12 +98,9 @@ func (i *Instance) restoreForwarding() error {
 	if _, err := os.Stat(i.options.forwardRecord()); err != nil {
 		return nil // it was on before, or this is a second teardown
 	}
-	bridges, err := filepath.Glob("/sys/class/net/*/bridge")
-	if err != nil {
+	bridges, err := link.Bridges()
+	if err != nil || bridges > 0 {
 		return err
-	}
-	if len(bridges) > 0 {
-		return nil
 	}
 	return os.WriteFile(forwardSysctl, []byte("0"), 0)
 }

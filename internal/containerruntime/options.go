@@ -21,7 +21,10 @@ type Options struct {
 	// Plimsoll's CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, where the build puts it
 	HostPort string
 	Bridge   string // network interface of pods, also the name of the nftables table; default plimsoll0
-	PodCIDR  string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
+	// IPv4 addresses of this machine's pods; the first is the bridge's. Empty with AllPods: SetNetwork says it later.
+	// Default 10.85.0.0/16
+	PodCIDR string
+	AllPods string // of the pods of all nodes, which reach each other under their own addresses; default PodCIDR
 	// Forwards lead pods, and this machine, to servers on its loopback.
 	Forwards     []nat.Forward
 	Services     netip.Prefix // addresses of Services; the zero value: nothing translates them
@@ -43,7 +46,10 @@ func (o Options) withDefaults() Options {
 	fill(&o.StateDir, "/var/lib/plimsoll")
 	fill(&o.RunDir, "/run/plimsoll")
 	fill(&o.Bridge, "plimsoll0")
-	fill(&o.PodCIDR, "10.85.0.0/16")
+	if o.AllPods == "" {
+		fill(&o.PodCIDR, "10.85.0.0/16")
+		o.AllPods = o.PodCIDR
+	}
 	fill(&o.CgroupDriver, "cgroupfs")
 	fill(&o.CgroupRoot, "/plimsoll")
 	fill(&o.LogLevel, "warn")
@@ -76,7 +82,9 @@ func (o Options) validate() error {
 	if o.Bridge == "" || len(o.Bridge) > linkNameMax || strings.ContainsAny(o.Bridge, "/ :%") || o.Bridge == "." || o.Bridge == ".." {
 		bad("bridge %q: want a network interface name of 1 to %d bytes without / : %% or blanks", o.Bridge, linkNameMax)
 	}
-	if prefix, err := netip.ParsePrefix(o.PodCIDR); err != nil || !prefix.Addr().Is4() || prefix.Bits() > podCIDRBits || prefix.Masked() != prefix {
+	prefix, err := netip.ParsePrefix(o.PodCIDR)
+	suits := err == nil && prefix.Addr().Is4() && prefix.Bits() <= podCIDRBits && prefix.Masked() == prefix
+	if o.PodCIDR != "" && !suits {
 		bad("pod CIDR %q: want an IPv4 network of /%d or larger, such as 10.85.0.0/16", o.PodCIDR, podCIDRBits)
 	}
 	if o.CgroupDriver != "cgroupfs" && o.CgroupDriver != "systemd" {
@@ -120,7 +128,7 @@ func (o Options) socket() string {
 // checkPodCIDR returns an error if the pod network overlaps another interface's network, whose hosts would become
 // unreachable.
 func checkPodCIDR(o Options) error {
-	pods, err := netip.ParsePrefix(o.PodCIDR)
+	pods, err := netip.ParsePrefix(o.AllPods)
 	if err != nil {
 		return err
 	}

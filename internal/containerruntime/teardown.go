@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
@@ -56,7 +57,7 @@ func (i *Instance) Teardown(ctx context.Context) error {
 	return wrapTeardown(
 		strays, mounts,
 		i.removeCgroups(ctx),
-		removeLinks(i.options.Bridge),
+		link.DeleteBridge(i.options.Bridge),
 		nat.Delete(i.options.Bridge),
 		i.restoreForwarding(),
 		i.removeFiles(mounts == nil, sockets),

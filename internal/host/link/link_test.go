@@ -1,0 +1,154 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// apart runs a test in a network namespace of its own.
+func apart(t *testing.T, test func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		test()
+	}()
+	<-done
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoutes: routes are added, replaced and deleted, all twice, and those of others are not touched.
+func TestRoutes(t *testing.T) {
+	apart(t, func() {
+		must(t, SetUp("lo"))
+		for range 2 {
+			must(t, EnsureBridge("b0", netip.MustParsePrefix("192.168.7.1/24")))
+		}
+		a := Route{To: netip.MustParsePrefix("10.1.0.0/24"), Via: netip.MustParseAddr("192.168.7.2")}
+		b := Route{To: netip.MustParsePrefix("10.2.0.0/24"), Via: netip.MustParseAddr("192.168.7.3")}
+		for range 2 {
+			must(t, AddRoute(a))
+			must(t, AddRoute(b))
+		}
+		a.Via = netip.MustParseAddr("192.168.7.4")
+		must(t, AddRoute(a))
+		if got, err := Routes(); err != nil || len(got) != 2 || !slices.Contains(got, a) || !slices.Contains(got, b) {
+			t.Errorf("routes %v, %v", got, err)
+		}
+		if err := AddRoute(Route{To: a.To, Via: netip.MustParseAddr("203.0.113.1")}); err == nil {
+			t.Error("a route through a machine of another network is added")
+		}
+		must(t, DeleteRoutes(netip.MustParsePrefix("10.1.0.0/16")))
+		for range 2 {
+			must(t, DeleteRoute(b))
+		}
+		if got, err := Routes(); err != nil || len(got) > 0 {
+			t.Errorf("routes %v, %v", got, err)
+		}
+		attached, err := Attached("none")
+		if want := netip.MustParsePrefix("192.168.7.0/24"); err != nil || !slices.Contains(attached, want) {
+			t.Errorf("attached %v, %v", attached, err)
+		}
+		if attached, err := Attached("b0"); err != nil || slices.Contains(attached, netip.MustParsePrefix("192.168.7.0/24")) {
+			t.Errorf("attached without the bridge: %v, %v", attached, err)
+		}
+	})
+}
+
+// TestBridge: a bridge goes with its ports, its addresses can be replaced, and another link is not taken for one.
+func TestBridge(t *testing.T) {
+	apart(t, func() {
+		if err := CreateBridge("lo"); err == nil || !strings.Contains(err.Error(), "is not a bridge") {
+			t.Errorf("a bridge called lo: %v", err)
+		}
+		must(t, EnsureBridge("b0", netip.MustParsePrefix("10.1.0.1/16")))
+		must(t, EnsureBridge("b0", netip.MustParsePrefix("10.1.3.1/24")))
+		must(t, KeepAddresses("b0", netip.MustParsePrefix("10.1.3.0/24")))
+		must(t, KeepAddresses("gone", netip.MustParsePrefix("10.1.3.0/24")))
+		if attached, err := Attached(""); err != nil || !slices.Contains(attached, netip.MustParsePrefix("10.1.3.0/24")) ||
+			slices.Contains(attached, netip.MustParsePrefix("10.1.0.0/16")) {
+			t.Errorf("attached %v, %v", attached, err)
+		}
+		if n, err := Bridges(); err != nil || n != 1 {
+			t.Errorf("%d bridges, %v", n, err)
+		}
+		for range 2 {
+			must(t, DeleteBridge("b0"))
+		}
+		if n, err := Bridges(); err != nil || n != 0 {
+			t.Errorf("%d bridges, %v", n, err)
+		}
+	})
+}
+
+// TestNamespace: a namespace is made, connected and deleted, all twice.
+func TestNamespace(t *testing.T) {
+	name := fmt.Sprintf("link-%d", os.Getpid())
+	apart(t, func() {
+		defer func() {
+			for range 2 {
+				must(t, DeleteNamespace(name))
+			}
+		}()
+		must(t, EnsureBridge("b0", netip.MustParsePrefix("192.168.7.1/24")))
+		for range 2 {
+			must(t, EnsureNamespace(name))
+			must(t, Connect(Cable{
+				Bridge:    "b0",
+				Here:      "here",
+				Namespace: name,
+				There:     "eth0",
+				Address:   netip.MustParsePrefix("192.168.7.2/24"),
+				Gateway:   netip.MustParseAddr("192.168.7.1"),
+			}))
+		}
+		if in, err := In(name); err != nil || in {
+			t.Errorf("in it already: %v, %v", in, err)
+		}
+		listening, err := net.Listen("tcp", "192.168.7.1:0") // this thread's socket is of its namespace
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer listening.Close()
+		answer := make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			if err := Enter(name); err != nil {
+				answer <- err
+				return
+			}
+			conn, err := net.Dial("tcp", listening.Addr().String())
+			if err == nil {
+				conn.Close()
+			}
+			answer <- err
+		}()
+		must(t, <-answer)
+	})
+	if err := Enter(name); err == nil {
+		t.Error("a namespace that was deleted can be entered")
+	}
+}
