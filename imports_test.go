@@ -215,11 +215,13 @@ internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/man
 internal/sim: internal/core/...
 
 # the cluster on one machine
-internal/cluster: deploy internal/cluster/pki internal/cluster/progress
-    internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/qos
-    internal/core/unit internal/fleet internal/host/cgroup internal/host/durable internal/host/mount
+internal/cluster: deploy internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
+    internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/podroutes
+    internal/core/qos internal/core/servingcert
+    internal/core/unit internal/fleet internal/host/cgroup internal/host/durable internal/host/link internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
     internal/kube/kubeletconfig internal/version
+internal/cluster/bootstrap: internal/host/durable internal/kube
 internal/cluster/pki: internal/host/durable
 internal/cluster/progress:
 internal/cluster/sparedisk:
@@ -240,7 +242,7 @@ internal/version:
 internal/clock: internal/core/unit
 
 # programs
-cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/progress internal/core/eviction
+cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/bootstrap internal/cluster/progress internal/core/eviction
     internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain internal/fleet
     internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle internal/recommend
     internal/scheduler internal/sim internal/version internal/whatif

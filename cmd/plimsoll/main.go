@@ -84,7 +84,8 @@ func newRootCommand() *cobra.Command {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.AddCommand(
-		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(), newImageCommand(),
+		newUpCommand(), newDownCommand(), newJoinCommand(), newTokenCommand(), newNodeCommand(),
+		newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(), newImageCommand(),
 		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(), newSimCommand(),
 		newMachineCommand(), newWhatifCommand(), newExplainCommand(), newRecommendCommand(), newVersionCommand(),
 	)

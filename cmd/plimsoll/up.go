@@ -112,14 +112,18 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	}
 	var err error
 	if detach {
-		args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
+		args := slices.DeleteFunc(withoutToken(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
 		if err = cluster.UpDetached(c.Context(), o, args, sink); err == nil {
 			show()
 		}
 	} else {
 		err = cluster.Up(c.Context(), o, sink, func() {
 			show()
-			fmt.Fprintln(c.OutOrStdout(), "\nCtrl-C ends the cluster.")
+			what := "cluster"
+			if o.Joined() {
+				what = "node"
+			}
+			fmt.Fprintf(c.OutOrStdout(), "\nCtrl-C ends the %s.\n", what)
 		})
 	}
 	switch {

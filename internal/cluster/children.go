@@ -145,6 +145,9 @@ func (b builder) apiServer() supervise.Spec {
 		// Requests for metrics.k8s.io go to pods of the Service directly: also where kube-proxy is left out.
 		args = append(args, "--enable-aggregator-routing=true")
 	}
+	if o.shared() {
+		args = append(args, "--enable-bootstrap-token-auth=true")
+	}
 	if o.loopback() && !o.leadsPods() {
 		// An Endpoints object must not contain a loopback address, and no pod could reach one. So the Service
 		// "kubernetes" has no endpoints instead of one that nothing serves.
@@ -170,29 +173,30 @@ func (b builder) etcdArgs() []string {
 // controllerManager runs without the two controllers that `plimsoll lifecycle` replaces.
 func (b builder) controllerManager() supervise.Spec {
 	dir, kubeconfig := b.pki(), b.kubeconfig(whoControllerManager)
-	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, b.certificateOf(whoControllerManager)},
-		"--kubeconfig="+kubeconfig,
-		"--authentication-kubeconfig="+kubeconfig,
-		"--authorization-kubeconfig="+kubeconfig,
-		"--bind-address="+b.o.BindAddress,
-		"--secure-port="+strconv.Itoa(b.o.ControllerManagerPort),
-		"--tls-cert-file="+pki.CertPath(dir, certCMServing),
-		"--tls-private-key-file="+pki.KeyPath(dir, certCMServing),
-		"--client-ca-file="+pki.CertPath(dir, caCluster),
-		"--requestheader-client-ca-file="+pki.CertPath(dir, caFrontProxy),
-		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller",
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=" + b.o.BindAddress,
+		"--secure-port=" + strconv.Itoa(b.o.ControllerManagerPort),
+		"--tls-cert-file=" + pki.CertPath(dir, certCMServing),
+		"--tls-private-key-file=" + pki.KeyPath(dir, certCMServing),
+		"--client-ca-file=" + pki.CertPath(dir, caCluster),
+		"--requestheader-client-ca-file=" + pki.CertPath(dir, caFrontProxy),
 		"--use-service-account-credentials=true",
-		"--service-account-private-key-file="+pki.KeyPath(dir, keyServiceTokens),
-		"--root-ca-file="+pki.CertPath(dir, caCluster),
-		"--cluster-signing-cert-file="+pki.CertPath(dir, caCluster),
-		"--cluster-signing-key-file="+pki.KeyPath(dir, caCluster),
+		"--service-account-private-key-file=" + pki.KeyPath(dir, keyServiceTokens),
+		"--root-ca-file=" + pki.CertPath(dir, caCluster),
+		"--cluster-signing-cert-file=" + pki.CertPath(dir, caCluster),
+		"--cluster-signing-key-file=" + pki.KeyPath(dir, caCluster),
 		"--leader-elect=false", // there is only one
 		// Thirty controllers request a token each before they begin. At the default 20 requests per second the last of
 		// them, that of service accounts, would begin seconds later than necessary.
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
 		"--profiling=false",
-	)
+	}
+	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, b.certificateOf(whoControllerManager)},
+		append(args, b.sharedControllers()...)...)
 }
 
 // Under `up` there is one scheduler and one lifecycle controller, so no leader is elected.
@@ -215,7 +219,7 @@ func (b builder) securePort(port int) []string {
 }
 
 // certificateOf returns the path of an identity's certificate.
-func (b builder) certificateOf(w who) string { return pki.CertPath(b.pki(), string(w)) }
+func (b builder) certificateOf(w who) string { return pki.CertPath(b.pki(), string(b.o.holder(w))) }
 
 func (b builder) fleet() supervise.Spec {
 	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow), "--node-prefix", hollowPrefix,

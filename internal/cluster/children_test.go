@@ -205,11 +205,11 @@ func TestManifests(t *testing.T) {
 	if bound := bindings(t, o); bound[userFleet] || slices.ContainsFunc(layout{o}.plan().Leaves, func(l pki.Leaf) bool { return l.CommonName == userFleet }) {
 		t.Error("without hollow nodes their identity has a role or a certificate")
 	}
-	if len(o.unwanted()) == 0 {
+	if old, err := (layout{o}).unwanted(false); err != nil || len(old) == 0 {
 		t.Error("without hollow nodes their role stays from an `up` that had some")
 	}
 	o.Hollow = 1
-	if len(o.unwanted()) > 0 {
+	if old, err := (layout{o}).unwanted(false); err != nil || len(old) > 0 {
 		t.Error("with hollow nodes their role is removed")
 	}
 	bound := bindings(t, o)
@@ -225,7 +225,11 @@ func TestManifests(t *testing.T) {
 func bindings(t *testing.T, o Options) map[string]bool {
 	t.Helper()
 	bound := map[string]bool{}
-	for _, document := range o.installed() {
+	documents, err := layout{o}.installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents {
 		var binding rbacv1.ClusterRoleBinding
 		var object any = &rbacv1.ClusterRole{}
 		switch {

@@ -9,6 +9,10 @@
 // kube-controller-manager, kube-proxy, containerd and our own agent, scheduler, lifecycle and fleet. Each is one
 // process, so that one may crash without the others.
 //
+// An instance that joined the cluster of another machine (Options.Server) has the children of a node only: containerd,
+// agent, kube-proxy. Its certificates are its cluster's (join.go); routes lead its pods to those of other nodes
+// (podnetwork.go).
+//
 // # Invariants
 //
 //   - Everything that `up` does can be repeated: it creates or corrects directories, certificates, configuration and
@@ -23,8 +27,7 @@
 //
 // # What it does not do
 //
-// There is no control plane on several machines and no join: agents on other machines use a kubeconfig as in any
-// cluster.
+// There is no control plane on several machines.
 package cluster
 
 import (
@@ -44,6 +47,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podroutes"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -57,7 +61,12 @@ type cluster struct {
 	build      builder
 	runtime    *containerruntime.Instance // nil without an agent
 	portsFail  bool                       // the last UpdateListeners failed, and this was logged
+	halfJoined bool                       // this machine joins for the first time and is not Ready yet
 	addonsLack bool                       // the objects of add-ons could not be installed yet
+
+	authority   []byte // of the cluster that this machine joins with a token
+	routing     sync.Mutex
+	unreachable []podroutes.Problem // guarded by routing
 
 	mu     sync.Mutex
 	deaths map[string]int              // how often each child has died since this process began
@@ -165,6 +174,7 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 
 // client returns a client of the instance's API server with the credentials of w.
 func (l layout) client(w who) (*kube.Client, error) {
+	w = l.o.holder(w)
 	path := l.kubeconfig(w)
 	if w == whoAdmin {
 		path = l.adminKubeconfig()

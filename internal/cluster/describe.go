@@ -223,6 +223,10 @@ func describeNext(w io.Writer, o Options) {
 	if !o.Agent && o.Hollow == 0 {
 		run = "get namespaces" // there is no node to run a pod
 	}
+	if o.joined() { // kubectl is for the machine with the cluster
+		fmt.Fprintf(w, "\ntry:\n  plimsoll status%s\n", flags)
+		return
+	}
 	fmt.Fprintf(w, `
 try:
   export KUBECONFIG=$(plimsoll kubeconfig%s)

@@ -12,9 +12,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// detachedVariable marks the detached process, and detachedFD is its pipe to its parent.
+// DetachedVariable marks the detached process, and detachedFD is its pipe to its parent.
 const (
-	detachedVariable = "PLIMSOLL_DETACHED"
+	DetachedVariable = "PLIMSOLL_DETACHED"
 	detachedFD       = 3 // the first after the standard three: os/exec puts ExtraFiles there
 )
 
@@ -42,7 +42,7 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 		return fmt.Errorf("start supervisor: %w", err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), detachedVariable+"=1")
+	cmd.Env = append(os.Environ(), DetachedVariable+"=1")
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -104,10 +104,10 @@ type Detached struct{ progress.Sink }
 
 // DetachedSink returns the Detached of this process, if UpDetached started it.
 func DetachedSink() (Detached, bool) {
-	if os.Getenv(detachedVariable) == "" {
+	if os.Getenv(DetachedVariable) == "" {
 		return Detached{}, false
 	}
-	os.Unsetenv(detachedVariable)
+	os.Unsetenv(DetachedVariable)
 	syscall.CloseOnExec(detachedFD)
 	return Detached{progress.Wire(os.NewFile(detachedFD, "progress"))}, true
 }

@@ -103,7 +103,7 @@ func (l layout) askToLeave() error {
 // possible is cleaned up.
 func (c *cluster) takeDown(ctx context.Context) error {
 	c.stopChildren(ctx)
-	err := errors.Join(c.cleanServices(ctx), c.removePods(ctx))
+	err := errors.Join(c.cleanServices(ctx), c.removePods(ctx), c.removeRoutes())
 	if left := c.supervisor.Survivors(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("stop children: still running: %s", strings.Join(left, ", ")))
 	}

@@ -137,7 +137,11 @@ func (l layout) components() []who {
 // writeKubeconfig writes the kubeconfig of w for this instance. A self-contained one can be copied to another place.
 func (l layout) writeKubeconfig(path string, w who, selfContained bool) error {
 	cluster := &clientcmdapi.Cluster{Server: l.serverURL(), CertificateAuthority: pki.CertPath(l.pki(), caCluster)}
-	user := &clientcmdapi.AuthInfo{ClientCertificate: pki.CertPath(l.pki(), string(w)), ClientKey: pki.KeyPath(l.pki(), string(w))}
+	holder := string(l.o.holder(w))
+	user := &clientcmdapi.AuthInfo{
+		ClientCertificate: pki.CertPath(l.pki(), holder),
+		ClientKey:         pki.KeyPath(l.pki(), holder),
+	}
 	config := clientcmdapi.NewConfig()
 	name := l.o.fullName()
 	config.Clusters[name] = cluster
@@ -176,5 +180,8 @@ func embed(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) (err erro
 }
 
 func (l layout) serverURL() string {
+	if l.o.joined() {
+		return l.o.Server
+	}
 	return "https://" + net.JoinHostPort(l.o.localAddress(), fmt.Sprint(l.o.APIServerPort))
 }

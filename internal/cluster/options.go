@@ -47,6 +47,10 @@ type Options struct {
 	PodCIDR     string `json:"podCIDR"`     // of this machine's pods
 	ServiceCIDR string `json:"serviceCIDR"` // of Service addresses
 
+	// Of a machine that joined the cluster of another one: https://HOST:PORT of its kube-apiserver. Such an instance has
+	// an agent, its runtime and kube-proxy, and no control plane. The pod network is that of all nodes.
+	Server string `json:"server,omitempty"`
+
 	EtcdServers  []string `json:"etcdServers,omitempty"` // empty: our own etcd
 	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
@@ -69,6 +73,9 @@ type Options struct {
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
 	ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
 	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
+
+	Token         string `json:"-"` // of a machine that joins for the first time
+	AuthorityHash string `json:"-"` // likewise
 }
 
 // Bounds of --gc-percent, the GOGC of etcd, kube-apiserver and kube-controller-manager: how much garbage may accumulate
@@ -195,6 +202,7 @@ func (o *Options) Validate() error {
 		bad("service-cidr", o.ServiceCIDR, "overlaps --pod-cidr %s: packets to a Service could be meant for a pod", o.PodCIDR)
 	}
 	problems = append(problems, o.validatePorts()...)
+	problems = append(problems, o.validateShared()...)
 	problems = append(problems, o.validateAddons()...)
 	problems = append(problems, o.validateEtcd()...)
 	if o.Agent && o.AgentConfig != "" {

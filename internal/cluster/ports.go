@@ -28,12 +28,15 @@ type port struct {
 // ports returns the ports on which this instance will listen. etcd has none: it listens on a socket in the run
 // directory.
 func (o *Options) ports() []port {
-	ports := []port{
-		{"apiserver-port", o.APIServerPort, true, childAPIServer},
-		{"scheduler-port", o.SchedulerPort, false, childScheduler},
-		{"lifecycle-port", o.LifecyclePort, false, childLifecycle},
+	var ports []port
+	if !o.joined() {
+		ports = []port{
+			{"apiserver-port", o.APIServerPort, true, childAPIServer},
+			{"scheduler-port", o.SchedulerPort, false, childScheduler},
+			{"lifecycle-port", o.LifecyclePort, false, childLifecycle},
+		}
 	}
-	if !o.NoControllerManager {
+	if !o.NoControllerManager && !o.joined() {
 		ports = append(ports, port{flag: "controller-manager-port", number: o.ControllerManagerPort, user: childControllerManager})
 	}
 	if o.Agent {

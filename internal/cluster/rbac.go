@@ -3,6 +3,11 @@ package cluster
 import (
 	"context"
 	_ "embed"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/deploy"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -12,27 +17,49 @@ import (
 var rbacManifest string
 
 // installed returns every object that `up` installs, as YAML documents. Those for hollow nodes are included only if
-// there are hollow nodes.
-func (o Options) installed() []string {
+// there are hollow nodes, those for machines that join only if other machines can.
+func (l layout) installed() ([]string, error) {
 	manifests := []string{rbacManifest, deploy.NodeResourceTopology, deploy.Lifecycle}
-	if o.Hollow > 0 {
+	if l.o.Hollow > 0 {
 		manifests = append(manifests, deploy.Fleet)
 	}
-	return documents(manifests...)
+	all := documents(manifests...)
+	if !l.o.shared() {
+		return all, nil
+	}
+	more, err := l.bootstrapObjects()
+	return append(all, more...), err
 }
 
-// unwanted returns objects that an `up` with other options installed.
-func (o Options) unwanted() []string {
-	if o.Hollow > 0 {
-		return nil
+// unwanted returns objects that an `up` with other options installed; wasShared: other machines could join then.
+func (l layout) unwanted(wasShared bool) (all []string, err error) {
+	if l.o.Hollow == 0 {
+		all = documents(deploy.Fleet)
 	}
-	return documents(deploy.Fleet)
+	if l.o.shared() || !wasShared {
+		return all, nil
+	}
+	more, err := l.bootstrapObjects()
+	return append(all, more...), err
 }
 
 // install applies the objects that `up` installs and deletes those that are no longer wanted.
-func install(ctx context.Context, c *kube.Client, o Options) error {
-	if err := applyObjects(ctx, c, o.installed()); err != nil {
+func (l layout) install(ctx context.Context, c *kube.Client) error {
+	objects, err := l.installed()
+	if err != nil {
 		return err
 	}
-	return removeObjects(ctx, c, o.unwanted())
+	if err := applyObjects(ctx, c, objects); err != nil {
+		return err
+	}
+	// The objects for machines that join are many, so they are looked for by one of them.
+	err = c.Get(ctx, kube.ConfigMaps, metav1.NamespaceSystem, settingsName, &corev1.ConfigMap{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("find objects that this instance does not need: %w", err)
+	}
+	old, err := l.unwanted(err == nil)
+	if err != nil {
+		return err
+	}
+	return removeObjects(ctx, c, old)
 }

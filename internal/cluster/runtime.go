@@ -34,6 +34,10 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--service-cidr %q: %w", l.o.ServiceCIDR, err)
 	}
+	pods, err := l.podCIDR()
+	if err != nil {
+		return nil, err
+	}
 	return containerruntime.New(containerruntime.Options{
 		Addons:     addons,
 		Forwards:   l.o.forwards(),
@@ -42,7 +46,8 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 		RunDir:     l.o.RunDir,
 		ImageDir:   images,
 		Bridge:     l.bridge(),
-		PodCIDR:    l.o.PodCIDR,
+		PodCIDR:    pods,
+		AllPods:    l.o.PodCIDR,
 		CgroupRoot: l.podCgroup(),
 		Mirrors:    mirrors,
 		External:   l.o.ContainerRuntimeEndpoint,

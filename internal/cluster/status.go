@@ -28,6 +28,8 @@ type Status struct {
 	Children      []supervise.Status `json:"children"`
 	Nodes         []NodeStatus       `json:"nodes"`
 	Addons        []AddonStatus      `json:"addons"` // those that run as pods
+
+	node string // of a machine that joined: others are not its matter
 }
 
 // AddonStatus is the status of one add-on that runs as pods.
@@ -52,7 +54,7 @@ func (s Status) Up() bool {
 		up = up && c.PID != 0
 	}
 	for _, n := range s.Nodes {
-		up = up && n.Ready
+		up = up && (n.Ready || s.node != "" && n.Name != s.node)
 	}
 	return up
 }
@@ -88,6 +90,9 @@ const statusTimeout = 5 * time.Second
 func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	l := layout{o}
 	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}, Addons: []AddonStatus{}}
+	if o.joined() {
+		s.node = o.NodeName
+	}
 	var err error
 	if s.SupervisorPID, err = lockHolder(l.lock()); err != nil {
 		return s, err
@@ -102,7 +107,9 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 		s.APIServer = err.Error()
 		return s, nil
 	}
-	s.Addons = l.addons(ctx)
+	if !l.o.joined() {
+		s.Addons = l.addons(ctx)
+	}
 	return s, nil
 }
 
@@ -205,6 +212,9 @@ func mebibytes(b unit.Bytes) string { return fmt.Sprintf("%dMi", b/unit.MiB) }
 
 // AdminKubeconfig returns the path of the user's kubeconfig, if the instance has one.
 func AdminKubeconfig(o Options) (string, error) {
+	if o.joined() {
+		return "", fmt.Errorf("find admin kubeconfig: this machine is a node of %s, and the kubeconfig is there", o.Server)
+	}
 	path := layout{o}.adminKubeconfig()
 	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("find admin kubeconfig: %w (`plimsoll up` writes it)", err)

@@ -64,13 +64,18 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	switch {
 	case handover.Err() != nil:
 		return ErrHandedOver
+	case ctx.Err() != nil && c.halfJoined:
+		return errors.Join(context.Cause(ctx), c.leave(ctx))
 	case ctx.Err() != nil:
 		return errors.Join(context.Cause(ctx), c.takeDownAfter(ctx))
+	case err != nil && c.halfJoined:
+		return errors.Join(err, c.leave(ctx))
 	case err != nil:
 		c.stopChildren(context.WithoutCancel(ctx))
 		c.supervisor.Stop(context.WithoutCancel(ctx), childContainerd, graceStore)
 		return err
 	}
+	c.halfJoined = false
 	c.keepReserve()
 	ready()
 	return c.supervise(ctx, handover.Done())
@@ -78,6 +83,11 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 
 // supervise keeps the instance up until ctx ends or another process takes over.
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
+	background, cancel := context.WithCancel(ctx)
+	defer cancel()
+	dismissed, dismiss := context.WithCancel(context.WithoutCancel(ctx))
+	defer dismiss()
+	c.keepCluster(background, dismiss)
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
 	ports := time.NewTicker(containerruntime.UpdateListenersPeriod)
@@ -91,6 +101,9 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 			return ErrHandedOver
 		case <-ctx.Done():
 			return c.takeDownAfter(ctx)
+		case <-dismissed.Done():
+			cancel()
+			return c.obey(ctx)
 		case <-chores.C:
 			c.doChores(ctx)
 		}
@@ -133,7 +146,13 @@ func (c *cluster) doChores(ctx context.Context) {
 	}
 	c.keepReserve()
 	c.keepAddons(ctx)
-	renewed, err := c.ensureIdentities(time.Now())
+	var renewed []string
+	var err error
+	if c.o.joined() {
+		renewed, err = c.renewMembership(ctx)
+	} else {
+		renewed, err = c.ensureIdentities(time.Now())
+	}
 	if err != nil {
 		c.logger.Warn("renew certificates", "error", err)
 		return
@@ -152,6 +171,9 @@ func (c *cluster) doChores(ctx context.Context) {
 // bringUp executes the steps to a Ready node, from nothing or from whatever an earlier run left.
 func (c *cluster) bringUp(ctx context.Context) error {
 	c.warnOfSpace()
+	if c.o.joined() {
+		return c.bringUpNode(ctx)
+	}
 	if err := progress.Step(c.sink, "check this machine", func() (string, error) { return "", c.preflight() }); err != nil {
 		return err
 	}
@@ -221,7 +243,8 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, client, c.o); err != nil {
+	installed := func(ctx context.Context) error { return c.install(ctx, client) }
+	if err := c.await(ctx, "the objects of this instance", installed, childAPIServer); err != nil {
 		return err
 	}
 	if c.o.NoControllerManager {
@@ -244,9 +267,7 @@ func (c *cluster) startRuntime(ctx context.Context) error {
 				return "", err
 			}
 		}
-		for _, note := range c.runtime.Notes() {
-			c.sink.Show(progress.Event{Step: "container runtime", Phase: progress.Note, Detail: note})
-		}
+		c.showNotes()
 		if err := c.await(ctx, "container runtime", c.runtime.WaitReady, childContainerd); err != nil {
 			return "", err
 		}
@@ -254,23 +275,17 @@ func (c *cluster) startRuntime(ctx context.Context) error {
 	})
 }
 
+// showNotes shows what this machine lacks for pods.
+func (c *cluster) showNotes() {
+	for _, note := range c.runtime.Notes() {
+		c.sink.Show(progress.Event{Step: "container runtime", Phase: progress.Note, Detail: note})
+	}
+}
+
 // startComponents starts our own components and waits for the nodes.
 func (c *cluster) startComponents(ctx context.Context) error {
-	if c.o.has(childKubeProxy) {
-		if err := c.noteServices(); err != nil {
-			return err
-		}
-	}
-	for _, spec := range c.componentSpecs() {
-		if err := c.apply(ctx, spec); err != nil {
-			return err
-		}
-	}
-	c.stopUnwanted(ctx)
-	if !c.o.has(childKubeProxy) {
-		if err := c.cleanServices(ctx); err != nil {
-			return err
-		}
+	if err := c.applyComponents(ctx); err != nil {
+		return err
 	}
 	client, err := c.client(whoLauncher)
 	if err != nil {
@@ -284,13 +299,7 @@ func (c *cluster) startComponents(ctx context.Context) error {
 		waits = append(waits, c.step("controllers", "running",
 			func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer))
 	}
-	if c.o.Agent {
-		waits = append(waits, c.step("node "+c.o.NodeName, "Ready",
-			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }, childAgent, childAPIServer))
-	}
-	if c.o.has(childKubeProxy) {
-		waits = append(waits, c.step("services", c.build.proxyMode, c.servicesReady, childKubeProxy, childAPIServer))
-	}
+	waits = append(waits, c.nodeWaits(client)...)
 	if c.o.Agent {
 		waits = append(waits, func(ctx context.Context) error { return c.startAddons(ctx, client) })
 	}
@@ -299,6 +308,40 @@ func (c *cluster) startComponents(ctx context.Context) error {
 			func(ctx context.Context) error { return hollowReady(ctx, client, c.o.Hollow, c.startOf(childFleet)) }, childFleet, childAPIServer))
 	}
 	return parallel(ctx, waits...)
+}
+
+// applyComponents starts our own components and kube-proxy, and stops those that the options no longer want.
+func (c *cluster) applyComponents(ctx context.Context) error {
+	if c.o.has(childKubeProxy) {
+		if err := c.noteServices(); err != nil {
+			return err
+		}
+	}
+	for _, spec := range c.componentSpecs() {
+		if err := c.apply(ctx, spec); err != nil {
+			return err
+		}
+	}
+	c.stopUnwanted(ctx)
+	if c.o.has(childKubeProxy) {
+		return nil
+	}
+	return c.cleanServices(ctx)
+}
+
+// nodeWaits returns what is waited for on this machine's own node.
+func (c *cluster) nodeWaits(client *kube.Client) (waits []func(context.Context) error) {
+	if c.o.Agent {
+		ready := func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }
+		waits = append(waits, c.step("node "+c.o.NodeName, "Ready", ready, childAgent, childAPIServer))
+	}
+	if c.divides() {
+		waits = append(waits, func(ctx context.Context) error { return c.joinPodNetwork(ctx, client) })
+	}
+	if c.o.has(childKubeProxy) {
+		waits = append(waits, c.step("services", c.build.proxyMode, c.servicesReady, childKubeProxy, childAPIServer))
+	}
+	return waits
 }
 
 // step returns a function that waits for something and shows that as a step.
@@ -319,10 +362,10 @@ func (c *cluster) stopUnwanted(ctx context.Context) {
 // componentSpecs returns our own programs and kube-proxy: they need only the API server.
 func (c *cluster) componentSpecs() []supervise.Spec {
 	var specs []supervise.Spec
-	if !c.o.NoScheduler {
+	if !c.o.NoScheduler && !c.o.joined() {
 		specs = append(specs, c.build.scheduler())
 	}
-	if !c.o.NoLifecycle {
+	if !c.o.NoLifecycle && !c.o.joined() {
 		specs = append(specs, c.build.lifecycle())
 	}
 	if c.o.Agent {
@@ -340,6 +383,17 @@ func (c *cluster) componentSpecs() []supervise.Spec {
 // specs returns all children in the order of their start.
 func (c *cluster) specs() []supervise.Spec {
 	var specs []supervise.Spec
+	if !c.o.joined() {
+		specs = c.controlPlaneSpecs()
+	}
+	if spec, ours := c.containerd(); ours {
+		specs = append(specs, spec)
+	}
+	return append(specs, c.componentSpecs()...)
+}
+
+func (c *cluster) controlPlaneSpecs() []supervise.Spec {
+	var specs []supervise.Spec
 	if len(c.o.EtcdServers) == 0 {
 		specs = append(specs, c.build.etcd())
 	}
@@ -347,10 +401,7 @@ func (c *cluster) specs() []supervise.Spec {
 	if !c.o.NoControllerManager {
 		specs = append(specs, c.build.controllerManager())
 	}
-	if spec, ours := c.containerd(); ours {
-		specs = append(specs, spec)
-	}
-	return append(specs, c.componentSpecs()...)
+	return specs
 }
 
 func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
@@ -362,7 +413,7 @@ func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
 // instance up, or if it is up already. A supervisor of another build has to leave.
 func prepare(o Options, sink progress.Sink) (layout, error) {
 	l := layout{o}
-	if err := errors.Join(checkUser(o), l.checkVersion()); err != nil {
+	if err := errors.Join(checkUser(o), l.checkVersion(), l.checkRole()); err != nil {
 		return l, err
 	}
 	if err := l.replaceOther(sink); err != nil {

@@ -78,7 +78,8 @@ func (l layout) replaceOther(sink progress.Sink) error {
 func otherBuild(proc string, pid int) bool {
 	dir := filepath.Join(proc, strconv.Itoa(pid))
 	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	if err != nil || !slices.Contains(strings.Split(string(cmdline), "\x00"), "up") {
+	words := strings.Split(string(cmdline), "\x00")
+	if err != nil || !slices.Contains(words, "up") && !slices.Contains(words, "join") {
 		return false // `down` holds the lock, too
 	}
 	same, err := sameContent(filepath.Join(dir, "exe"), filepath.Join(proc, "self", "exe"))

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+)
+
+// tokenVariable hands a token to the process in the background, whose command line everybody on the machine may read.
+// It serves users too, for whom a command line stays in the shell's history.
+const tokenVariable = "PLIMSOLL_TOKEN"
+
+func newJoinCommand() *cobra.Command {
+	var o cluster.Options
+	var detach bool
+	c := &cobra.Command{
+		Use:   "join SERVER",
+		Short: "Make this machine a node of a cluster on another machine",
+		Long: `Run an agent, a container runtime and kube-proxy on this machine, supervised, as a node of the cluster whose
+kube-apiserver is at SERVER (https://HOST:PORT), until Ctrl-C or "plimsoll down". "plimsoll token create" on the server
+prints the whole command. The token serves once, to get certificates of the node's own, which it renews itself; run again
+after any crash, also without the token, join takes over what still runs and restarts the rest.
+
+The cluster needs "plimsoll up --bind-address". The machines must share a network: pods reach those of other nodes by
+routes through the nodes' addresses.`,
+		Example: `  plimsoll join https://10.0.0.1:6443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:9f86d081...
+  plimsoll join https://10.0.0.1:6443             # again, after a reboot`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.Server = args[0]
+			if o.Token == "" {
+				o.Token = os.Getenv(tokenVariable)
+			}
+			os.Setenv(tokenVariable, o.Token) // for the process in the background
+			if err := o.FillJoined(); err != nil {
+				return usageError{err}
+			}
+			if err := o.ValidateJoined(); err != nil {
+				return usageError{err}
+			}
+			if _, background := os.LookupEnv(cluster.DetachedVariable); background || !detach {
+				os.Unsetenv(tokenVariable)
+			}
+			return runUp(c, o, detach)
+		},
+	}
+	f := c.Flags()
+	instanceFlags(c, &o)
+	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
+	f.StringVar(&o.Token, "token", "", "token of the cluster, for the first join; else that of the environment "+
+		"variable "+tokenVariable)
+	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "",
+		"hash of the cluster's authority, sha256:<64 hexadecimal digits>; required with a token")
+	nodeFlags(c, &o)
+	f.StringVar(&o.BindAddress, "bind-address", "", "address that all ports are bound to (default: --node-ip)")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
+	return c
+}
+
+// nodeFlags adds the flags of verbs that run a node.
+func nodeFlags(c *cobra.Command, o *cluster.Options) {
+	f := c.Flags()
+	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default "+
+		"/run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
+	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
+	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with "+
+		"the default route)")
+	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
+	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
+	f.IntVar(&o.KubeProxyPort, "kube-proxy-port", 10249, "port of kube-proxy's metrics, on the loopback; 0: none")
+	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
+	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our "+
+		"containerd asks before a registry, or before all; may be repeated")
+	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most "+
+		"plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
+	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets "+
+		"addresses, certificates and directories")
+	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "",
+		"path of plimsoll-controlplane (default: in plimsoll's directory, then in PATH)")
+	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar, workload.tar and the archives of add-ons "+
+		"(default: images in plimsoll's directory)")
+}
+
+// withoutToken returns a command line without the value of --token.
+func withoutToken(args []string) []string {
+	args = slices.Clone(args)
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--token" && i+1 < len(args) {
+			args = slices.Delete(args, i, i+2)
+			i--
+		} else if strings.HasPrefix(args[i], "--token=") {
+			args = slices.Delete(args, i, i+1)
+			i--
+		}
+	}
+	return args
+}

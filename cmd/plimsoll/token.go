@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
+)
+
+func newTokenCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Create, list and delete the tokens by which machines join the cluster",
+		Long: `Create, list and delete bootstrap tokens of this machine's cluster. Whoever has one can make a machine a node, until it
+expires or is deleted.`,
+		Example: `  plimsoll token create
+  plimsoll token list`,
+		Args: cobra.NoArgs,
+	}
+	c.AddCommand(newTokenCreateCommand(), newTokenListCommand(), newTokenDeleteCommand())
+	return c
+}
+
+func newTokenCreateCommand() *cobra.Command {
+	var o cluster.Options
+	var life time.Duration
+	var description, output string
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Create a token, and print the command that joins a machine",
+		Long: `Create a token, and print the whole command that joins a machine by it. Any number of machines can use it until it
+expires.`,
+		Example: `  plimsoll token create --ttl 1h
+  plimsoll token create -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "command" && output != "json" {
+				return usageError{fmt.Errorf("--output %q: want command or json", output)}
+			}
+			if life < 0 {
+				return usageError{fmt.Errorf("--ttl %s: want 0 or more", life)}
+			}
+			kept, err := cluster.Load(o)
+			if err != nil {
+				return err
+			}
+			i, err := cluster.Invite(c.Context(), kept, life, description)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(c, i)
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), i.Command())
+			return err
+		},
+	}
+	instanceFlags(c, &o)
+	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token lasts; 0: until it is deleted")
+	c.Flags().StringVar(&description, "description", "", "what the token is for, shown by token list")
+	c.Flags().StringVarP(&output, "output", "o", "command", "command or json")
+	return c
+}
+
+func newTokenListCommand() *cobra.Command {
+	var o cluster.Options
+	var output string
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the tokens, without their secret parts",
+		Long: `List the bootstrap tokens of this machine's cluster: how long they last, and whether machines can join by them. Their
+secret parts are not shown.`,
+		Example: `  plimsoll token list`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return usageError{fmt.Errorf("--output %q: want table or json", output)}
+			}
+			kept, err := cluster.Load(o)
+			if err != nil {
+				return err
+			}
+			client, err := cluster.TokenClient(kept)
+			if err != nil {
+				return err
+			}
+			tokens, err := bootstrap.ListTokens(c.Context(), client)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(c, tokens)
+			}
+			return printTokens(c.OutOrStdout(), tokens, time.Now())
+		},
+	}
+	instanceFlags(c, &o)
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return c
+}
+
+func printTokens(w io.Writer, tokens []bootstrap.Token, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "TOKEN\tEXPIRES IN\tJOINS\tDESCRIPTION")
+	for _, token := range tokens {
+		left := "never"
+		if !token.Expires.IsZero() {
+			left = max(0, token.Expires.Sub(now)).Truncate(time.Second).String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", token.ID, left, token.Joins, token.Description)
+	}
+	return t.Flush()
+}
+
+func newTokenDeleteCommand() *cobra.Command {
+	var o cluster.Options
+	c := &cobra.Command{
+		Use:     "delete TOKEN",
+		Aliases: []string{"rm"},
+		Short:   "Delete a token; nodes that joined by it stay",
+		Long: `Delete a bootstrap token, given by its id or as a whole. No machine can join by it any more; nodes that joined by it
+have certificates of their own, and stay.`,
+		Example: `  plimsoll token delete abcdef`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			kept, err := cluster.Load(o)
+			if err != nil {
+				return err
+			}
+			client, err := cluster.TokenClient(kept)
+			if err != nil {
+				return err
+			}
+			return bootstrap.DeleteToken(c.Context(), client, args[0])
+		},
+	}
+	instanceFlags(c, &o)
+	return c
+}

@@ -1,0 +1,150 @@
+// Package bootstrap lets another machine join a cluster by a token: as kubeadm does it, with the same objects, so that
+// either's tokens and clients serve the other.
+//
+// # Model
+//
+// A bootstrap token is a Secret with an id and a secret part. While it lasts, it authenticates its bearer as a member
+// of Group, and kube-controller-manager signs the ConfigMap cluster-info with it, which anyone may read. So a machine
+// that has the token and a hash of the authority's key can trust what a server that it cannot verify yet tells it
+// (Discover), and from then on verifies the server. As a bearer of the token it requests its first certificate
+// (Identity); that certificate renews itself.
+//
+// # Invariants
+//
+//   - Nothing that an unverified server says is used before both the token's signature and the hash of its authority
+//     hold.
+//   - A key is on disk, for its owner alone, before a certificate for it is requested; it never leaves the machine.
+//
+// # What it does not do
+//
+// It approves nothing: upstream's controllers approve clients' certificates, and package cluster those of servers.
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	tokenapi "k8s.io/cluster-bootstrap/token/api"
+	tokenutil "k8s.io/cluster-bootstrap/token/util"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Group is the group of those who bear a token for joining; the objects of package cluster say what it may do.
+const Group = "system:bootstrappers:plimsoll:nodes"
+
+// DefaultLife is how long a token lasts: a day, as kubeadm's.
+const DefaultLife = 24 * time.Hour
+
+// A Token lets machines join.
+type Token struct {
+	ID          string    `json:"id"`
+	Expires     time.Time `json:"expires,omitzero"` // zero: never
+	Description string    `json:"description,omitempty"`
+	Joins       bool      `json:"joins"` // it is signed and authenticates, as joining needs
+}
+
+// Parts splits a token into id and secret.
+func Parts(token string) (id, secret string, err error) {
+	parts := pattern.FindStringSubmatch(token)
+	if parts == nil {
+		return "", "", fmt.Errorf("want ID.SECRET, of 6 and 16 lower case letters and digits, as `plimsoll " +
+			"token create` prints it")
+	}
+	return parts[1], parts[2], nil
+}
+
+var (
+	pattern   = regexp.MustCompile(tokenapi.BootstrapTokenPattern)
+	idPattern = regexp.MustCompile(tokenapi.BootstrapTokenIDPattern)
+)
+
+// CreateToken creates a token that lasts for a time, or for ever if that is zero, and returns its text.
+func CreateToken(ctx context.Context, c *kube.Client, life time.Duration, description string) (string, error) {
+	token, err := tokenutil.GenerateBootstrapToken()
+	if err != nil {
+		return "", fmt.Errorf("create token: %w", err)
+	}
+	id, secret, err := Parts(token)
+	if err != nil {
+		return "", err
+	}
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      tokenutil.BootstrapTokenSecretName(id),
+			Namespace: metav1.NamespaceSystem,
+		},
+		Type: tokenapi.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			tokenapi.BootstrapTokenIDKey:               []byte(id),
+			tokenapi.BootstrapTokenSecretKey:           []byte(secret),
+			tokenapi.BootstrapTokenUsageSigningKey:     []byte("true"),
+			tokenapi.BootstrapTokenUsageAuthentication: []byte("true"),
+			tokenapi.BootstrapTokenExtraGroupsKey:      []byte(Group),
+		},
+	}
+	if life > 0 {
+		s.Data[tokenapi.BootstrapTokenExpirationKey] = []byte(time.Now().Add(life).UTC().Format(time.RFC3339))
+	}
+	if description != "" {
+		s.Data[tokenapi.BootstrapTokenDescriptionKey] = []byte(description)
+	}
+	if err := c.Create(ctx, kube.Secrets, metav1.NamespaceSystem, "", s, &corev1.Secret{}); err != nil {
+		return "", fmt.Errorf("create token: %w", err)
+	}
+	return token, nil
+}
+
+// ListTokens returns all tokens without their secrets, sorted by id.
+func ListTokens(ctx context.Context, c *kube.Client) ([]Token, error) {
+	secrets := &corev1.SecretList{}
+	only := metav1.ListOptions{FieldSelector: "type=" + string(tokenapi.SecretTypeBootstrapToken)}
+	if err := c.List(ctx, kube.Secrets, metav1.NamespaceSystem, only, secrets); err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	tokens := []Token{}
+	for i := range secrets.Items {
+		tokens = append(tokens, tokenOf(&secrets.Items[i]))
+	}
+	slices.SortFunc(tokens, func(a, b Token) int { return strings.Compare(a.ID, b.ID) })
+	return tokens, nil
+}
+
+func tokenOf(s *corev1.Secret) Token {
+	says := func(key string) bool { return string(s.Data[key]) == "true" }
+	t := Token{
+		ID:          string(s.Data[tokenapi.BootstrapTokenIDKey]),
+		Description: string(s.Data[tokenapi.BootstrapTokenDescriptionKey]),
+		Joins:       says(tokenapi.BootstrapTokenUsageSigningKey) && says(tokenapi.BootstrapTokenUsageAuthentication),
+	}
+	if text := string(s.Data[tokenapi.BootstrapTokenExpirationKey]); text != "" {
+		t.Expires, _ = time.Parse(time.RFC3339, text) // else it is invalid to the API server, too
+		t.Joins = t.Joins && !t.Expires.IsZero()
+	}
+	return t
+}
+
+// DeleteToken deletes a token, which is given by its id or as a whole.
+func DeleteToken(ctx context.Context, c *kube.Client, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	if !idPattern.MatchString(id) {
+		return fmt.Errorf("delete token %q: want the id, 6 lower case letters and digits, as `plimsoll token "+
+			"list` prints it", id)
+	}
+	err := c.Delete(ctx, kube.Secrets, metav1.NamespaceSystem, tokenutil.BootstrapTokenSecretName(id),
+		metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete token %s: there is none (see `plimsoll token list`)", id)
+	}
+	if err != nil {
+		return fmt.Errorf("delete token %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,395 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
+)
+
+// The side of a machine that joins. Once it has certificates it needs no token: it renews them itself, and starts again
+// with what it knows while the server is away.
+
+// joined reports whether the instance is a node of another machine's cluster.
+func (o *Options) joined() bool { return o.Server != "" }
+
+// Joined reports whether the instance is a node of another machine's cluster.
+func (o *Options) Joined() bool { return o.joined() }
+
+// holder returns whose certificate an identity uses: on a machine that joined, all are the node.
+func (o *Options) holder(w who) who {
+	if o.joined() {
+		return whoAgent
+	}
+	return w
+}
+
+// FillJoined sets what a machine that joins does not choose. Its ports are on the node's own address, where
+// kube-apiserver reaches its agent.
+func (o *Options) FillJoined() error {
+	server, err := bootstrap.ParseServer(o.Server)
+	if err != nil {
+		return err
+	}
+	o.Server = server
+	o.Agent = true
+	if err := o.Fill(); err != nil {
+		return err
+	}
+	if o.BindAddress == "" {
+		o.BindAddress = o.NodeIP
+	}
+	// Until the cluster has said how its network is made; they are valid, and nothing is done with them.
+	o.PodCIDR, o.ServiceCIDR = "10.85.0.0/16", "10.96.0.0/16"
+	return nil
+}
+
+// ValidateJoined returns everything that is wrong with the options of a machine that joins.
+func (o *Options) ValidateJoined() error {
+	err := o.Validate()
+	if o.Token != "" {
+		if _, _, bad := bootstrap.Parts(o.Token); bad != nil {
+			err = errors.Join(err, fmt.Errorf("--token: %w", bad)) // without its value, which is a secret
+		}
+		if bad := bootstrap.ParseHash(o.AuthorityHash); bad != nil {
+			err = errors.Join(err, fmt.Errorf("--discovery-token-ca-cert-hash %q: %w", o.AuthorityHash, bad))
+		}
+	}
+	if ip := net.ParseIP(o.NodeIP); ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		err = errors.Join(err, fmt.Errorf("--node-ip %s: the server does not reach this machine by that address", o.NodeIP))
+	}
+	return err
+}
+
+// checkRole returns an error where the state directory belongs to another cluster than the one that is asked for.
+func (l layout) checkRole() error {
+	kept, err := Load(l.o)
+	if err != nil {
+		return nil // there is none, or it is damaged: it is written anew
+	}
+	switch {
+	case kept.Server == l.o.Server:
+		return nil
+	case kept.Server == "":
+		return fmt.Errorf("join %s: %s has a cluster of this machine's own: remove it with `plimsoll down "+
+			"--purge`, or choose another --instance", l.o.Server, l.o.StateDir)
+	case l.o.Server == "":
+		return fmt.Errorf("start a cluster: %s belongs to a node of %s: start that again with `plimsoll join "+
+			"%s`, remove it with `plimsoll down --purge`, or choose another --instance",
+			l.o.StateDir, kept.Server, kept.Server)
+	}
+	return fmt.Errorf("join %s: %s belongs to a node of %s: remove it with `plimsoll down --purge`, or choose "+
+		"another --instance", l.o.Server, l.o.StateDir, kept.Server)
+}
+
+// identities are the certificates that the node has of its cluster.
+func (l layout) identities() (client, server bootstrap.Identity) {
+	dir := l.pki()
+	client = bootstrap.Identity{Cert: pki.CertPath(dir, string(whoAgent)), Key: pki.KeyPath(dir,
+		string(whoAgent)), Node: l.o.NodeName}
+	server = bootstrap.Identity{
+		Cert:   pki.CertPath(dir, certAgentServing),
+		Key:    pki.KeyPath(dir, certAgentServing),
+		Node:   l.o.NodeName,
+		Server: true,
+		IP:     net.ParseIP(l.o.NodeIP),
+	}
+	return client, server
+}
+
+// bringUpNode is bringUp of a machine that joins, for the first time or again.
+func (c *cluster) bringUpNode(ctx context.Context) error {
+	c.halfJoined = !c.exists()
+	var client *kube.Client
+	err := progress.Step(c.sink, "cluster", func() (detail string, err error) {
+		client, err = c.meet(ctx)
+		return c.o.Server, err
+	})
+	if err != nil {
+		return err
+	}
+	if err := progress.Step(c.sink, "check this machine", func() (string, error) {
+		return "",
+			c.preflight()
+	}); err != nil {
+		return err
+	}
+	err = progress.Step(c.sink, "keys and certificates", func() (string, error) { return c.enroll(ctx, client) })
+	if err != nil {
+		return err
+	}
+	if err := c.configureAgent(); err != nil {
+		return err
+	}
+	if err := c.startRuntime(ctx); err != nil {
+		return err
+	}
+	if err := c.applyComponents(ctx); err != nil {
+		return err
+	}
+	own, err := c.client(whoAgent)
+	if err != nil {
+		return err
+	}
+	return parallel(ctx, c.nodeWaits(own)...)
+}
+
+// meet gets to know the cluster: by the token if the node has no certificate yet, else by that. It sets what the
+// cluster decides in the options.
+func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
+	why := "there is none"
+	var expired bool
+	authority, err := c.keptAuthority()
+	if err != nil {
+		return nil, err
+	}
+	if authority != nil {
+		known, err := bootstrap.ParseAuthority(authority)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", pki.CertPath(c.pki(), caCluster), err)
+		}
+		identity, _ := c.identities()
+		why, expired = identity.Due(known, time.Now())
+	}
+	if why == "" || why == "it expires soon" {
+		client, err := c.client(whoAgent)
+		if err != nil {
+			return nil, err
+		}
+		err = c.askSettings(ctx, client)
+		if err != nil && !apierrors.IsUnauthorized(err) && c.exists() {
+			c.sink.Show(progress.Event{Step: "cluster", Phase: progress.Note,
+				Detail: "starting with what is known of it: " + err.Error()})
+			return client, c.keepSettings()
+		}
+		return client, err
+	}
+	if c.o.Token == "" {
+		if expired {
+			why += ": this machine was away for too long"
+		}
+		return nil, fmt.Errorf("join %s: the certificate of node %s: %s: give --token and "+
+			"--discovery-token-ca-cert-hash, which `plimsoll token create` prints on the server",
+			c.o.Server, c.o.NodeName, why)
+	}
+	seed := bootstrap.Seed{Server: c.o.Server, Token: c.o.Token, Hash: c.o.AuthorityHash}
+	if c.authority, err = seed.Discover(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	client, err := kube.NewClientForConfig(&rest.Config{
+		Host:            c.o.Server,
+		BearerToken:     c.o.Token,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority},
+		UserAgent:       "plimsoll-join",
+		QPS:             -1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.askSettings(ctx, client); err != nil {
+		return nil, err
+	}
+	return client, c.checkName(ctx, client)
+}
+
+// keptAuthority returns the authority of the cluster that the machine has joined; nil: it has not.
+func (l layout) keptAuthority() ([]byte, error) {
+	text, err := os.ReadFile(pki.CertPath(l.pki(), caCluster))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// settingsTimeout bounds one question to the server (chosen).
+const settingsTimeout = 10 * time.Second
+
+// askSettings asks the cluster how its network is made.
+func (c *cluster) askSettings(ctx context.Context, client *kube.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	object := &corev1.ConfigMap{}
+	err := client.Get(ctx, kube.ConfigMaps, metav1.NamespaceSystem, settingsName, object)
+	switch {
+	case apierrors.IsUnauthorized(err) && c.o.Token != "":
+		id, _, _ := bootstrap.Parts(c.o.Token)
+		return &bootstrap.TokenError{ID: id, Server: c.o.Server, Why: "it has expired, or was deleted"}
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("ask %s for its settings: it does not accept this node's certificate: join again with "+
+			"--token: %w", c.o.Server, err)
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return fmt.Errorf("ask %s for its settings: ConfigMap kube-system/%s: `plimsoll up` writes it where "+
+			"kube-apiserver listens for other machines: %w", c.o.Server, settingsName, err)
+	case err != nil:
+		return fmt.Errorf("ask %s for its settings: %w", c.o.Server, err)
+	}
+	s := settings{}
+	if err := json.Unmarshal([]byte(object.Data[settingsKey]), &s); err != nil {
+		return fmt.Errorf("ask %s for its settings: ConfigMap kube-system/%s, %s: %w", c.o.Server, settingsName,
+			settingsKey, err)
+	}
+	c.o.PodCIDR = s.PodCIDR
+	c.o.ServiceCIDR = s.ServiceCIDR
+	c.o.Without = s.Without
+	if err := errors.Join(c.o.Validate(), checkSkew(s.Kubernetes)); err != nil {
+		return fmt.Errorf("ask %s for its settings: %w", c.o.Server, err)
+	}
+	return nil
+}
+
+// keepSettings takes the settings of the last start.
+func (c *cluster) keepSettings() error {
+	kept, err := Load(c.o)
+	if err != nil {
+		return err
+	}
+	c.o.PodCIDR = kept.PodCIDR
+	c.o.ServiceCIDR = kept.ServiceCIDR
+	c.o.Without = kept.Without
+	return nil
+}
+
+// kubeletSkewMax is by how many minor releases a kubelet may be older than kube-apiserver; it must not be newer
+// (https://kubernetes.io/releases/version-skew-policy/).
+const kubeletSkewMax = 3
+
+func checkSkew(server string) error {
+	there, err := utilversion.ParseSemantic(server)
+	if err != nil {
+		return fmt.Errorf("release %q of Kubernetes: %w", server, err)
+	}
+	here := utilversion.MustParseSemantic(version.Kubernetes)
+	if here.Major() != there.Major() || here.Minor() > there.Minor() || here.Minor()+kubeletSkewMax < there.Minor() {
+		return fmt.Errorf("the cluster has release v%s of Kubernetes, this node would have v%s: it must not be "+
+			"newer, and older by %d minor releases at most", there, here, kubeletSkewMax)
+	}
+	return nil
+}
+
+// checkName returns an error if another machine is the node of this name. One that is not Ready may have been this
+// machine, before its disk was replaced.
+func (c *cluster) checkName(ctx context.Context, client *kube.Client) error {
+	node := &corev1.Node{}
+	err := client.Get(ctx, kube.Nodes, "", c.o.NodeName, node)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for node %s: %w", c.o.NodeName, err)
+	}
+	if readyCondition(node) != nil {
+		return nil
+	}
+	return fmt.Errorf("join as node %s: the cluster has a Ready node of that name, with the address %s: choose "+
+		"another name with --node-name; if this machine was that node, run `plimsoll node remove %s` on the server first",
+		c.o.NodeName, internalIP(node), c.o.NodeName)
+}
+
+// internalIP returns the address of a node; the zero value: it has none.
+func internalIP(node *corev1.Node) string {
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// certificateTimeout bounds the wait for one certificate (chosen; with an idle server it takes 0.2 s).
+const certificateTimeout = 30 * time.Second
+
+// enroll gets the node's certificates, writes its kubeconfigs and saves the options: from then on it has joined.
+func (c *cluster) enroll(ctx context.Context, first *kube.Client) (string, error) {
+	if c.authority != nil {
+		if _, err := durable.WriteIfChanged(pki.CertPath(c.pki(), caCluster), c.authority); err != nil {
+			return "", err
+		}
+		client, _ := c.identities()
+		if err := requestWithin(ctx, client, first); err != nil {
+			return "", err
+		}
+	}
+	for _, w := range []who{whoAgent, whoKubeProxy} {
+		if err := c.writeKubeconfig(c.kubeconfig(w), w, false); err != nil {
+			return "", err
+		}
+	}
+	changed, err := c.renewMembership(ctx)
+	if err != nil && c.halfJoined {
+		return "", err
+	}
+	if err != nil { // the server is away, and what there is may do
+		c.logger.Warn("renew certificates", "error", err)
+	}
+	if c.authority != nil {
+		changed = append(changed, string(whoAgent))
+	}
+	if err := errors.Join(c.saveVersion(), c.o.save()); err != nil {
+		return "", err
+	}
+	if len(changed) == 0 {
+		return "all present", nil
+	}
+	return fmt.Sprintf("%d made", len(changed)), nil
+}
+
+func requestWithin(ctx context.Context, i bootstrap.Identity, client *kube.Client) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, certificateTimeout, fmt.Errorf("not within %s", certificateTimeout))
+	defer cancel()
+	return i.Request(ctx, client)
+}
+
+// renewMembership requests the certificates that are missing or expire soon, and returns their names.
+func (c *cluster) renewMembership(ctx context.Context) (changed []string, err error) {
+	text, err := c.keptAuthority()
+	if err != nil {
+		return nil, err
+	}
+	authority, err := bootstrap.ParseAuthority(text)
+	if err != nil {
+		return nil, err
+	}
+	api, err := c.client(whoAgent)
+	if err != nil {
+		return nil, err
+	}
+	client, server := c.identities()
+	for _, i := range []bootstrap.Identity{client, server} {
+		if why, _ := i.Due(authority, time.Now()); why == "" {
+			continue
+		}
+		if err := requestWithin(ctx, i, api); err != nil {
+			return changed, err
+		}
+		changed = append(changed, i.Cert)
+	}
+	return changed, nil
+}
+
+// leave removes what a join that failed has left on this machine.
+func (c *cluster) leave(ctx context.Context) error {
+	err := c.takeDownAfter(ctx)
+	if err == nil {
+		err = c.purge()
+	}
+	if err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"context"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
+)
+
+// The side of a cluster that other machines join. An instance whose kube-apiserver other machines reach is prepared for
+// that; one on the loopback needs none of it.
+
+//go:embed bootstrap.yaml
+var bootstrapManifest string
+
+// shared reports whether other machines can be nodes of the cluster that runs here.
+func (o *Options) shared() bool { return !o.joined() && !o.loopback() }
+
+// nodeMaskBits is the size of a node's pod network: a /24, upstream's default, has addresses for 110 pods and for their
+// restarts.
+const nodeMaskBits = 24
+
+// nodeMask is the length of the prefix of a node's pod network.
+func (o *Options) nodeMask() int {
+	pods, err := netip.ParsePrefix(o.PodCIDR)
+	if err != nil {
+		return nodeMaskBits // Validate has reported it
+	}
+	return max(nodeMaskBits, pods.Bits())
+}
+
+// clusterBitsMin is the shortest prefix of --pod-cidr that kube-controller-manager divides: a node's prefix may be
+// longer by 16 at most (clusterSubnetMaxDiff of its package cidrset).
+const clusterBitsMin = nodeMaskBits - 16
+
+// validateShared checks what only matters with other machines.
+func (o *Options) validateShared() (problems []error) {
+	pods, err := netip.ParsePrefix(o.PodCIDR)
+	if err != nil || !o.shared() {
+		return nil // Validate has reported it
+	}
+	if pods.Addr().Is4() && pods.Bits() < clusterBitsMin {
+		problems = append(problems, fmt.Errorf("--pod-cidr %s: want a network of /%d or smaller, which is "+
+			"divided among the nodes", pods, clusterBitsMin))
+	}
+	return problems
+}
+
+// sharedControllers are the flags of kube-controller-manager that machines which join need: tokens are signed and
+// removed when they have expired, and each node gets a part of --pod-cidr.
+func (b builder) sharedControllers() []string {
+	const controllers = "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller"
+	if !b.o.shared() {
+		return []string{controllers}
+	}
+	return []string{
+		controllers + ",bootstrap-signer-controller,token-cleaner-controller",
+		"--allocate-node-cidrs=true",
+		"--cluster-cidr=" + b.o.PodCIDR,
+		fmt.Sprintf("--node-cidr-mask-size=%d", b.o.nodeMask()),
+	}
+}
+
+// settingsName is the ConfigMap in kube-system that says how the cluster's network is made, and settingsKey its key.
+const (
+	settingsName = "plimsoll-cluster"
+	settingsKey  = "cluster.json"
+)
+
+// settings are what a machine that joins must do as all others do.
+type settings struct {
+	Kubernetes  string   `json:"kubernetes"` // release of the control plane
+	PodCIDR     string   `json:"podCIDR"`    // of all pods
+	ServiceCIDR string   `json:"serviceCIDR"`
+	Without     []string `json:"without,omitempty"` // add-ons that the cluster leaves out
+}
+
+// bootstrapObjects returns the objects that let machines join, as YAML documents.
+func (l layout) bootstrapObjects() ([]string, error) {
+	authority, err := os.ReadFile(pki.CertPath(l.pki(), caCluster))
+	if err != nil {
+		return nil, fmt.Errorf("install objects: %w", err)
+	}
+	text, err := json.Marshal(settings{
+		Kubernetes:  version.Kubernetes,
+		PodCIDR:     l.o.PodCIDR,
+		ServiceCIDR: l.o.ServiceCIDR,
+		Without:     l.o.Without,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("install objects: %w", err)
+	}
+	return documents(strings.NewReplacer(
+		"BOOTSTRAP_GROUP", bootstrap.Group,
+		"SETTINGS_NAME", settingsName,
+		"SETTINGS_JSON", string(text),
+		"SERVER_URL", l.o.publicURL(),
+		"AUTHORITY_DATA", base64.StdEncoding.EncodeToString(authority),
+	).Replace(bootstrapManifest)), nil
+}
+
+// publicURL is where other machines reach kube-apiserver.
+func (o *Options) publicURL() string {
+	return "https://" + net.JoinHostPort(o.advertiseAddress(), fmt.Sprint(o.APIServerPort))
+}
+
+// An Invitation is a new token, and what a machine needs beside it.
+type Invitation struct {
+	Token  string `json:"token"`
+	Server string `json:"server"`
+	Hash   string `json:"discoveryTokenCACertHash"`
+}
+
+// Command is the command line that joins a machine.
+func (i Invitation) Command() string {
+	return fmt.Sprintf("plimsoll join %s --token %s --discovery-token-ca-cert-hash %s", i.Server, i.Token, i.Hash)
+}
+
+// Invite creates a token for an instance that is up.
+func Invite(ctx context.Context, o Options, life time.Duration, description string) (Invitation, error) {
+	if o.joined() {
+		return Invitation{}, fmt.Errorf("create token: this machine is a node of %s: create it there", o.Server)
+	}
+	if !o.shared() {
+		return Invitation{}, fmt.Errorf("create token: kube-apiserver listens on %s, which no other machine reaches: "+
+			"run `plimsoll down`, then `plimsoll up --bind-address 0.0.0.0` or with one address of this machine", o.BindAddress)
+	}
+	client, err := TokenClient(o)
+	if err != nil {
+		return Invitation{}, err
+	}
+	token, err := bootstrap.CreateToken(ctx, client, life, description)
+	if err != nil {
+		return Invitation{}, err
+	}
+	hash, err := layout{o}.authorityHash()
+	return Invitation{Token: token, Server: o.publicURL(), Hash: hash}, err
+}
+
+// authorityHash is the hash by which machines that join recognize the cluster's authority.
+func (l layout) authorityHash() (string, error) {
+	text, err := os.ReadFile(pki.CertPath(l.pki(), caCluster))
+	if err != nil {
+		return "", err
+	}
+	authority, err := bootstrap.ParseAuthority(text)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", pki.CertPath(l.pki(), caCluster), err)
+	}
+	return bootstrap.HashOf(authority), nil
+}
+
+// TokenClient returns a client with the administrator's rights over an instance's tokens and nodes.
+func TokenClient(o Options) (*kube.Client, error) {
+	if o.joined() {
+		return nil, fmt.Errorf("this machine is a node of %s: run the command there", o.Server)
+	}
+	if _, err := AdminKubeconfig(o); err != nil {
+		return nil, err
+	}
+	return layout{o}.client(whoAdmin)
+}

@@ -1,0 +1,254 @@
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+)
+
+// sharedOptions are those of an instance that other machines reach.
+func sharedOptions(t *testing.T) Options {
+	t.Helper()
+	o := testOptions(t)
+	o.BindAddress = "192.0.2.10"
+	o.PodCIDR = "10.85.0.0/16"
+	return o
+}
+
+// joinedOptions are those of a machine that joined.
+func joinedOptions(t *testing.T) Options {
+	t.Helper()
+	o := testOptions(t)
+	o.Server, o.BindAddress = "https://192.0.2.10:6443", ""
+	if err := o.FillJoined(); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// TestSharedArguments: only an instance that other machines reach takes tokens and divides its pod network.
+func TestSharedArguments(t *testing.T) {
+	alone, shared := testBuilder(t, testOptions(t)), testBuilder(t, sharedOptions(t))
+	for _, want := range []string{
+		"--enable-bootstrap-token-auth=true", "--allocate-node-cidrs=true", "--cluster-cidr=10.85.0.0/16",
+		"--node-cidr-mask-size=24",
+		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller,bootstrap-signer-controller,token-cleaner-controller",
+	} {
+		has := func(b builder) bool {
+			return slices.Contains(b.apiServer().Argv, want) || slices.Contains(b.controllerManager().Argv, want)
+		}
+		if has(alone) || !has(shared) {
+			t.Errorf("%s: alone %v, shared %v", want, has(alone), has(shared))
+		}
+	}
+	if !slices.Contains(alone.controllerManager().Argv,
+		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller") {
+		t.Error("alone, upstream's lifecycle controllers run")
+	}
+	small := sharedOptions(t)
+	small.PodCIDR = "10.85.0.0/26"
+	if args := testBuilder(t, small).controllerManager().Argv; !slices.Contains(args, "--node-cidr-mask-size=26") {
+		t.Errorf("a network smaller than a node's: %q", args)
+	}
+	large := sharedOptions(t)
+	large.PodCIDR, large.ServiceCIDR = "10.0.0.0/7", "172.16.0.0/16"
+	if err := large.Validate(); err == nil || !strings.Contains(err.Error(), "--pod-cidr") {
+		t.Errorf("a network that cannot be divided: %v", err)
+	}
+}
+
+// TestBootstrapObjects: the manifests are YAML with every word replaced, and the authority in cluster-info is the
+// cluster's.
+func TestBootstrapObjects(t *testing.T) {
+	l := layout{sharedOptions(t)}
+	if _, err := l.ensureIdentities(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := l.bootstrapObjects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(objects, "\n")
+	for _, word := range []string{"BOOTSTRAP_GROUP", "SETTINGS_NAME", "SETTINGS_JSON", "SERVER_URL", "AUTHORITY_DATA"} {
+		if strings.Contains(all, word) {
+			t.Errorf("%s was not replaced", word)
+		}
+	}
+	for _, object := range objects {
+		if err := yaml.Unmarshal([]byte(object), &map[string]any{}); err != nil {
+			t.Errorf("%v in\n%s", err, object)
+		}
+		if _, err := headOf(object); err != nil {
+			t.Error(err)
+		}
+	}
+	if !strings.Contains(all, "server: https://192.0.2.10:6443") {
+		t.Error("cluster-info does not say where the server is")
+	}
+	if hash, err := l.authorityHash(); err != nil || bootstrap.ParseHash(hash) != nil {
+		t.Errorf("hash %q, %v", hash, err)
+	}
+	if old, err := l.unwanted(true); err != nil || strings.Contains(strings.Join(old, ""), "cluster-info") {
+		t.Errorf("the objects are removed from an instance that needs them: %v", err)
+	}
+	alone := layout{testOptions(t)}
+	if _, err := alone.ensureIdentities(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if old, err := alone.unwanted(true); err != nil || !strings.Contains(strings.Join(old, ""), "cluster-info") {
+		t.Errorf("the objects stay in an instance that needs them no more: %v", err)
+	}
+}
+
+// TestJoinedChildren: a machine that joined has the children of a node, with the node's own certificate.
+func TestJoinedChildren(t *testing.T) {
+	o := joinedOptions(t)
+	b := testBuilder(t, o)
+	c := &cluster{layout: b.layout, build: b}
+	runtime, err := newRuntime(c.layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.runtime = runtime
+	var names []string
+	for _, spec := range c.specs() {
+		names = append(names, spec.Name)
+	}
+	slices.Sort(names)
+	if want := []string{childAgent, childContainerd, childKubeProxy}; !slices.Equal(names, want) &&
+		!slices.Equal(names, want[:1:1]) {
+		t.Errorf("children %q, want %q", names, want)
+	}
+	if spec := b.kubeProxy(); !slices.Contains(spec.Inputs, pki.CertPath(b.pki(), string(whoAgent))) {
+		t.Errorf("kube-proxy's inputs %q lack the node's certificate", spec.Inputs)
+	}
+	for _, p := range o.ports() {
+		if p.user != childAgent && p.user != childKubeProxy {
+			t.Errorf("port %d of %s", p.number, p.user)
+		}
+	}
+	if o.BindAddress != o.NodeIP {
+		t.Errorf("ports are on %s, want on the node's address %s", o.BindAddress, o.NodeIP)
+	}
+}
+
+// TestJoinedOptions: what a user may get wrong is said with its flag, and the token never.
+func TestJoinedOptions(t *testing.T) {
+	hash := "sha256:" + strings.Repeat("0", 64)
+	for _, c := range []struct {
+		name   string
+		change func(*Options)
+		want   string
+	}{
+		{"again, without a token", func(*Options) {}, ""},
+		{"with a token", func(o *Options) { o.Token, o.AuthorityHash = "abcdef.0123456789abcdef", hash }, ""},
+		{"without the hash", func(o *Options) { o.Token = "abcdef.0123456789abcdef" }, "--discovery-token-ca-cert-hash"},
+		{"half a token", func(o *Options) { o.Token, o.AuthorityHash = "abcdef.secret", hash }, "--token"},
+		{"loopback", func(o *Options) { o.NodeIP = "127.0.0.1" }, "--node-ip 127.0.0.1"},
+	} {
+		o := joinedOptions(t)
+		c.change(&o)
+		err := o.ValidateJoined()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: the error has the token: %v", c.name, err)
+		}
+	}
+	bad := Options{Server: "192.0.2.10"}
+	if err := bad.FillJoined(); err == nil || !strings.Contains(err.Error(), "https://HOST:PORT") {
+		t.Errorf("a server without a port: %v", err)
+	}
+}
+
+// TestRoles: a state directory belongs to one cluster.
+func TestRoles(t *testing.T) {
+	own, node := testOptions(t), joinedOptions(t)
+	other := node
+	other.Server = "https://192.0.2.11:6443"
+	for _, c := range []struct {
+		name      string
+		kept, now Options
+		want      string
+	}{
+		{"the same node", node, node, ""},
+		{"the same cluster", own, own, ""},
+		{"another server", node, other, "belongs to a node of https://192.0.2.10:6443"},
+		{"join with a cluster's state", own, node, "has a cluster of this machine's own"},
+		{"up with a node's state", node, own, "plimsoll join https://192.0.2.10:6443"},
+	} {
+		dir := t.TempDir()
+		c.kept.StateDir, c.now.StateDir = dir, dir
+		if err := c.kept.save(); err != nil {
+			t.Fatal(err)
+		}
+		err := layout{c.now}.checkRole()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestSkew(t *testing.T) {
+	for server, ok := range map[string]bool{"1.36.0": true, "v1.36.9": true, "1.39.0": true, "1.40.0": false,
+		"1.35.9": false, "2.36.0": false, "": false} {
+		if err := checkSkew(server); (err == nil) != ok {
+			t.Errorf("a control plane of %q: %v", server, err)
+		}
+	}
+}
+
+// TestReadRequest: nothing of a request is lost on the way to the core.
+func TestReadRequest(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject:        pkix.Name{CommonName: "system:node:a", Organization: []string{"system:nodes"}},
+		DNSNames:       []string{"a"},
+		IPAddresses:    []net.IP{net.IPv4(10, 0, 0, 2)},
+		EmailAddresses: []string{"a@example.com"},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+		Username: "system:node:a",
+		Groups:   []string{"system:nodes"},
+		Usages:   []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
+		Request:  pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+	}}
+	got, err := readRequest(r)
+	if err != nil || got.User != "system:node:a" || !slices.Equal(got.Groups, []string{"system:nodes"}) ||
+		got.CommonName != "system:node:a" ||
+		!slices.Equal(got.Organizations, []string{"system:nodes"}) || !slices.Equal(got.DNSNames,
+		[]string{"a"}) || got.OtherNames != 1 ||
+		len(got.Addresses) != 1 || got.Addresses[0].Unmap() != netip.MustParseAddr("10.0.0.2") ||
+		!slices.Equal(got.Usages, []string{"server auth"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, text := range map[string][]byte{"nothing": nil, "no request": []byte("x"),
+		"two": append(r.Spec.Request, r.Spec.Request...)} {
+		r.Spec.Request = text
+		if _, err := readRequest(r); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

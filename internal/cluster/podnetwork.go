@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podroutes"
+	"github.com/plimsoll-dev/plimsoll/internal/fleet"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// The pod network of several nodes. kube-controller-manager gives each node a part of --pod-cidr when it registers
+// (Node.spec.podCIDR). The bridge of its pods has that part, and the kernel has a route to that of every other node,
+// through the other node's address. Package core/podroutes decides which routes; the supervisor keeps them. The kernel
+// keeps them too while there is no supervisor.
+
+// divides reports whether nodes share the pod network, so that this machine's pods have a part of it.
+func (o *Options) divides() bool {
+	return o.Agent && o.ContainerRuntimeEndpoint == "" && (o.joined() || o.shared() && !o.NoControllerManager)
+}
+
+func (c *cluster) divides() bool { return c.o.divides() }
+
+// podCIDRRecord is the file with this machine's part of the pod network, so that a start need not wait for its Node.
+func (l layout) podCIDRRecord() string { return l.state("pod-cidr") }
+
+// podCIDR returns this machine's part of the pod network; empty: it has none yet.
+func (l layout) podCIDR() (string, error) {
+	if !l.o.divides() {
+		return l.o.PodCIDR, nil
+	}
+	text, err := os.ReadFile(l.podCIDRRecord())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read this node's pod network: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// joinPodNetwork gives the runtime the part of the pod network that this machine's Node has.
+func (c *cluster) joinPodNetwork(ctx context.Context, client *kube.Client) error {
+	return progress.Step(c.sink, "pod network", func() (string, error) {
+		var pods netip.Prefix
+		assigned := func(ctx context.Context) (err error) {
+			node := &corev1.Node{}
+			if err = client.Get(ctx, kube.Nodes, "", c.o.NodeName, node); err == nil {
+				pods, err = partOf(node)
+			}
+			return err
+		}
+		if err := c.await(ctx, "this node's pod network", assigned, childAgent, childAPIServer,
+			childControllerManager); err != nil {
+			return "", err
+		}
+		if _, err := durable.WriteIfChanged(c.podCIDRRecord(), []byte(pods.String()+"\n")); err != nil {
+			return "", err
+		}
+		if err := c.runtime.SetNetwork(pods); err != nil {
+			return "", err
+		}
+		nodes := &corev1.NodeList{}
+		if err := client.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
+			return "", err
+		}
+		return pods.String(), c.setRoutes(nodes.Items)
+	})
+}
+
+// partOf returns the pod network that a node was assigned.
+func partOf(node *corev1.Node) (netip.Prefix, error) {
+	if node.Spec.PodCIDR == "" {
+		return netip.Prefix{}, fmt.Errorf("kube-controller-manager has not assigned node %s a part of the pod "+
+			"network (its events say why: kubectl describe node %s)", node.Name, node.Name)
+	}
+	pods, err := netip.ParsePrefix(node.Spec.PodCIDR)
+	if err != nil || !pods.Addr().Is4() {
+		return pods, fmt.Errorf("node %s: spec.podCIDR %q: want an IPv4 network", node.Name, node.Spec.PodCIDR)
+	}
+	return pods, nil
+}
+
+// setRoutes makes the kernel's routes those that the nodes need.
+func (c *cluster) setRoutes(nodes []corev1.Node) error {
+	c.routing.Lock()
+	defer c.routing.Unlock()
+	attached, err := link.Attached(c.bridge())
+	if err != nil {
+		return err
+	}
+	var known []podroutes.Node
+	for i := range nodes {
+		if nodes[i].Labels[fleet.LabelHollow] == "true" {
+			continue
+		}
+		n := podroutes.Node{Name: nodes[i].Name}
+		if a, err := netip.ParseAddr(internalIP(&nodes[i])); err == nil {
+			n.Address = a
+		}
+		if p, err := partOf(&nodes[i]); err == nil {
+			n.Pods = p
+		}
+		known = append(known, n)
+	}
+	want, problems := podroutes.Plan(c.o.NodeName, known, attached)
+	c.warnOfNodes(problems)
+	have, err := link.Routes()
+	if err != nil {
+		return err
+	}
+	add, remove := podroutes.Changes(want, c.ownRoutes(have))
+	for _, r := range remove {
+		err = errors.Join(err, link.DeleteRoute(link.Route(r)))
+	}
+	for _, r := range add {
+		err = errors.Join(err, link.AddRoute(link.Route(r)))
+	}
+	if len(add)+len(remove) > 0 {
+		c.logger.Info("routes to other nodes' pods", "added", add, "removed", remove, "err", err)
+	}
+	return err
+}
+
+// ownRoutes leaves out routes of other instances in this network namespace.
+func (c *cluster) ownRoutes(all []link.Route) (own []podroutes.Route) {
+	pods, err := netip.ParsePrefix(c.o.PodCIDR)
+	if err != nil {
+		return nil // Validate has reported it
+	}
+	for _, r := range all {
+		if pods.Overlaps(r.To) {
+			own = append(own, podroutes.Route(r))
+		}
+	}
+	return own
+}
+
+// warnOfNodes says once of each node why its pods cannot be reached.
+func (c *cluster) warnOfNodes(problems []podroutes.Problem) {
+	if slices.Equal(problems, c.unreachable) {
+		return
+	}
+	c.unreachable = problems
+	for _, p := range problems {
+		c.logger.Warn("pods of a node cannot be reached", "node", p.Node, "why", p.Text)
+		c.sink.Show(progress.Event{Step: "node " + p.Node, Phase: progress.Note, Detail: p.Text})
+	}
+}
+
+// removeRoutes removes this instance's routes.
+func (c *cluster) removeRoutes() error {
+	pods, err := netip.ParsePrefix(c.o.PodCIDR)
+	if err != nil || !c.divides() {
+		return nil
+	}
+	return link.DeleteRoutes(pods)
+}
+
+// routesPeriod is how often the routes are compared when no node has changed: another program may have removed one
+// (chosen; it costs a request to the kernel).
+const routesPeriod = 30 * time.Second
+
+// keepCluster does until ctx ends what a cluster of several machines needs of each: routes, and on the server answers
+// to requests for certificates. It calls dismiss once if this machine is to leave its cluster.
+func (c *cluster) keepCluster(ctx context.Context, dismiss func()) {
+	if c.divides() {
+		go c.keepRoutes(ctx, dismiss)
+	}
+	if c.o.shared() {
+		go c.keepRequests(ctx)
+	}
+}
+
+// keepRoutes keeps the routes to the pods of other nodes until ctx ends or this machine is to leave.
+func (c *cluster) keepRoutes(ctx context.Context, dismiss func()) {
+	client, err := c.client(whoLauncher)
+	if err != nil {
+		c.logger.Warn("watch nodes", "err", err)
+		return
+	}
+	changed := make(chan struct{}, 1)
+	notice := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	store, informer := client.Informer(kube.Nodes, kube.Selection{Trim: trimNode}, cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notice() },
+		UpdateFunc: func(was, is any) { noticeMoved(was, is, notice) },
+		DeleteFunc: func(any) { notice() },
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	defer cancel()
+	tick := time.NewTicker(routesPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-tick.C:
+		}
+		if !informer.HasSynced() {
+			continue
+		}
+		var nodes []corev1.Node
+		for _, object := range store.List() {
+			if node, ok := object.(*corev1.Node); ok {
+				nodes = append(nodes, *node)
+				if c.dismissed(node) {
+					dismiss()
+					return
+				}
+			}
+		}
+		if err := c.setRoutes(nodes); err != nil {
+			c.logger.Warn("set routes to other nodes' pods", "err", err)
+		}
+	}
+}
+
+// trimNode keeps of a Node what routes need, and whether it is to leave.
+func trimNode(o runtime.Object) {
+	if node, ok := o.(*corev1.Node); ok {
+		node.Annotations = map[string]string{annotationLeave: node.Annotations[annotationLeave]}
+		node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
+	}
+}
+
+// noticeMoved calls notice if a node's routes may have changed: most updates are heartbeats.
+func noticeMoved(was, is any, notice func()) {
+	a, okA := was.(*corev1.Node)
+	b, okB := is.(*corev1.Node)
+	if okA && okB && a.Spec.PodCIDR == b.Spec.PodCIDR && internalIP(a) == internalIP(b) &&
+		a.Annotations[annotationLeave] == b.Annotations[annotationLeave] {
+		return
+	}
+	notice()
+}

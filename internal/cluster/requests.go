@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/servingcert"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// keepRequests approves or denies, until ctx ends, requests of nodes for the certificates of their servers, which
+// upstream's controllers leave to others. kube-controller-manager signs what is approved.
+func (c *cluster) keepRequests(ctx context.Context) {
+	client, err := c.client(whoLauncher)
+	if err != nil {
+		c.logger.Warn("watch requests for certificates", "err", err)
+		return
+	}
+	pending := make(chan *certificatesv1.CertificateSigningRequest)
+	hand := func(object any) {
+		r, ok := object.(*certificatesv1.CertificateSigningRequest)
+		if !ok || len(r.Status.Conditions) > 0 {
+			return
+		}
+		select {
+		case pending <- r:
+		case <-ctx.Done():
+		}
+	}
+	only := kube.Selection{Fields: fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName)}
+	store, informer := client.Informer(kube.CertificateRequests, only, cache.ResourceEventHandlerFuncs{
+		AddFunc:    hand,
+		UpdateFunc: func(_, is any) { hand(is) },
+	})
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	retry := time.NewTicker(requestsPeriod)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-pending:
+			c.answerRequest(ctx, client, r)
+		case <-retry.C: // those that could not be answered
+			for _, object := range store.List() {
+				if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok && len(r.Status.Conditions) == 0 {
+					c.answerRequest(ctx, client, r)
+				}
+			}
+		}
+	}
+}
+
+// requestsPeriod is how soon a request is answered if the first try failed (chosen).
+const requestsPeriod = 10 * time.Second
+
+// answerRequest approves or denies one request.
+func (c *cluster) answerRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
+	err := c.tryAnswer(ctx, client, r.DeepCopy())
+	if err != nil && ctx.Err() == nil {
+		c.logger.Warn("answer request for a certificate", "request", r.Name, "user", r.Spec.Username, "err", err)
+	}
+}
+
+func (c *cluster) tryAnswer(ctx context.Context, client *kube.Client,
+	r *certificatesv1.CertificateSigningRequest) error {
+	facts, err := c.addressFacts(ctx, client)
+	if err != nil {
+		return err
+	}
+	condition := certificatesv1.CertificateSigningRequestCondition{
+		Type:           certificatesv1.CertificateApproved,
+		Status:         corev1.ConditionTrue,
+		Reason:         "ServingCertificateOfNode",
+		Message:        "plimsoll up: the node requests a certificate for its own name and addresses",
+		LastUpdateTime: metav1.Now(),
+	}
+	request, why := readRequest(r)
+	if why == nil {
+		why = servingcert.Judge(request, facts)
+	}
+	if why != nil {
+		condition.Type = certificatesv1.CertificateDenied
+		condition.Reason = "NotOfThisNode"
+		condition.Message = "plimsoll up: " + why.Error()
+	}
+	c.logger.Info("request for a certificate", "request", r.Name, "user", r.Spec.Username, "answer",
+		condition.Type, "why", why)
+	r.Status.Conditions = append(r.Status.Conditions, condition)
+	return client.Update(ctx, kube.CertificateRequests, "", r.Name, r, r, "approval")
+}
+
+// addressFacts returns who has which addresses.
+func (c *cluster) addressFacts(ctx context.Context, client *kube.Client) (servingcert.Facts, error) {
+	facts := servingcert.Facts{Nodes: map[string][]netip.Addr{}}
+	for _, ip := range addresses(c.o.firstServiceIP(), net.ParseIP(c.o.BindAddress), net.ParseIP(c.o.NodeIP),
+		net.ParseIP(c.o.advertiseAddress())) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			facts.Cluster = append(facts.Cluster, a.Unmap())
+		}
+	}
+	nodes := &corev1.NodeList{}
+	if err := client.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
+		return facts, err
+	}
+	for _, n := range nodes.Items {
+		for _, address := range n.Status.Addresses {
+			if a, err := netip.ParseAddr(address.Address); err == nil {
+				facts.Nodes[n.Name] = append(facts.Nodes[n.Name], a)
+			}
+		}
+	}
+	return facts, nil
+}
+
+// readRequest translates a request for the core.
+func readRequest(r *certificatesv1.CertificateSigningRequest) (servingcert.Request, error) {
+	out := servingcert.Request{User: r.Spec.Username, Groups: r.Spec.Groups}
+	block, rest := pem.Decode(r.Spec.Request)
+	if block == nil || len(rest) > 0 {
+		return out, errors.New("want one certificate request in PEM form")
+	}
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return out, fmt.Errorf("certificate request: %w", err)
+	}
+	out.CommonName = parsed.Subject.CommonName
+	out.Organizations = parsed.Subject.Organization
+	out.DNSNames = parsed.DNSNames
+	out.OtherNames = len(parsed.EmailAddresses) + len(parsed.URIs)
+	for _, ip := range parsed.IPAddresses {
+		a, ok := netip.AddrFromSlice(ip)
+		if !ok {
+			return out, fmt.Errorf("address %v: want 4 or 16 bytes", ip)
+		}
+		out.Addresses = append(out.Addresses, a)
+	}
+	for _, u := range r.Spec.Usages {
+		out.Usages = append(out.Usages, string(u))
+	}
+	return out, nil
+}
