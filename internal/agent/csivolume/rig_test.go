@@ -112,13 +112,6 @@ func (r *rig) add(name string, node csi.NodeClient, can ...csi.NodeServiceCapabi
 	}
 }
 
-func (r *rig) drop(name string) {
-	r.mu.Lock()
-	delete(r.drivers, name)
-	r.mu.Unlock()
-	r.DriverChanged(name)
-}
-
 func (r *rig) Driver(name string) (Driver, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -160,14 +160,14 @@ current-context: c
 
 // userOf returns who sent a request; empty: nobody whom the cluster knows.
 func (c *cluster) userOf(r *http.Request) string {
-	for _, cert := range r.TLS.PeerCertificates {
+	if certs := r.TLS.PeerCertificates; len(certs) > 0 {
 		pool := x509.NewCertPool()
 		pool.AddCert(c.ca.cert)
 		o := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-		if _, err := cert.Verify(o); err == nil {
-			return cert.Subject.CommonName
+		if _, err := certs[0].Verify(o); err != nil {
+			return ""
 		}
-		return ""
+		return certs[0].Subject.CommonName
 	}
 	if r.Header.Get("Authorization") == "Bearer "+c.token {
 		return "bootstrap"
