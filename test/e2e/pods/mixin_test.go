@@ -106,7 +106,7 @@ var unprovoked = map[string]string{
 	"kubelet_evictions":                                       "needs a node that is short of something; see test/e2e/disk",
 	"kubelet_eviction_stats_age_seconds":                      "likewise",
 	"kubelet_image_garbage_collected_total":                   "needs a full disk; see agent/imagegc",
-	"csi_operations_seconds":                                  "needs a CSI driver; see agent/csidrivers",
+	"csi_operations_seconds":                                  "needs a CSI driver; see TestCSIDrivers",
 	"kubelet_device_plugin_registration_total":                "needs a device plugin; see test/e2e/resize",
 	"kubelet_device_plugin_alloc_duration_seconds":            "likewise",
 	"kubelet_pod_resources_endpoint_requests_total":           "needs a client of that API; see agent/podresources",
