@@ -179,6 +179,20 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
+// No node that joins may be called as one of the cluster's servers. The first node's name is in their certificates too.
+func TestServerNames(t *testing.T) {
+	l := layout{testOptions(t)}
+	names := l.serverNames()
+	for _, want := range []string{"localhost", "kubernetes", "kubernetes.default.svc", "metrics-server.kube-system.svc"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is not among %v", want, names)
+		}
+	}
+	if slices.Contains(names, l.o.NodeName) {
+		t.Errorf("the first node's name is among %v", names)
+	}
+}
+
 // kube-apiserver can verify the agent's server by each of its names.
 func TestAgentServingCertificate(t *testing.T) {
 	l := layout{testOptions(t)}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -105,9 +106,9 @@ func (c *cluster) tryAnswer(ctx context.Context, client *kube.Client,
 	return client.Update(ctx, kube.CertificateRequests, "", r.Name, r, r, "approval")
 }
 
-// addressFacts returns who has which addresses.
+// addressFacts returns who has which addresses and names.
 func (c *cluster) addressFacts(ctx context.Context, client *kube.Client) (servingcert.Facts, error) {
-	facts := servingcert.Facts{Nodes: map[string][]netip.Addr{}}
+	facts := servingcert.Facts{Names: c.serverNames(), Nodes: map[string][]netip.Addr{}}
 	for _, ip := range addresses(c.o.firstServiceIP(), net.ParseIP(c.o.BindAddress), net.ParseIP(c.o.NodeIP),
 		net.ParseIP(c.o.advertiseAddress())) {
 		if a, ok := netip.AddrFromSlice(ip); ok {
@@ -126,6 +127,19 @@ func (c *cluster) addressFacts(ctx context.Context, client *kube.Client) (servin
 		}
 	}
 	return facts, nil
+}
+
+// serverNames returns the DNS names in the certificates of the cluster's own servers, without the first node's.
+func (l layout) serverNames() []string {
+	var names []string
+	for _, leaf := range l.plan().Leaves {
+		for _, name := range leaf.DNSNames {
+			if name != l.o.NodeName && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // readRequest translates a request for the core.

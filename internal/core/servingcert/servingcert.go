@@ -10,7 +10,8 @@
 // # Invariants
 //
 //   - A certificate is approved for the requester alone: its subject, its DNS names and its addresses are those of one
-//     node, and no address is known to be another's.
+//     node, and no address is known to be another's. A node that calls itself as one of the cluster's servers, or as a
+//     Service, gets none: whoever joins chooses its name.
 //   - What is not approved is denied with the reason, so that no request waits for ever.
 //
 // # What it does not do
@@ -42,9 +43,10 @@ type Request struct {
 	Usages        []string
 }
 
-// Facts are who has which addresses.
+// Facts are who has which addresses and names.
 type Facts struct {
 	Cluster []netip.Addr            // of kube-apiserver, its Service among them
+	Names   []string                // DNS names of the cluster's own servers
 	Nodes   map[string][]netip.Addr // by node name
 }
 
@@ -59,6 +61,10 @@ func Judge(r Request, f Facts) error {
 			r.CommonName, r.User)
 	case !slices.Equal(r.Organizations, []string{nodesGroup}):
 		return fmt.Errorf("the organizations are %q: want %q", r.Organizations, nodesGroup)
+	case slices.Contains(f.Names, name):
+		return fmt.Errorf("the node calls itself %q, as a server of the cluster does: join with another --node-name", name)
+	case strings.HasSuffix(name, ".svc") || strings.Contains(name, ".svc."):
+		return fmt.Errorf("the node calls itself %q, as a Service is called: join with another --node-name", name)
 	case r.OtherNames > 0:
 		return fmt.Errorf("it names e-mail addresses or URIs: want DNS names and addresses only")
 	case len(r.Addresses) == 0:

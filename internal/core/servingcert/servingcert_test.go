@@ -9,6 +9,7 @@ import (
 func TestJudge(t *testing.T) {
 	facts := Facts{
 		Cluster: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.96.0.1")},
+		Names:   []string{"kubernetes", "localhost"},
 		Nodes: map[string][]netip.Addr{
 			"a": {netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")}, // it claims kube-apiserver's too
 			"b": {netip.MustParseAddr("10.0.0.3")},
@@ -36,6 +37,10 @@ func TestJudge(t *testing.T) {
 		{"by a service account", func(r *Request) { r.User = "system:serviceaccount:default:a" }, "is no node"},
 		{"by a user who calls itself node", func(r *Request) { r.Groups = []string{"system:authenticated"} }, "is no node"},
 		{"without a node's name", func(r *Request) { r.User, r.CommonName = "system:node:", "system:node:" }, "is no node"},
+		{"by a node called as kube-apiserver", named("kubernetes"), "as a server of the cluster"},
+		{"by a node called as a Service", named("metrics-server.kube-system.svc"), "as a Service"},
+		{"by a node called as a Service in full", named("web.team.svc.cluster.local"), "as a Service"},
+		{"by a node with dots in its name", named("svc.example.com"), ""},
 		{"of another node", func(r *Request) { r.CommonName = "system:node:b" }, "in its own name only"},
 		{"of kube-apiserver", func(r *Request) { r.CommonName = "kube-apiserver" }, "in its own name only"},
 		{"of administrators", func(r *Request) { r.Organizations = []string{"system:nodes", "system:masters"} },
@@ -67,5 +72,15 @@ func TestJudge(t *testing.T) {
 		case c.want != "" && !strings.Contains(err.Error(), c.want):
 			t.Errorf("%s: denied: %v, want %q", c.name, err, c.want)
 		}
+	}
+}
+
+// named makes a request that of a node with another name.
+func named(name string) func(*Request) {
+	return func(r *Request) {
+		r.User = "system:node:" + name
+		r.CommonName = r.User
+		r.DNSNames = []string{name}
+		r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	}
 }
