@@ -221,7 +221,9 @@ func (r *rig) empty() {
 				return err
 			})
 		}
+		r.Manager.mu.Lock()
 		names, _ := r.r.InUse()
+		r.Manager.mu.Unlock()
 		return len(left) == 0 && len(names) == 0
 	})
 }

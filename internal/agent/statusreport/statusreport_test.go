@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,9 +83,10 @@ func TestProgressIsOvertaken(t *testing.T) {
 // While pods wait for others to start, progress waits longer, and not for ever.
 func TestProgressWaitsWhilePodsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		busy := true
+		var busy atomic.Bool
+		busy.Store(true)
 		r := New(nil, "node-1")
-		r.Busy = func() bool { return busy }
+		r.Busy = busy.Load
 		o := &owner{status: corev1.PodStatus{
 			Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")},
 		}}
@@ -101,7 +103,7 @@ func TestProgressWaitsWhilePodsStart(t *testing.T) {
 		r.takeChange(p) // as a writer does
 		r.Enqueue(p)
 		time.Sleep(2 * progressDelay)
-		busy = false
+		busy.Store(false)
 		time.Sleep(2 * progressDelay)
 		if r.take() != p {
 			t.Error("it was not in line when the node was busy no more")
