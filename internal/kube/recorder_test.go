@@ -465,10 +465,12 @@ func TestHeldEventsWait(t *testing.T) {
 				close(calm)
 			})
 			began = time.Now()
+			synctest.Wait()
 			before := len(s.created)
 			recorder.Event(eventPod(1), corev1.EventTypeNormal, "Started", c.busyFor.String())
 			recorder.Event(eventPod(1), corev1.EventTypeWarning, "Failed", c.busyFor.String())
 			time.Sleep(time.Second)
+			synctest.Wait()
 			if n := len(s.created) - before; n != 1 || s.created[before].Type != corev1.EventTypeWarning {
 				t.Errorf("busy for %v: after a second %d are written, want the Warning", c.busyFor, n)
 			}
