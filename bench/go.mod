@@ -160,3 +160,6 @@ require (
 )
 
 replace github.com/plimsoll-dev/plimsoll => ../
+
+// Upstream's kubelet does not compile with 1.13, which the main module has.
+replace github.com/container-storage-interface/spec => github.com/container-storage-interface/spec v1.9.0
