@@ -119,7 +119,7 @@ internal/kube/kubeletstate: internal/core/idset internal/core/machine internal/c
     internal/kube/kubelethash
 internal/kube/machinefile: internal/core/idset internal/core/machine internal/core/unit internal/kube/configfile
 internal/kube/manifests: internal/kube/scheme
-internal/kube/podfields:
+internal/kube/podfields: internal/core/wellknown
 internal/kube/podfields/sample: internal/kube/manifests internal/kube/podfields
 internal/kube/schedulerconfig: internal/core/scheduler internal/kube/configfile internal/kube/translate
 internal/kube/scheme: internal/kube/topology

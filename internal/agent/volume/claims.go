@@ -43,7 +43,7 @@ func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.Persistent
 // claimed is the location of the volume behind a claim.
 type claimed struct {
 	path     string
-	plugin   string // for metrics: host-path, local-volume
+	plugin   string // for metrics, without pluginPrefix
 	readOnly bool   // by the pod's volume, for all its containers
 }
 
@@ -68,10 +68,10 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 	found := claimed{readOnly: v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly}
 	switch {
 	case pv.Spec.HostPath != nil:
-		found.plugin = "host-path"
+		found.plugin = pluginHostPath
 		found.path, err = pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
 	case pv.Spec.Local != nil:
-		found.plugin = "local-volume"
+		found.plugin = pluginLocal
 		found.path, err = pv.Spec.Local.Path, checkLocal(pv.Spec.Local.Path)
 		if err == nil && !found.readOnly {
 			err = shareWithGroup(pv.Spec.Local.Path, s.pod)

@@ -9,8 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plugins are named in metrics as in the kubelet.
-const pluginPrefix = "kubernetes.io/"
+// Plugins are named in metrics as in the kubelet. Where the name of a plugin differs from the name of its kind of
+// volume in the API, it is here.
+const (
+	pluginPrefix   = "kubernetes.io/"
+	pluginHostPath = "host-path"
+	pluginLocal    = "local-volume"
+)
 
 // pluginOf returns the name of the plugin of a volume: kubernetes.io/secret. What is behind a claim is known once it
 // was found.
@@ -21,12 +26,12 @@ func pluginOf(s *podState, v *corev1.Volume) string {
 		}
 		return pluginPrefix + "persistent-claim"
 	}
-	k, mounted := kindOf(v)
+	k, _ := kindOf(v)
 	switch {
-	case !mounted:
-		return pluginPrefix + nameOfKind(v)
+	case v.HostPath != nil:
+		return pluginPrefix + pluginHostPath
 	case k.dir == "":
-		return pluginPrefix + "host-path" // the only kind that is used where it is
+		return pluginPrefix + nameOfKind(v)
 	}
 	return strings.Replace(k.dir, "~", "/", 1) // kubernetes.io~secret, as in paths
 }

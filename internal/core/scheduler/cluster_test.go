@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestHistories drives a Placer through random histories and checks after every step that
@@ -733,7 +734,7 @@ func roomy(n Node, pods []Pod, last Pod) bool {
 func (h *history) randomNode() Node {
 	n := Node{Name: fmt.Sprintf("n%d", h.rng.IntN(h.names)), PodsMax: int64(h.rng.IntN(6)), Unschedulable: h.rng.IntN(5) == 0}
 	if h.stores && h.rng.IntN(4) == 0 {
-		n.AgentLacks = []string{AgentCSI, "volumes.nfs"}[h.rng.IntN(2):]
+		n.AgentLacks = []string{wellknown.LacksCSI, "volumes.nfs"}[h.rng.IntN(2):]
 	}
 	n.Allocatable = []Amount{{CPU, int64(h.rng.IntN(4) * 500)}, {Memory, int64(h.rng.IntN(4) * 500)}}
 	if h.rng.IntN(3) == 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestAgentLacks checks that a pod goes to no node whose agent would hold it, and is tried again when the agent has
@@ -56,7 +57,7 @@ func TestAgentLacks(t *testing.T) {
 // TestAgentLacksVolumes checks that a pod goes to no node whose agent cannot mount the volumes of its claims, bound or
 // yet to be chosen or provisioned, goes to other nodes, and is tried again when that changes.
 func TestAgentLacksVolumes(t *testing.T) {
-	const bound = "node(s) had an agent that would hold the pod: it has no volumes.csi"
+	const bound = "node(s) had an agent that would hold the pod: it has no " + wellknown.LacksCSI
 	const made = "node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner"
 	const none = "node(s) didn't find available persistent volumes to bind"
 	later := unit.Instant(0).Add(time.Minute)
@@ -66,7 +67,7 @@ func TestAgentLacksVolumes(t *testing.T) {
 	class := func(p *Placer, provisioner string, needs ...string) {
 		p.StorageClassSeen(1, StorageClass{Name: "k", Provisioner: provisioner, Waits: true, NeedsOfAgent: needs})
 	}
-	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{Driver: "d", Handle: "h"}, NeedsOfAgent: []string{AgentCSI}}
+	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{Driver: "d", Handle: "h"}, NeedsOfAgent: []string{wellknown.LacksCSI}}
 	local := Volume{Name: "local", Class: "k", Version: "1", Available: true}
 	equipped := func(p *Placer) { p.NodeSeen(later, Node{Name: "ours", PodsMax: 9}) }
 	for name, s := range map[string]struct {
@@ -103,11 +104,11 @@ func TestAgentLacksVolumes(t *testing.T) {
 		"to be made by a driver":    {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, equipped},
 		"the driver goes":           {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, func(p *Placer) { p.DriverGone(later, "d") }},
 		"to be made by who is none": {func(p *Placer) { class(p, "rancher.io/local-path"); claim(p, 1, "") }, "", nil},
-		"to be made in a kind":      {func(p *Placer) { class(p, "kubernetes.io/aws-ebs", "volumes.csi"); claim(p, 1, "") }, made, equipped},
+		"to be made in a kind":      {func(p *Placer) { class(p, "kubernetes.io/aws-ebs", wellknown.LacksCSI); claim(p, 1, "") }, made, equipped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := New(Options{})
-			p.NodeSeen(1, Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"resource-claims", AgentCSI}})
+			p.NodeSeen(1, Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"resource-claims", wellknown.LacksCSI}})
 			p.NodeSeen(1, Node{Name: "theirs", PodsMax: 9})
 			s.facts(p)
 			pod := Pod{ID: "p", Namespace: "x", Name: "p", Mounts: []Mount{{Claim: "c"}}}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestEveryColumnGrows checks that every table with a value per row is in the list of tables that grow.
@@ -50,7 +51,7 @@ func TestEveryFactOfANodeCounts(t *testing.T) {
 		PodsMax:       1,
 		Images:        []Image{{Names: []string{"i"}, Size: 1}},
 		Features:      []string{"f"},
-		AgentLacks:    []string{"volumes.csi"},
+		AgentLacks:    []string{wellknown.LacksCSI},
 		OtherAgent:    true,
 	})
 	c := newCluster(0)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that are
@@ -107,7 +108,7 @@ func (h *history) changeVolume() {
 		v.Affinity = &[]NodeTerm{{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}}}
 	}
 	if h.rng.IntN(3) == 0 {
-		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{Driver: "d", Handle: h.one("h0", "h1", "h2", "h3")}, []string{AgentCSI}
+		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{Driver: "d", Handle: h.one("h0", "h1", "h2", "h3")}, []string{wellknown.LacksCSI}
 	} else if h.rng.IntN(4) == 0 {
 		v.NeedsOfAgent = []string{"volumes.nfs"}
 	}

@@ -36,9 +36,6 @@ type (
 	VolumeProvision = volumes.ProvisionFor
 )
 
-// AgentCSI is the code of an agent that mounts no volumes of CSI drivers.
-const AgentCSI = volumes.AgentCSI
-
 // Operators of requirements, and effects of taints.
 const (
 	In           = selector.In

@@ -1,7 +1,8 @@
 // Package wellknown has the names of labels, taints and conditions that the cores have rules for, once.
 //
-// The cores import nothing of Kubernetes, so they cannot use the constants of k8s.io/api; this package's test compares
-// the names with them. https://kubernetes.io/docs/reference/labels-annotations-taints/ says what each means.
+// The cores import nothing of Kubernetes, so they cannot use the constants of k8s.io/api. This package's test compares
+// the names with them. https://kubernetes.io/docs/reference/labels-annotations-taints/ says what each means. The names
+// under Lacks are ours.
 package wellknown
 
 // Labels of nodes and persistent volumes.
@@ -41,4 +42,9 @@ const (
 	ConditionDiskPressure       = "DiskPressure"
 	ConditionPIDPressure        = "PIDPressure"
 	ConditionNetworkUnavailable = "NetworkUnavailable"
+)
+
+// Codes of what a node's agent lacks, of those that the cores have rules for. internal/kube/podfields has all codes.
+const (
+	LacksCSI = "volumes.csi" // volumes of CSI drivers
 )

@@ -1,6 +1,10 @@
 package podfields
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
+)
 
 // CodesOfVolume returns the codes of what an agent needs to mount a persistent volume, like CodesOf; nil: nothing that
 // this agent lacks. An agent that publishes one of them holds the pods whose claims are bound to the volume.
@@ -9,16 +13,19 @@ func CodesOfVolume(v *corev1.PersistentVolume) []string {
 	case s.HostPath != nil || s.Local != nil || *s == corev1.PersistentVolumeSource{}:
 		return nil
 	case s.CSI != nil:
-		return []string{"volumes.csi"}
+		return []string{wellknown.LacksCSI}
 	case s.NFS != nil:
-		return []string{"volumes.nfs"}
+		return []string{codeOfVolume("nfs")}
 	case s.ISCSI != nil:
-		return []string{"volumes.iscsi"}
+		return []string{codeOfVolume("iscsi")}
 	case s.FC != nil:
-		return []string{"volumes.fc"}
+		return []string{codeOfVolume("fc")}
 	}
 	return []string{codeInTree}
 }
+
+// codeOfVolume returns the code of a kind of volume with this name in the API.
+func codeOfVolume(kind string) string { return "volumes." + kind }
 
 // CodesOfInTree returns the codes for volumes that provisioners in Kubernetes itself made, and that CSI drivers make
 // today.

@@ -103,7 +103,7 @@ func unnameable(p *corev1.SeccompProfile) bool {
 
 // volumeHold returns the hold for volumes of a kind.
 func volumeHold(kind, why string, is func(*corev1.Volume) bool) hold {
-	return hold{path: "spec.volumes[]." + kind, code: "volumes." + kind, why: why, help: helpVolume, volume: is}
+	return hold{path: "spec.volumes[]." + kind, code: codeOfVolume(kind), why: why, help: helpVolume, volume: is}
 }
 
 var volumeHolds = []hold{

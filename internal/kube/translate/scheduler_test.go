@@ -15,6 +15,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
@@ -341,7 +342,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 				t.Errorf("%s needs %s, which no agent publishes", kind, code)
 			}
 		}
-		if kind == "CSI" && !slices.Equal(needs, []string{scheduler.AgentCSI}) {
+		if kind == "CSI" && !slices.Equal(needs, []string{wellknown.LacksCSI}) {
 			t.Errorf("CSI needs %v", needs)
 		}
 	}

@@ -210,7 +210,7 @@ func (a *Needs) classify(s *Store, w *PodMounts, m *Mount, seen *Claim, class *K
 func (s *Store) provisionOf(claim *Claim, class *KnownClass) Provision {
 	p := Provision{Claim: claim, Class: class, Stock: s.stockOf(class.Name), OfAgent: class.NeedsOfAgent}
 	if s.drivers[class.Provisioner] {
-		p.OfAgent = []string{AgentCSI}
+		p.OfAgent = []string{wellknown.LacksCSI}
 	}
 	return p
 }

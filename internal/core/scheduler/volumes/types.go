@@ -89,16 +89,13 @@ type StorageClass struct {
 	Waits, Unset bool
 	Driver       string // the CSI driver that attaches its volumes; empty: none with limits
 	// NeedsOfAgent is the same as for a Volume, for the volumes that Provisioner makes, if Provisioner is a known
-	// in-tree one. Volumes of any CSI driver need AgentCSI.
+	// in-tree one. Volumes of any CSI driver need wellknown.LacksCSI.
 	NeedsOfAgent []string
 	Topologies   *[]selector.NodeTerm // where volumes can be provisioned; nil: anywhere
 }
 
 // NoProvisioner is the value of StorageClass.Provisioner of classes whose volumes are not provisioned.
 const NoProvisioner = "kubernetes.io/no-provisioner"
-
-// AgentCSI is the code of an agent that mounts no volumes of CSI drivers.
-const AgentCSI = "volumes.csi"
 
 // A Capacity says how large a volume of a class some nodes can get.
 type Capacity struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // shelf is a store with two nodes, and the rows for which turned was called.
@@ -80,7 +81,7 @@ func TestBind(t *testing.T) {
 		t.Errorf("a driver that has room: %v", why.Explain(nil))
 	}
 	lacking := x.nodes[0]
-	lacking.Lacks = []string{AgentCSI}
+	lacking.Lacks = []string{wellknown.LacksCSI}
 	if got := x.Bind(x.ask(wants("made")), lacking, nil).Explain(nil); !slices.Equal(got, reasons[4:]) {
 		t.Errorf("an agent that mounts none: %v", got)
 	}
