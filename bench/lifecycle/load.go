@@ -144,7 +144,7 @@ func (p *rig) quiet(ctx context.Context) error {
 			return fmt.Errorf("wait for the controller to announce nodes: not done within %v", p.patience())
 		}
 	}
-	record.Progress("settled after %.0f s", time.Since(began).Seconds())
+	record.Progress("quiet after %.0f s", time.Since(began).Seconds())
 	return p.nodes.await(ctx, p.patience(), "be well at the start", (*nodes).well)
 }
 

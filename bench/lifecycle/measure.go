@@ -40,7 +40,7 @@ func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	if err := p.settled(ctx); err != nil {
+	if err := p.awaitQuiet(ctx); err != nil {
 		return errors.Join(err, c.Check())
 	}
 	if window {
@@ -69,8 +69,8 @@ func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (
 // times that. Before, only leases are renewed, and the controller that is measured first would receive less.
 const reporting = 150 * time.Second
 
-// settled waits until a controller that was just started only watches, and all nodes report their status.
-func (p *rig) settled(ctx context.Context) error {
+// awaitQuiet waits until a controller that was just started only watches, and all nodes report their status.
+func (p *rig) awaitQuiet(ctx context.Context) error {
 	began := time.Now()
 	for limit := began.Add(p.patience()); ; {
 		if err := pause(ctx, p.settle); err != nil {
@@ -90,7 +90,7 @@ func (p *rig) settled(ctx context.Context) error {
 	if err := p.nodes.await(ctx, p.patience(), "be well at the start", (*nodes).well); err != nil {
 		return err
 	}
-	record.Progress("settled after %.0f s", time.Since(began).Seconds())
+	record.Progress("quiet after %.0f s", time.Since(began).Seconds())
 	return nil
 }
 

@@ -122,7 +122,7 @@ func BenchmarkBurst(b *testing.B) {
 // TestLedgerAgreesWithAFreshOne plays random histories: pods come, go, are resized, and report what they have. After
 // every step the ledger judges as one does that was made anew and translates everything.
 func TestLedgerAgreesWithAFreshOne(t *testing.T) {
-	rejected, granted := 0, 0
+	rejected, allocated := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		resources := resourcesOf(2000, unit.GiB, 8)
@@ -144,7 +144,7 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 				pod = running(old)
 				pod.Status.ContainerStatuses[0].Resources = numbered(0, int64(100*(1+r.IntN(9)))).Spec.Containers[0].Resources.DeepCopy()
 				here[pod.UID] = pod
-			default: // granted anew
+			default: // allocated anew
 				here[pod.UID] = pod
 			}
 			var node *corev1.Node
@@ -179,13 +179,13 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 			}
 			for _, v := range has {
 				if v.Allocated {
-					granted++
+					allocated++
 				}
 			}
 		}
 	}
-	if rejected < 100 || granted < 100 {
-		t.Errorf("%d rejections and %d grants are too few to compare", rejected, granted)
+	if rejected < 100 || allocated < 100 {
+		t.Errorf("%d rejections and %d allocations are too few to compare", rejected, allocated)
 	}
 }
 

@@ -103,18 +103,18 @@ func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
 	return nil
 }
 
-// removeSandbox retries for settleMax: the client that started the pod's containers may be gone, but a start in
+// removeSandbox retries for startMax: the client that started the pod's containers may be gone, but a start in
 // progress continues in the runtime, and until it has ended containerd refuses to remove a container in "starting
 // state".
 func removeSandbox(ctx context.Context, client *cri.Client, id string) error {
-	settled, cancel := context.WithTimeout(ctx, settleMax)
+	started, cancel := context.WithTimeout(ctx, startMax)
 	defer cancel()
 	for {
 		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 		if err == nil {
 			_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		}
-		if err == nil || !sleep(settled, pollPeriod) {
+		if err == nil || !sleep(started, pollPeriod) {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ const (
 	stopGraceMax = 10 * time.Second // for a container, if its own termination grace period is longer
 	// to stop and remove all pods after their containers have stopped; 80 pods took 9 s at load 15
 	removeMax     = 30 * time.Second
-	settleMax     = 10 * time.Second // for a start in progress in the runtime; one takes 0.2 s, at load 30 3 s
+	startMax      = 10 * time.Second // for a start in progress in the runtime; one takes 0.2 s, at load 30 3 s
 	daemonStopMax = 5 * time.Second  // for containerd's own orderly exit; then SIGKILL
 	killMax       = 5 * time.Second  // until killed processes have left their cgroups
 )

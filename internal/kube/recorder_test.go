@@ -160,8 +160,8 @@ func (s *refusingSink) create(ctx context.Context, since time.Time, e *corev1.Ev
 	return s.sink.create(ctx, since, e)
 }
 
-// TestSettle waits until all Events are written, or for the given time.
-func TestSettle(t *testing.T) {
+// TestFlush waits until all Events are written, or for the given time.
+func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

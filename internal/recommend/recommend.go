@@ -159,9 +159,9 @@ func (s *sampler) processes(out *corerecommend.Sample) error {
 	return nil
 }
 
-// settled is after how many samples a process's classification is final: a process that was just forked still has its
-// parent's name and cgroup.
-const settled = 3
+// classifiedAfter is the number of samples after which the classification of a process is final: a process that was just
+// forked still has its parent's name and cgroup. Chosen.
+const classifiedAfter = 3
 
 func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {
 	p, err := s.proc.Process(pid)
@@ -170,7 +170,7 @@ func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods m
 	}
 	id := corerecommend.ProcessID{PID: pid, Start: p.Start}
 	w, known := s.known[id]
-	if !known || w.seen < settled {
+	if !known || w.seen < classifiedAfter {
 		seen := w.seen
 		if w, err = s.look(pid, p.Name); err != nil {
 			return err

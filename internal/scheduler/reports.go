@@ -36,7 +36,7 @@ func (m *loop) followReports(ctx context.Context, client *kube.Client) cache.Inf
 func whereServed(
 	ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller,
 ) cache.InformerSynced {
-	var settled atomic.Bool
+	var ready atomic.Bool
 	go func() {
 		for told := false; ; told = true {
 			err := client.List(ctx, k, "", metav1.ListOptions{Limit: 1}, k.NewList())
@@ -44,13 +44,13 @@ func whereServed(
 				break
 			}
 			if missing := apierrors.IsNotFound(err) || apierrors.IsForbidden(err); missing {
-				settled.Store(true)
+				ready.Store(true)
 				if !told {
 					slog.Info(otherwise, "err", err)
 				}
 			}
 			wait := servedRetry
-			if !settled.Load() {
+			if !ready.Load() {
 				wait = time.Second // the API server cannot be reached, so nothing can be placed, either
 			}
 			select {
@@ -62,10 +62,10 @@ func whereServed(
 		watch := open()
 		go watch.RunWithContext(ctx)
 		if cache.WaitForCacheSync(ctx.Done(), watch.HasSynced) {
-			settled.Store(true)
+			ready.Store(true)
 		}
 	}()
-	return settled.Load
+	return ready.Load
 }
 
 // trimReport drops the fields that only others read.

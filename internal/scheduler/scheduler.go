@@ -556,7 +556,7 @@ func (m *loop) reportBind(d corescheduler.Decision, outcome corescheduler.Outcom
 		return
 	}
 	if errors.Is(err, kube.ErrNotLeading) || outcome == corescheduler.BindWithdrawn {
-		return // this process may end soon and its data be wrong; or settle has reported the withdrawal
+		return // this process may end soon and its data be wrong; or the withdrawal was reported where it was made
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {

@@ -27,7 +27,7 @@ func statusOf(name, allocated, requests, limits string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
 }
 
-// What a new agent takes for granted, of what the API has.
+// What a new agent takes as allocated, by what the API has.
 func TestAllocationIsRecovered(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -43,7 +43,7 @@ func TestAllocationIsRecovered(t *testing.T) {
 		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), false},
 		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5", "")}, requirements("cpu=5", ""), false},
 		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")}, requirements("", ""), false},
-		{"granted and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
+		{"allocated and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}}, Status: corev1.PodStatus{ContainerStatuses: c.status}}
 		got := reported(pod)

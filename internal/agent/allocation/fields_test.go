@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 )
 
-// TestFieldsOfGrants: and what a new agent takes for granted.
-func TestFieldsOfGrants(t *testing.T) {
+// TestFieldsOfAllocation: what a new agent takes as allocated.
+func TestFieldsOfAllocation(t *testing.T) {
 	err := sample.Unproved(podfields.ObserverAllocated, func(pod *corev1.Pod) (any, error) {
 		a := reported(pod)
 		return []any{a.level, a.containers}, nil

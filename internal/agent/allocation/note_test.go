@@ -30,7 +30,7 @@ func FuzzNoted(f *testing.F) {
 		}
 		got := a.In(pod)
 		if again := noted(NoteOf(got), pod); again != nil && !again.Meets(got) {
-			t.Errorf("%q: granted %+v, and noted %+v", text, got.Spec.Containers[0].Resources, again)
+			t.Errorf("%q: allocated %+v, and noted %+v", text, got.Spec.Containers[0].Resources, again)
 		}
 	})
 }

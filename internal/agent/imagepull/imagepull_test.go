@@ -205,14 +205,14 @@ func TestPullsAreMeasured(t *testing.T) {
 	}
 }
 
-// Every request for an image is told with what was found, and every check of who may use it with its outcome.
+// Every request for an image is reported with what was found, and every check of who may use it with its outcome.
 func TestRequestsAreMeasured(t *testing.T) {
-	var told []string
+	var reported []string
 	n := newNode(t, func(o *Options) {
 		o.Asked = func(policy corev1.PullPolicy, present, pull string) {
-			told = append(told, fmt.Sprint(policy, " ", present, " ", pull))
+			reported = append(reported, fmt.Sprint(policy, " ", present, " ", pull))
 		}
-		o.Checked = func(outcome string) { told = append(told, outcome) }
+		o.Checked = func(outcome string) { reported = append(reported, outcome) }
 	})
 	n.passwords["r.io/app"] = "right"
 	n.present["r.io/preloaded"] = true
@@ -232,9 +232,9 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{"mallory", "r.io/open", corev1.PullAlways, nil, "Always unknown true"},
 		{"alice", "r.io/open", corev1.PullIfNotPresent, nil, "credentialRecordFound, IfNotPresent true false"},
 	} {
-		told = nil
+		reported = nil
 		_ = n.ensure(c.who, c.image, c.policy, c.secrets...) // other tests say what comes of it
-		if got := strings.Join(told, ", "); got != c.want {
+		if got := strings.Join(reported, ", "); got != c.want {
 			t.Errorf("%s, %s: %s, want %s", c.who, c.image, got, c.want)
 		}
 	}
@@ -391,7 +391,7 @@ func TestImageOfVolume(t *testing.T) {
 	where := reference{n.puller.Recorder, ""}
 	n.puller.Recorder = &where
 	if _, err := ensure(corev1.PullIfNotPresent); err == nil || where.field != "" {
-		t.Errorf("told about %q (%v)", where.field, err)
+		t.Errorf("reported %q (%v)", where.field, err)
 	}
 }
 

@@ -131,11 +131,11 @@ func (e *Entry) Cleared() {
 // ErrProcessGone is why a stop is not waited for any more: the container has ended, whatever the runtime answers.
 var ErrProcessGone = errors.New("the container's process is gone")
 
-// AwaitExit says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing
-// to wait for: hook is done, and stop after settle, in which a runtime that is there has answered; its cause is
-// ErrProcessGone then. Without that, a runtime that lost the answer would hold up the pod for the whole grace.
+// AwaitExit says that a container is to end, which ends its postStart hook. When the container's process is gone, hook
+// is done at once. stop is done answerTime later, with the cause ErrProcessGone: the runtime has that long to answer.
+// Without this, a runtime that lost its answer would delay the pod for the whole grace period.
 func (e *Entry) AwaitExit(
-	ctx context.Context, id string, settle time.Duration,
+	ctx context.Context, id string, answerTime time.Duration,
 ) (stop, hook context.Context, done func()) {
 	stop, endStop := context.WithCancelCause(ctx)
 	hook, endHook := context.WithCancel(stop)
@@ -144,7 +144,7 @@ func (e *Entry) AwaitExit(
 	e.endHook(id)
 	e.exits[id] = func() {
 		endHook()
-		time.AfterFunc(settle, func() { endStop(ErrProcessGone) })
+		time.AfterFunc(answerTime, func() { endStop(ErrProcessGone) })
 	}
 	return stop, hook, func() {
 		e.mu.Lock()

@@ -71,20 +71,19 @@ func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slo
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
 }
 
-// settleMax is how long a call that has the runtime make or stop something goes on when nobody needs its result any
-// more. Chosen: far above what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose
-// network hangs may take longer to go.
-const settleMax = 10 * time.Second
+// overtimeMax is for how long a call to the runtime goes on after nobody needs its result any more. Chosen: far above
+// what a start takes (0.1 s; seconds on a busy machine). A pod whose network hangs may take this much longer to end.
+const overtimeMax = 10 * time.Second
 
-// settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves
-// behind what it then refuses to remove (cri.Client.RemoveContainer), so that a call whose time is up, since its pod is
-// to stop, has settleMax to come to its end.
-func settled(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
+// withOvertime makes a call that has the runtime make something, and cancels it after limit. When ctx ends, because
+// the pod is to stop, the call goes on for up to overtimeMax: if containerd is cancelled at the wrong moment, it leaves
+// behind what it then refuses to remove (cri.Client.RemoveContainer).
+func withOvertime(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		select {
-		case <-time.After(settleMax):
+		case <-time.After(overtimeMax):
 			cancel()
 		case <-own.Done():
 		}
@@ -135,7 +134,7 @@ func (w *worker) createSandbox(
 	}
 	var id string
 	begun := time.Now()
-	err = settled(ctx, 2*w.r.WorkTimeout, func(ctx context.Context) error {
+	err = withOvertime(ctx, 2*w.r.WorkTimeout, func(ctx context.Context) error {
 		response, err := w.r.Runtime.RunPodSandbox(
 			ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler},
 		)
@@ -361,7 +360,7 @@ func (w *worker) createAndStart(
 	_, sizes := w.r.Groups.Sizes(pod)
 	w.view.Containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
 	w.r.oom.Know(w.e.UID(), w.view.Containers[id], 0) // it may run out of memory before we know its process
-	err = settled(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
+	err = withOvertime(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
@@ -375,7 +374,7 @@ func (w *worker) createAndStart(
 // which cost the runtime nothing: no slot is held for them.
 func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
-	ctx, hookCtx, done := w.e.AwaitExit(ctx, a.ID, settleMax)
+	ctx, hookCtx, done := w.e.AwaitExit(ctx, a.ID, overtimeMax)
 	defer done()
 	least := time.Duration(0)
 	if pod != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestSettled: a call that makes something is not told to give up with its pod's stop, but a while after, and at its
-// limit.
-func TestSettled(t *testing.T) {
+// TestOvertime: a call that makes something is not cancelled when its pod is to stop, but overtimeMax later, and always
+// at its limit.
+func TestOvertime(t *testing.T) {
 	const limit = time.Minute
 	for _, c := range []struct {
 		name                   string
@@ -18,8 +18,8 @@ func TestSettled(t *testing.T) {
 	}{
 		{"ends before the stop", time.Second, 2 * time.Second, time.Second, true},
 		{"ends after the stop", 5 * time.Second, 2 * time.Second, 5 * time.Second, true},
-		{"hangs beyond the stop", time.Hour, 2 * time.Second, 2*time.Second + settleMax, false},
-		{"was stopped before it began", time.Hour, 0, settleMax, false},
+		{"hangs beyond the stop", time.Hour, 2 * time.Second, 2*time.Second + overtimeMax, false},
+		{"was stopped before it began", time.Hour, 0, overtimeMax, false},
 		{"hangs", time.Hour, 2 * time.Hour, limit, false},
 		{"is stopped shortly before its limit", time.Hour, limit - time.Second, limit, false},
 	} {
@@ -31,7 +31,7 @@ func TestSettled(t *testing.T) {
 				}
 				defer time.AfterFunc(c.stopAfter, stop).Stop()
 				begun := time.Now()
-				err := settled(ctx, limit, func(ctx context.Context) error {
+				err := withOvertime(ctx, limit, func(ctx context.Context) error {
 					select {
 					case <-time.After(c.takes):
 						return nil

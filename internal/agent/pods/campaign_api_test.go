@@ -325,19 +325,19 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 	return http.StatusOK, proto("Pod", pod), nil
 }
 
-// judge holds a status to what was told before.
+// judge compares a status with those that were reported before.
 func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	uid := pod.UID
 	if staticpods.IsMirror(pod) {
 		uid = types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
 	}
-	a.w.say("  %s is told to be %s %s", uid, s.Phase, s.Reason)
+	a.w.say("  %s is reported to be %s %s", uid, s.Phase, s.Reason)
 	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
 	if was := a.final[uid]; was != "" && was != s.Phase {
-		a.w.judged("%s is told to be %s after %s", uid, s.Phase, was)
+		a.w.judged("%s is reported to be %s after %s", uid, s.Phase, was)
 	}
 	if alive := a.w.alive(uid); ended && a.final[uid] == "" && len(alive) > 0 {
-		a.w.judged("%s is told to be %s while %v run", uid, s.Phase, alive)
+		a.w.judged("%s is reported to be %s while %v run", uid, s.Phase, alive)
 	}
 	if ended {
 		a.final[uid] = s.Phase

@@ -212,7 +212,7 @@ func wider(a, b resize.Size) bool {
 	return bound && (!bounded || x > y)
 }
 
-// judgeWrite wants each part of what is set to have been granted at one time. Caller holds mu.
+// judgeWrite checks that each part of what is set was allocated at some time. Caller holds mu.
 func (w *world) judgeWrite(key string, to resize.Size) {
 	b := w.containers[key]
 	if b == nil || w.sizings[b.uid] == nil {
@@ -221,10 +221,10 @@ func (w *world) judgeWrite(key string, to resize.Size) {
 	shares, quota, memory := false, false, false
 	for _, wish := range w.sizings[b.uid].wishes {
 		c := translate.ContainerNamed(wish.pod, b.name)
-		if !w.sizings[b.uid].granted(wish) || c == nil {
+		if !w.sizings[b.uid].wasAllocated(wish) || c == nil {
 			continue
 		}
-		least := *c // a limit that was granted and not set when an agent died is at least the request
+		least := *c // a limit that was allocated and not set when an agent died is at least the request
 		least.Resources.Limits = least.Resources.Requests
 		_, of := fakeGroups{}.Sizes(wish.pod)
 		for _, size := range []resize.Size{of(c), of(&least)} {
@@ -234,7 +234,7 @@ func (w *world) judgeWrite(key string, to resize.Size) {
 		}
 	}
 	if !shares || !quota || !memory {
-		w.judged("%s %s#%d is set to %s, which it was not granted", b.uid, b.name, b.attempt, to)
+		w.judged("%s %s#%d is set to %s, which it was not allocated", b.uid, b.name, b.attempt, to)
 	}
 }
 
@@ -293,7 +293,7 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	if r := w.nodeWith(others).Check(translate.SchedulerPod(pod)); r != nil {
 		return &Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
 	}
-	w.grant(pod)
+	w.allocate(pod)
 	return nil
 }
 
@@ -334,7 +334,7 @@ func (a fakeAdmission) Resize(requests []allocation.Request, held []*corev1.Pod)
 	for i, v := range w.nodeWith(held).Resizes(asked) {
 		verdicts = append(verdicts, allocation.Verdict(v))
 		if v.Allocated && w.life == a.l && !w.down {
-			w.grant(requests[i].Desired)
+			w.allocate(requests[i].Desired)
 		}
 	}
 	return verdicts

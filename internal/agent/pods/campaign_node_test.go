@@ -37,7 +37,7 @@ func (w *world) begin() {
 		files: make(chan struct{}, 1), made: map[types.UID]bool{}}
 	w.life, w.down = l, false
 	clear(w.orders)
-	clear(w.told)
+	clear(w.orderedAt)
 	for uid := range w.statics {
 		if !w.hasRun(uid) {
 			delete(w.api.final, uid) // one that was refused: another agent lets it in anew, as upstream's does

@@ -21,15 +21,15 @@ import (
 type sizing struct {
 	wishes            []*wish // in the order in which they were asked for; the first is the pod as it was created
 	ran               bool    // it has had a sandbox
-	told              int     // the wish that the API was last told is allocated; -1: none since it ran
+	reported          int     // the wish that was last reported as allocated; -1: none since it ran
 	pending, resizing int64   // greatest generation of each condition
 	done              int64   // and of a resize that is complete
 }
 
 // wish is what a pod asked for at one time.
 type wish struct {
-	pod     *corev1.Pod
-	granted bool
+	pod       *corev1.Pod
+	allocated bool
 }
 
 // asksFor reports whether a pod has resources that can be changed.
@@ -74,7 +74,7 @@ func (h *history) resizable(pod *corev1.Pod) {
 			}
 		}
 	}
-	h.w.sizings[pod.UID] = &sizing{told: -1, wishes: []*wish{{pod: pod}}}
+	h.w.sizings[pod.UID] = &sizing{reported: -1, wishes: []*wish{{pod: pod}}}
 }
 
 // resize has a user ask for other resources, up to three times in a row; then, at times, the agent crashes or the pod
@@ -162,28 +162,28 @@ func (o resourcesOf) String() string {
 	return b.String()
 }
 
-// grant notes that the node's word on a pod was yes. Caller holds mu.
-func (w *world) grant(pod *corev1.Pod) {
+// allocate notes that the node judged a pod to fit. Caller holds mu.
+func (w *world) allocate(pod *corev1.Pod) {
 	s := w.sizings[pod.UID]
 	if s == nil {
 		return
 	}
 	for _, wish := range slices.Backward(s.wishes) {
 		if sameResources(wish.pod, pod) {
-			wish.granted = true
-			w.say("  %s is granted generation %d", pod.UID, wish.pod.Generation)
+			wish.allocated = true
+			w.say("  %s is allocated generation %d", pod.UID, wish.pod.Generation)
 			return
 		}
 	}
-	if s.told < 0 && !s.ran {
-		return // limits of a status that was told before it was admitted
+	if s.reported < 0 && !s.ran {
+		return // limits of a status that was reported before it was admitted
 	}
-	w.judged("%s is granted what nobody asked for: %s", pod.UID, resourcesOf{pod})
+	w.judged("%s is allocated what nobody asked for: %s", pod.UID, resourcesOf{pod})
 }
 
-// granted reports whether a wish was granted: limits need nobody's word where the requests were granted.
-func (s *sizing) granted(asked *wish) bool {
-	return slices.ContainsFunc(s.wishes, func(o *wish) bool { return o.granted && sameRequests(o.pod, asked.pod) })
+// wasAllocated reports whether a wish was allocated: limits are not judged where the requests were allocated.
+func (s *sizing) wasAllocated(asked *wish) bool {
+	return slices.ContainsFunc(s.wishes, func(o *wish) bool { return o.allocated && sameRequests(o.pod, asked.pod) })
 }
 
 func sameRequests(a, b *corev1.Pod) bool {
@@ -211,11 +211,11 @@ func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 	for _, list := range translate.StatusLists(status) {
 		for i := range list {
 			c := translate.ContainerNamed(pod, list[i].Name)
-			told, asked := corev1.ResourceRequirements{Requests: list[i].AllocatedResources}, corev1.ResourceRequirements{}
+			reported, asked := corev1.ResourceRequirements{Requests: list[i].AllocatedResources}, corev1.ResourceRequirements{}
 			if c != nil {
 				asked.Requests = c.Resources.Requests
 			}
-			if !allocation.Same(told, asked) {
+			if !allocation.Same(reported, asked) {
 				return false
 			}
 		}
@@ -223,7 +223,7 @@ func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 	return true
 }
 
-// judgeResize holds what the API is told of resizes to what was told, asked for and granted before. Caller holds mu.
+// judgeResize compares what is reported of resizes with what was reported, asked for and allocated before. Caller holds mu.
 func (w *world) judgeResize(pod *corev1.Pod) {
 	s := w.sizings[pod.UID]
 	if s == nil {
@@ -250,9 +250,9 @@ func (w *world) judgeResize(pod *corev1.Pod) {
 			s.done,
 		)
 	}
-	if pending != 0 && s.told >= 0 && pending <= s.wishes[s.told].pod.Generation {
+	if pending != 0 && s.reported >= 0 && pending <= s.wishes[s.reported].pod.Generation {
 		w.judged(
-			"%s: a resize of generation %d is pending, and %d is allocated", pod.UID, pending, s.wishes[s.told].pod.Generation,
+			"%s: a resize of generation %d is pending, and %d is allocated", pod.UID, pending, s.wishes[s.reported].pod.Generation,
 		)
 	}
 	if resizing == 0 {
@@ -261,22 +261,22 @@ func (w *world) judgeResize(pod *corev1.Pod) {
 	s.pending, s.resizing = max(s.pending, pending), max(s.resizing, resizing)
 }
 
-// judgeAllocated wants what is told to be allocated to have been granted, and never to be what was asked for earlier.
+// judgeAllocated checks that what is reported as allocated was allocated, and is never what was asked for earlier.
 // Caller holds mu.
 func (w *world) judgeAllocated(pod *corev1.Pod, s *sizing) {
-	for i := max(s.told, 0); i < len(s.wishes); i++ {
-		if s.granted(s.wishes[i]) && allocated(&pod.Status, s.wishes[i].pod) {
-			s.told = i
+	for i := max(s.reported, 0); i < len(s.wishes); i++ {
+		if s.wasAllocated(s.wishes[i]) && allocated(&pod.Status, s.wishes[i].pod) {
+			s.reported = i
 			return
 		}
 	}
 	w.judged(
-		"%s is told to have what it was not granted, or not since generation %d", pod.UID,
-		s.wishes[max(s.told, 0)].pod.Generation,
+		"%s is reported to have what it was not allocated, or not since generation %d", pod.UID,
+		s.wishes[max(s.reported, 0)].pod.Generation,
 	)
 }
 
-// unsized says what was granted and is not set, or is told otherwise, a while after the trouble ended.
+// unsized says what was allocated and is not set, or not reported, a while after the trouble ended.
 func (w *world) unsized() string {
 	var out []string
 	r := w.life.runner
@@ -298,41 +298,41 @@ func (w *world) unsized() string {
 	return strings.Join(out, "; ")
 }
 
-// unsizedPod looks at one pod that was granted the resources that it has here. Caller holds mu.
-func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []string) {
-	uid := granted.UID
+// unsizedPod looks at one pod, which has the resources that were allocated to it. Caller holds mu.
+func (w *world) unsizedPod(pod, desired *corev1.Pod, meets bool) (out []string) {
+	uid := pod.UID
 	api := w.api.byUID(uid)
-	if api == nil || w.sizings[uid] == nil || w.api.final[uid] != "" || w.over(granted) || w.waitsForEnd(uid) {
+	if api == nil || w.sizings[uid] == nil || w.api.final[uid] != "" || w.over(pod) || w.waitsForEnd(uid) {
 		return nil
 	}
 	complain := func(format string, args ...any) {
 		out = append(out, string(uid)+" "+fmt.Sprintf(format, args...))
 	}
-	size, of := fakeGroups{}.Sizes(granted)
+	size, of := fakeGroups{}.Sizes(pod)
 	if has := w.kernel[string(uid)]; w.hasSandbox(uid) && !sameSize(has, size) {
-		complain("has %s, and was granted %s", has, size)
+		complain("has %s, and was allocated %s", has, size)
 	}
 	for _, b := range w.containers {
-		c := translate.ContainerNamed(granted, b.name)
+		c := translate.ContainerNamed(pod, b.name)
 		if b.uid != uid || !b.alive || c == nil {
 			continue
 		}
 		if has := w.kernel[b.id]; !sameSize(has, of(c)) {
-			complain("%s#%d has %s, and was granted %s", b.name, b.attempt, has, of(c))
+			complain("%s#%d has %s, and was allocated %s", b.name, b.attempt, has, of(c))
 		}
 		if s := translate.StatusNamed(api, b.name); s == nil || s.Resources == nil || !allocation.Same(*s.Resources, c.Resources) {
-			complain("%s#%d is not told to have what it was granted", b.name, b.attempt)
+			complain("%s#%d is not reported to have what it was allocated", b.name, b.attempt)
 		}
 	}
-	if !allocated(&api.Status, granted) {
-		complain("is not told to be allocated what it was granted")
+	if !allocated(&api.Status, pod) {
+		complain("is not reported to be allocated what it was allocated")
 	}
 	// A container that was stopped to be restarted with its new size may wait for another's hook, which may not end.
 	if c := podstatus.Condition(api.Status, corev1.PodResizeInProgress); c != nil && w.hooks[uid] == 0 {
 		complain("is being resized: %s", c.Message)
 	}
 	if c := podstatus.Condition(api.Status, corev1.PodResizePending); (c != nil) == meets {
-		complain("is told that a resize pends: %v", c != nil)
+		complain("is reported to have a pending resize: %v", c != nil)
 	}
 	if !sameResources(desired, api) {
 		complain("has not been heard of")

@@ -471,9 +471,9 @@ func (w *world) judgeStart(b *box) {
 	}
 	w.judgeTwins(b)
 	if phase := w.api.final[b.uid]; phase != "" {
-		w.judged("%s is started after the pod was told to be %s", run, phase)
+		w.judged("%s is started after the pod was reported to be %s", run, phase)
 	}
-	if at, ok := w.told[b.uid]; ok && time.Since(at) > settleMax+stopSlack {
+	if at, ok := w.orderedAt[b.uid]; ok && time.Since(at) > overtimeMax+stopSlack {
 		w.judged("%s is started %s after the agent was told that its pod is to end", run, time.Since(at))
 	}
 }

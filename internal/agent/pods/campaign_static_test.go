@@ -97,7 +97,7 @@ func (w *world) forsake(path string) {
 	delete(w.files, path)
 	if !w.down {
 		w.ordered(uid, staticpods.Period+w.statics[uid].grace)
-		w.told[uid] = time.Now().Add(staticpods.Period)
+		w.orderedAt[uid] = time.Now().Add(staticpods.Period)
 	}
 }
 
@@ -124,7 +124,7 @@ func (h *history) breakDir(dir string) {
 		for uid, by := range w.orders {
 			if w.statics[uid] != nil {
 				w.orders[uid] = by.Add(lasts + staticpods.Period)
-				w.told[uid] = w.told[uid].Add(lasts + staticpods.Period)
+				w.orderedAt[uid] = w.orderedAt[uid].Add(lasts + staticpods.Period)
 			}
 		}
 	}

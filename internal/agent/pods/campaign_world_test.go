@@ -49,20 +49,20 @@ type world struct {
 	statics map[types.UID]*manifest // static pods that there ever were
 	files   map[string]types.UID    // of which there is a file now, by path
 
-	api     *apiServer
-	room    int // how many pods are admitted; zero: chance has it
-	volumes map[types.UID]bool
-	groups  map[types.UID]bool
-	evicted map[types.UID]Eviction
-	forgets map[types.UID]int       // evicted without a record, by which agent: for the next, the pod may begin anew
-	sizings map[types.UID]*sizing   // of pods that can be resized
-	hooks   map[types.UID]int       // postStart hooks of a pod that run
-	kernel  map[string]resize.Size  // what groups are set to, by pod or container
-	read    map[string]time.Time    // when the agent last asked what they use
-	v2      bool                    // the kernel has cgroup v2
-	milli   int64                   // what the node has for pods
-	orders  map[types.UID]time.Time // when the last process of a pod is to be dead, as its agent has been told
-	told    map[types.UID]time.Time // and when it was told first
+	api       *apiServer
+	room      int // how many pods are admitted; zero: chance has it
+	volumes   map[types.UID]bool
+	groups    map[types.UID]bool
+	evicted   map[types.UID]Eviction
+	forgets   map[types.UID]int       // evicted without a record, by which agent: for the next, the pod may begin anew
+	sizings   map[types.UID]*sizing   // of pods that can be resized
+	hooks     map[types.UID]int       // postStart hooks of a pod that run
+	kernel    map[string]resize.Size  // what groups are set to, by pod or container
+	read      map[string]time.Time    // when the agent last asked what they use
+	v2        bool                    // the kernel has cgroup v2
+	milli     int64                   // what the node has for pods
+	orders    map[types.UID]time.Time // when the last process of a pod is to be dead, as its agent has been told
+	orderedAt map[types.UID]time.Time // when each stop was ordered first
 }
 
 // life is one agent, from its start to its crash.
@@ -100,7 +100,7 @@ func newWorld(seed uint64, logDir string) *world {
 		streams: map[*eventStream]bool{}, statics: map[types.UID]*manifest{}, files: map[string]types.UID{},
 		forgets: map[types.UID]int{},
 		evicted: map[types.UID]Eviction{}, sizings: map[types.UID]*sizing{}, hooks: map[types.UID]int{}, kernel: map[string]resize.Size{},
-		read: map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
+		read: map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, orderedAt: map[types.UID]time.Time{},
 	}
 	w.api = newAPIServer(w)
 	return w
@@ -297,12 +297,12 @@ func (w *world) ordered(uid types.UID, grace time.Duration) {
 		w.orders[uid] = by
 		w.say("  %s is to end within %s", uid, grace.Round(time.Millisecond))
 	}
-	if _, ok := w.told[uid]; !ok {
-		w.told[uid] = time.Now()
+	if _, ok := w.orderedAt[uid]; !ok {
+		w.orderedAt[uid] = time.Now()
 	}
 }
 
-// Margins that judges grant.
+// Margins of the judges.
 const (
 	// stopSlack is what a stop takes beyond its grace when nothing goes wrong: whole seconds of the runtime, 2 s that
 	// follow a preStop hook, 2 s for each sidecar, a turn among those that stop.
@@ -311,29 +311,29 @@ const (
 	retrySlack = 2 * time.Second
 )
 
-// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they should is
-// granted. Caller holds mu.
+// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they
+// should is added to the margin. Caller holds mu.
 func (w *world) judgeStops() {
 	for uid, by := range w.orders {
 		alive := w.alive(uid)
 		if len(alive) == 0 || time.Now().Before(by.Add(stopSlack)) {
 			continue
 		}
-		granted := stopSlack
+		margin := stopSlack
 		for _, f := range w.faults {
-			if (f.uid == uid || f.uid == "") && !yields(f.kind) && f.end.After(w.told[uid]) {
-				granted += f.end.Sub(later(f.begun, w.told[uid])) + retrySlack
+			if (f.uid == uid || f.uid == "") && !yields(f.kind) && f.end.After(w.orderedAt[uid]) {
+				margin += f.end.Sub(later(f.begun, w.orderedAt[uid])) + retrySlack
 			}
 		}
 		for c := range w.flying {
 			if (c.uid == uid || c.uid == "") && !yields(c.kind) && time.Since(c.begun) > time.Second {
-				granted += time.Since(later(c.begun, w.told[uid]))
+				margin += time.Since(later(c.begun, w.orderedAt[uid]))
 			}
 		}
-		if over := time.Since(by); over > granted {
+		if over := time.Since(by); over > margin {
 			w.judged(
-				"%s: %s run %s after the end of their grace, with %s granted for trouble", uid, strings.Join(alive, ", "), over,
-				granted,
+				"%s: %s run %s after the end of their grace, with a margin of %s for trouble", uid, strings.Join(alive, ", "), over,
+				margin,
 			)
 		}
 	}

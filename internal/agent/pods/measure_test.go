@@ -164,7 +164,7 @@ func TestRequestedResizesAreCounted(t *testing.T) {
 	}
 }
 
-// The label of a resize that can never be granted follows from the core's words.
+// The label of a resize that can never be allocated follows from the core's words.
 func TestInfeasibleResizesAreTold(t *testing.T) {
 	for want, c := range map[string]admission.Change{
 		"swap_limitation":                             {Swap: true},

@@ -17,19 +17,19 @@ func noting() *Runner {
 	return r
 }
 
-// What a pod was granted outlives an agent that died before it told the API anything: a resize that the node did not
-// grant is not granted by that.
-func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
-	granted := sizedPod("a", 300, 1)
+// TestAllocationIsNotedWithTheSandbox: what was allocated to a pod outlives an agent that died before it reported it. A
+// resize that the node did not allocate is not taken as allocated.
+func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
+	allocated := sizedPod("a", 300, 1)
 	level := requirements("memory=1Gi", "memory=2Gi")
-	granted.Spec.Resources = &level
-	granted.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
+	allocated.Spec.Resources = &level
+	allocated.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
 	r := noting()
-	config, err := r.configs().Sandbox(granted, sandboxOf(granted, 0, "/pods/a"))
+	config, err := r.configs().Sandbox(allocated, sandboxOf(allocated, 0, "/pods/a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	asks := granted.DeepCopy()
+	asks := allocated.DeepCopy()
 	asks.Generation = 2
 	asks.Spec.Containers[0].Resources.Requests = amounts("cpu=36")
 	asks.Spec.Resources.Limits = amounts("memory=4Gi")
@@ -39,13 +39,13 @@ func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
 	e.Admit(asks, note)
 	pod := e.Object()
 	if !allocation.Same(pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
-		t.Errorf("the container has %+v, want what it was granted", pod.Spec.Containers[0].Resources)
+		t.Errorf("the container has %+v, want what was allocated", pod.Spec.Containers[0].Resources)
 	}
 	if _, there := pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {
 		t.Error("a device is lost that no resize can change")
 	}
 	if !allocation.Same(*pod.Spec.Resources, level) {
-		t.Errorf("the pod has %+v, want what it was granted", pod.Spec.Resources)
+		t.Errorf("the pod has %+v, want what was allocated", pod.Spec.Resources)
 	}
 	if _, waits := e.Asks(); !waits {
 		t.Error("what the pod asks for is not judged")

@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// room is a node of so many millicores that grants what fits, in the order in which it is asked.
+// room is a node of so many millicores that allocates what fits, in the order in which it is asked.
 type room struct {
 	milli int64
 	asked int
@@ -106,16 +106,16 @@ func events(r *Runner) (reasons []string) {
 	}
 }
 
-func TestSettle(t *testing.T) {
+func TestJudgeResizes(t *testing.T) {
 	r, node := busyNode(t, 1000, map[string]int64{"a": 300, "b": 500})
-	expect := func(what string, a, b string, told ...string) {
+	expect := func(what string, a, b string, recorded ...string) {
 		t.Helper()
 		r.judgeResizes()
 		if r.has("a") != a || r.has("b") != b {
 			t.Errorf("%s: a has %s, want %s; b has %s, want %s", what, r.has("a"), a, r.has("b"), b)
 		}
-		if got := events(r); !slices.Equal(got, told) {
-			t.Errorf("%s: told %v, want %v", what, got, told)
+		if got := events(r); !slices.Equal(got, recorded) {
+			t.Errorf("%s: Events %v, want %v", what, got, recorded)
 		}
 	}
 	expect("nobody asks", "300m", "500m")
@@ -126,9 +126,9 @@ func TestSettle(t *testing.T) {
 	expect("it fits", "400m resizing@2", "500m", "ResizeStarted")
 	r.ask("a", 700, 3)
 	expect("it does not", "400m Deferred@3: 900 of 1000 used resizing@2", "500m", "ResizeDeferred")
-	expect("nothing new is told twice", "400m Deferred@3: 900 of 1000 used resizing@2", "500m")
+	expect("nothing new is reported twice", "400m Deferred@3: 900 of 1000 used resizing@2", "500m")
 	r.ask("a", 800, 4)
-	expect("a new wish is told", "400m Deferred@4: 900 of 1000 used resizing@2", "500m", "ResizeDeferred")
+	expect("a new wish is reported", "400m Deferred@4: 900 of 1000 used resizing@2", "500m", "ResizeDeferred")
 	r.ask("a", 400, 5)
 	expect("a wish that is taken back", "400m resizing@2", "500m")
 	r.ask("a", 800, 6)
@@ -160,7 +160,7 @@ func TestResizeCounts(t *testing.T) {
 }
 
 // A new agent judges nobody before it has heard of everybody.
-func TestSettleWaitsForAll(t *testing.T) {
+func TestJudgeResizesWaitsForAllPods(t *testing.T) {
 	r, node := busyNode(t, 1000, map[string]int64{"a": 300})
 	r.ask("a", 400, 2)
 	r.synced = false

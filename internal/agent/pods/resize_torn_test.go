@@ -94,7 +94,7 @@ func TestStopInterruptsResize(t *testing.T) {
 	}
 }
 
-// A pod that was ending when the agent began holds what it was granted, not what it asked for since.
+// A pod that was ending when the agent began counts with what was allocated to it, not with what it asked for since.
 func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	r, _ := busyNode(t, 1000, nil)
 	pod := sizedPod("a", 9000, 2)
@@ -105,7 +105,7 @@ func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	e.Evict(noon, 0, podlife.StopOrder{Remove: true})
 	workerOf(r, e).admit(t.Context())
 	if got := e.Object().Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
-		t.Errorf("it holds %dm, want the 300m that it was granted", got)
+		t.Errorf("it holds %dm, want the 300m that were allocated to it", got)
 	}
 }
 

@@ -81,7 +81,7 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 func (w *worker) endDenied(ctx context.Context, err error) {
 	var denied *podview.Contradicted
 	now, _ := w.r.now()
-	if stop := w.e.Snapshot().Stop; stop == nil || now < stop.Deadline.Add(settleMax) || !errors.As(err, &denied) {
+	if stop := w.e.Snapshot().Stop; stop == nil || now < stop.Deadline.Add(overtimeMax) || !errors.As(err, &denied) {
 		return
 	}
 	if err := w.r.Groups.Remove(ctx, w.e.UID()); err != nil {

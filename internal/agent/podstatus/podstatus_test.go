@@ -214,17 +214,17 @@ func TestEvents(t *testing.T) {
 		{corev1.PodStatus{}, deadline, "Normal DeadlineExceeded time is up"},
 		{deadline, deadline, ""},
 	} {
-		var told []string
+		var recorded []string
 		for _, e := range Events(testPod(), c.before, c.after) {
-			told = append(told, e.Kind+" "+e.Reason+" "+e.Text)
+			recorded = append(recorded, e.Kind+" "+e.Reason+" "+e.Text)
 		}
-		if got := strings.Join(told, "; "); got != c.want {
+		if got := strings.Join(recorded, "; "); got != c.want {
 			t.Errorf("%+v after %+v: %q, want %q", c.after, c.before, got, c.want)
 		}
 	}
 }
 
-// A status shows what a cgroup has as long as that is not what was granted.
+// A status shows what a cgroup has as long as that differs from what was allocated.
 func TestStatusShowsWhatIsThere(t *testing.T) {
 	of := func(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
 		return resize.SizeOf(qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu)), CPUPeriod: qos.CFSPeriodDefault,

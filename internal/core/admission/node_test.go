@@ -214,23 +214,23 @@ func compareResizes(t *testing.T, at string, w *twin, n *Node, r *rand.Rand) {
 	if !maps.Equal(before, n.requested) {
 		t.Fatalf("%s: verdicts have changed the node", at)
 	}
-	granted := map[scheduler.PodID]scheduler.Pod{} // until the grants are in effect, a pod has the larger of both
+	allocated := map[scheduler.PodID]scheduler.Pod{} // until they are in effect, a pod has the larger of both
 	for _, i := range turns(pending) {
 		ask := pending[i]
 		fits := true
 		for _, resource := range resources {
 			sum := int64(0)
 			for id, p := range w.pods {
-				sum += max(of(p, resource), of(granted[id], resource))
+				sum += max(of(p, resource), of(allocated[id], resource))
 			}
 			more := of(ask.Want, resource) - of(ask.Has, resource)
 			fits = fits && (more <= 0 || sum+more <= w.allocatable(resource))
 		}
 		if verdicts[i].Allocated != fits {
-			t.Fatalf("%s: %+v gets %+v, want granted: %v", at, ask, verdicts[i], fits)
+			t.Fatalf("%s: %+v gets %+v, want allocated: %v", at, ask, verdicts[i], fits)
 		}
 		if fits {
-			granted[ask.Want.ID] = ask.Want
+			allocated[ask.Want.ID] = ask.Want
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // node is a node of resizable pods. It asks for verdicts after every change, as the shell does, and performs what was
-// granted at its own pace: what shrinks is held until it is given back.
+// allocated at its own pace: what shrinks is held until it is given back.
 type node struct {
 	cpu, memory int64
 	now         unit.Wall
@@ -26,7 +26,7 @@ type node struct {
 
 type member struct {
 	name             string
-	want, granted    [2]int64 // cpu, memory: what it asks for, what it was given last
+	want, allocated  [2]int64 // cpu, memory: what it asks for, what it was given last
 	actual           [2]int64 // what it really has
 	since            unit.Wall
 	priority         int32
@@ -42,26 +42,26 @@ func placed(name string, priority int32, v [2]int64) scheduler.Pod {
 }
 
 func (m *member) has() [2]int64 {
-	return [2]int64{max(m.granted[0], m.actual[0]), max(m.granted[1], m.actual[1])}
+	return [2]int64{max(m.allocated[0], m.actual[0]), max(m.allocated[1], m.actual[1])}
 }
 
 func (n *node) facts() scheduler.Node {
 	return scheduler.Node{PodsMax: 110, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: n.cpu}, {Resource: "memory", Value: n.memory}}}
 }
 
-func (n *node) settle() {
-	for n.settleOnce() {
+func (n *node) judge() {
+	for n.judgeOnce() {
 	}
 }
 
-func (n *node) settleOnce() (granted bool) {
+func (n *node) judgeOnce() (allocated bool) {
 	var asking []*member
 	var pending []Resize
 	var held []scheduler.Pod
 	for _, m := range n.pods {
 		has := placed(m.name, m.priority, m.has())
 		held = append(held, has)
-		if m.want != m.granted {
+		if m.want != m.allocated {
 			asking = append(asking, m)
 			pending = append(pending, Resize{Want: placed(m.name, m.priority, m.want), Has: has, Class: m.class, Since: m.since, Never: m.never})
 		} else {
@@ -71,9 +71,9 @@ func (n *node) settleOnce() (granted bool) {
 	for i, v := range NewNode(n.facts(), held...).Resizes(pending) {
 		m := asking[i]
 		if v.Allocated {
-			m.granted, m.reason, m.reported, m.since = m.want, "", "", 0
-			granted = true
-			fmt.Fprintf(&n.said, "%s granted cpu=%d memory=%d\n", m.name, m.want[0], m.want[1])
+			m.allocated, m.reason, m.reported, m.since = m.want, "", "", 0
+			allocated = true
+			fmt.Fprintf(&n.said, "%s allocated cpu=%d memory=%d\n", m.name, m.want[0], m.want[1])
 			continue
 		}
 		if m.reason != v.Reason || m.reported != v.Message {
@@ -84,7 +84,7 @@ func (n *node) settleOnce() (granted bool) {
 		}
 		m.reason, m.reported = v.Reason, v.Message
 	}
-	return granted
+	return allocated
 }
 
 func (n *node) find(name string) *member {
@@ -96,12 +96,13 @@ func (n *node) find(name string) *member {
 	return nil
 }
 
-// TestResizes plays testdata/resize.txt. Each command changes something and prints what the node grants or tells anew:
+// TestResizes plays testdata/resize.txt. Each command changes something, and prints what the node allocates or reports
+// anew:
 //
 //	node cpu=M memory=B                  what it has to give, from now on
 //	pod NAME cpu=M memory=B [priority=P] [guaranteed]    runs here with that much
 //	ask NAME cpu=M memory=B [never=(TEXT)]               its specification changes; never: what stands against it
-//	done NAME                            what was granted is what it has
+//	done NAME                            what was allocated is what it has
 //	gone NAME                            it left
 //	crash                                all that is known is what the API was told
 func TestResizes(t *testing.T) {
@@ -126,7 +127,7 @@ func TestResizes(t *testing.T) {
 			}
 			n.cpu, n.memory = amounts[0], amounts[1]
 		case "pod":
-			m := &member{name: name, want: amounts, granted: amounts, actual: amounts, priority: int32(number("priority")), class: qos.Burstable}
+			m := &member{name: name, want: amounts, allocated: amounts, actual: amounts, priority: int32(number("priority")), class: qos.Burstable}
 			if d.HasArg("guaranteed") {
 				m.class = qos.Guaranteed
 			}
@@ -139,7 +140,7 @@ func TestResizes(t *testing.T) {
 				}
 			}
 		case "done":
-			n.find(name).actual = n.find(name).granted
+			n.find(name).actual = n.find(name).allocated
 		case "gone":
 			n.pods = slices.DeleteFunc(n.pods, func(m *member) bool { return m.name == name })
 		case "crash":
@@ -151,13 +152,13 @@ func TestResizes(t *testing.T) {
 		}
 		n.now++
 		n.said.Reset()
-		n.settle()
+		n.judge()
 		return n.said.String()
 	})
 }
 
 // TestNoResizeIsMissed plays random histories, and after every change looks from outside: what the pods hold together
-// is never more than there is, except where there became less; nobody waits who fits; and nothing is granted that is
+// is never more than there is, except where there became less; nobody waits who fits; and nothing is allocated that is
 // not asked for.
 func TestNoResizeIsMissed(t *testing.T) {
 	for seed := range uint64(300) {
@@ -171,7 +172,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 			switch i := r.IntN(len(n.pods) + 1); {
 			case i == len(n.pods):
 				m := &member{name: fmt.Sprintf("p%d", step), want: amounts(), priority: int32(r.IntN(2)), class: []qos.Class{qos.Burstable, qos.Guaranteed}[r.IntN(2)]}
-				m.granted, m.actual = m.want, m.want
+				m.allocated, m.actual = m.want, m.want
 				if NewNode(n.facts(), n.held()...).Check(placed(m.name, 0, m.want)) == nil {
 					n.pods = append(n.pods, m)
 				}
@@ -180,7 +181,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 			case r.IntN(12) == 0:
 				n.cpu, n.memory, shrunk = int64(5+r.IntN(10)), int64(5+r.IntN(10)), true
 			case r.IntN(3) == 0: // the kernel was told; or somebody died on the way and the API knows the last word
-				n.pods[i].actual = n.pods[i].granted
+				n.pods[i].actual = n.pods[i].allocated
 			case r.IntN(8) == 0:
 				for _, m := range n.pods {
 					m.reason, m.reported = "", ""
@@ -189,7 +190,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 				n.pods[i].want = amounts()
 			}
 			before := n.total()
-			n.settle()
+			n.judge()
 			total := n.total()
 			for k, there := range [2]int64{n.cpu, n.memory} {
 				if shrunk || before[k] < over[k]+there {
@@ -202,7 +203,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 			for _, m := range n.pods {
 				has := m.has()
 				fits := func(k int, there int64) bool { return m.want[k] <= has[k] || total[k]-has[k]+m.want[k] <= there }
-				if m.want != m.granted && fits(0, n.cpu) && fits(1, n.memory) {
+				if m.want != m.allocated && fits(0, n.cpu) && fits(1, n.memory) {
 					t.Fatalf("seed %d, step %d: %s waits for %v, has %v, and it fits", seed, step, m.name, m.want, has)
 				}
 			}

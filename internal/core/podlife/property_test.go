@@ -387,8 +387,8 @@ func heal(w *world) {
 	w.wake = w.now.Add(time.Nanosecond)
 }
 
-// settled reports whether the pod is in its final state, and if not, why.
-func settled(w *world, d Decision) error {
+// checkFinal returns an error that says why the pod is not in its final state.
+func checkFinal(w *world, d Decision) error {
 	if len(d.Actions) > 0 {
 		return fmt.Errorf("it still does things: %v", d.Actions)
 	}
@@ -449,7 +449,7 @@ func TestRandomHistories(t *testing.T) {
 		if j.err != nil {
 			return j.err
 		}
-		if err := settled(w, j.decision); err != nil && !w.finished {
+		if err := checkFinal(w, j.decision); err != nil && !w.finished {
 			return fmt.Errorf("an hour after the last trouble: %w", err)
 		}
 		return adopted(w, j)
@@ -463,7 +463,7 @@ func adopted(w *world, j *judge) error {
 	}
 	d := New(0).Step(w.now, w.wall, w.observe())
 	if len(d.Actions) > 0 {
-		return fmt.Errorf("a new agent disturbs a settled pod: %v", d.Actions)
+		return fmt.Errorf("a new agent acts on a pod in its final state: %v", d.Actions)
 	}
 	// The API keeps those of ended pods.
 	d.Status.Reason, d.Status.Message = j.decision.Status.Reason, j.decision.Status.Message

@@ -31,7 +31,7 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		return
 	}
 	pool := p.queue.poolOf(pod.ID)
-	// an Unsettled pod may have become Gated
+	// a pod in BindUnknown may have become Gated
 	if p.cluster.isAssumed(pod.ID) && pool != queue.BindUnknown && pool != queue.Gated {
 		return // the update is older than the bind; the outcome of the bind is still to come
 	}

@@ -17,7 +17,7 @@ import (
 const volumeTimeout = 600 * time.Second
 
 // A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it and calls
-// VolumesWritten. VolumesSettled returns it when the volumes are bound, or with the reason why they will not be.
+// VolumesWritten. VolumeOutcomes returns it when the volumes are bound, or with the reason why they will not be.
 type VolumePlan struct {
 	volumes.Plan
 
@@ -25,7 +25,7 @@ type VolumePlan struct {
 	since    unit.Instant // when it was made
 	// timeout is Profile.VolumeTimeout or its default.
 	timeout  time.Duration
-	written  bool         // all is written, and VolumesSettled has not returned it yet
+	written  bool         // all is written, and VolumeOutcomes has not returned it yet
 	deadline unit.Instant // of the binding; valid if written
 }
 

@@ -13,12 +13,12 @@ type rest struct {
 	// The rest value; zero before the first sample.
 	value   time.Duration
 	at      unit.Instant    // when value was last updated
-	settled bool            // value has been the median of restSamples at least once
+	learned bool            // value has been the median of restSamples at least once
 	samples []time.Duration // sorted, fewer than restSamples
 }
 
 const (
-	// restSamples are reduced to their median before they change a settled value, so that one slow answer has no
+	// restSamples are reduced to their median before they change a learned value, so that one slow answer has no
 	// effect. Chosen: at 5 ms each they cost a burst 40 ms of every probeEvery.
 	restSamples = 8
 	// restDoubles is the time in which a rest value may double. A server that others keep busy for less time is not
@@ -30,7 +30,7 @@ const (
 	classesMax = 64
 )
 
-// learn adds a write that was alone in flight. Until the value is settled, it is the median of the samples so far.
+// learn adds a write that was alone in flight. Until restSamples of them have come, the value is the median of the samples so far.
 func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	r := l.rests[o.Class]
 	if r == nil {
@@ -43,7 +43,7 @@ func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	r.samples = append(r.samples, o.Took)
 	slices.Sort(r.samples)
 	median := r.samples[(len(r.samples)-1)/2]
-	if !r.settled {
+	if !r.learned {
 		r.value, r.at = median, now
 	}
 	if len(r.samples) < restSamples {
@@ -57,7 +57,7 @@ func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	}
 	r.value = median
 	r.at = now
-	r.settled = true
+	r.learned = true
 	r.samples = r.samples[:0]
 }
 

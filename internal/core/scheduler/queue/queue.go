@@ -105,7 +105,7 @@ type Queue[T Item] struct {
 	items          map[string]T  // by ID
 	active         heap.Heap[T]
 	backoff        heap.Heap[T]
-	failed         heap.Heap[T] // pools FailedBind and Unsettled
+	failed         heap.Heap[T] // pools FailedBind and BindUnknown
 }
 
 // New returns an empty queue. first and longest bound the back-off; zero stands for BackoffFirst and BackoffMax. woken

@@ -160,8 +160,8 @@ func TestWhereSeenPutsIt(t *testing.T) {
 	}
 }
 
-// TestGatesOfUnsettled checks that the outcome of a bind is awaited before the item becomes Gated.
-func TestGatesOfUnsettled(t *testing.T) {
+// TestGatesOfBindUnknown checks that the outcome of a bind is awaited before the item becomes Gated.
+func TestGatesOfBindUnknown(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
 	q.Take(x)
