@@ -15,7 +15,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
-build: bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/cni/plimsoll-hostport images bin/plimsoll-lab bin/lab/guest ## build everything that is in bin/
+build: bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/plimsoll-storage bin/cni/plimsoll-hostport images bin/plimsoll-lab bin/lab/guest ## build everything that is in bin/
 
 # grpcnotrace leaves out gRPC's trace pages. Their templates call methods by name, so that the linker would keep every
 # exported method in the program: 7 MB of 30, resident in each process.
@@ -30,6 +30,13 @@ bin/plimsoll-controlplane:
 .PHONY: bin/plimsoll-csi
 bin/plimsoll-csi:
 	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/plimsoll-csi
+
+# With it the definitions of VolumeSnapshots, as their project publishes them.
+.PHONY: bin/plimsoll-storage
+bin/plimsoll-storage:
+	cd storage && CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -buildvcs=false -ldflags '-s -w' -o ../$@ .
+	rm -rf bin/definitions && mkdir -p bin/definitions
+	install -m 644 "$$(cd storage && $(GO) list -m -f '{{.Dir}}' github.com/kubernetes-csi/external-snapshotter/client/v8)"/config/crd/snapshot.storage.k8s.io_*.yaml bin/definitions/
 
 .PHONY: bin/cni/plimsoll-hostport
 bin/cni/plimsoll-hostport:
@@ -106,6 +113,7 @@ test-unit: bin/plimsoll-csi ## run the tests that need no control plane; those t
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./record ./stats ./lifecycle ./perf ./scheduler ./shape
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
+	cd storage && $(GO) vet ./... && $(GO) test ./...
 	cd test/csisanity && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 .PHONY: oracle-long
@@ -198,7 +206,7 @@ check: ## check format, go.mod, vet, staticcheck (staticcheck.conf says why), im
 # What the linker noted in each program; the images hold the programs in bin/images and nothing else.
 .PHONY: sbom
 sbom: build ## write bin/sbom.cdx.json: the modules in every program and image that is built (CycloneDX)
-	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server bin/images/pause > bin/sbom.cdx.json
+	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/plimsoll-storage bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server bin/images/pause > bin/sbom.cdx.json
 
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
@@ -206,7 +214,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 .PHONY: vulncheck
 vulncheck: ## check everything that is built for known vulnerabilities (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
 	@if [ -z "$(VULNDB)" ]; then echo 'Which database? VULNDB=https://vuln.go.dev, or, without that network, VULNDB=file:///DIR with an unpacked copy of it (https://vuln.go.dev/vulndb.zip)'; exit 1; fi
-	@for f in bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
+	@for f in bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/plimsoll-storage bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
 
 # With cgo, as upstream publishes its kubelet.
 .PHONY: bench-build

@@ -299,7 +299,7 @@ var rules = []rule{
 		"the simulator has virtual nodes, a virtual API server and a virtual clock"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench", "conformance"},
 		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle, bench and conformance depend on it"},
-	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "test"},
+	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "storage", "test"},
 		"the generated clientset registers every API group and costs the agent MiBs: use internal/kube"},
 	{".", []string{"text/template", "html/template"}, []string{"controlplane", "oracle", "bench"},
 		"templates call methods by name, so the linker keeps every exported method of every type: a quarter of the binary, in the memory of each process"},
