@@ -217,8 +217,8 @@ internal/sim: internal/core/...
 # the cluster on one machine
 internal/cluster: deploy internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
     internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/podroutes
-    internal/core/qos internal/core/servingcert
-    internal/core/unit internal/fleet internal/host/cgroup internal/host/durable internal/host/link internal/host/mount
+    internal/core/qos internal/core/servingcert internal/core/unit internal/fleet internal/host/cgroup
+    internal/host/durable internal/host/link internal/host/loop internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
     internal/kube/kubeletconfig internal/version
 internal/cluster/bootstrap: internal/host/durable internal/kube
@@ -268,7 +268,7 @@ test/csidriver:
 test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
-test/e2e/rig: internal/cluster/pki internal/host/mount internal/image internal/scheduler lab lab/wire test/freeport
+test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire test/freeport
 test/flagdoc:
 test/freeport:
 test/scenario:

@@ -18,3 +18,8 @@ var Lifecycle string
 //
 //go:embed rbac-fleet.yaml
 var Fleet string
+
+// Storage is the CSI driver's object, the default StorageClass, and the roles of plimsoll-storage: YAML documents.
+//
+//go:embed storage.yaml
+var Storage string

@@ -16,13 +16,13 @@ needs=(
 	"runc:runc"
 	"/usr/lib/cni/bridge|/opt/cni/bin/bridge|/usr/libexec/cni/bridge:containernetworking-plugins"
 	"nft|iptables:nftables"                                      # kube-proxy
+	"mkfs.ext4:e2fsprogs"                                        # volumes of plimsoll-csi, and disks of the lab's guests
 )
 
 if [[ ${1-} == test ]]; then
 	needs+=(
 		"crun:crun"                             # the runtime's tests run on both
 		"qemu-system-x86_64:qemu-system-x86"    # the lab's guests
-		"mke2fs:e2fsprogs"                      # their disks
 		"/usr/include/seccomp.h:libseccomp-dev" # runc is built with it, to run with containerd 2
 	)
 fi

@@ -84,7 +84,7 @@ func (r *rig) up(ctx context.Context) error {
 		return err
 	}
 	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName, "--pod-cidr", "10.87.0.0/16",
-		"--service-cidr", "10.98.0.0/16", "--agent-config", file, "--timeout", "3m", "--without", "kube-proxy,coredns,metrics-server"}
+		"--service-cidr", "10.98.0.0/16", "--agent-config", file, "--timeout", "3m", "--without", "kube-proxy,coredns,metrics-server,csi"}
 	for i, flag := range []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"} {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}

@@ -79,7 +79,7 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 	}
 	r.noteKubeletDir()
 	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name", nodeName,
-		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(), "--without", "kube-proxy,coredns,metrics-server"}
+		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(), "--without", "kube-proxy,coredns,metrics-server,csi"}
 	for i, flag := range portFlags {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}

@@ -65,7 +65,7 @@ containers.`,
 	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
 	f.IntVar(&o.KubeProxyPort, "kube-proxy-port", 10249, "port of kube-proxy's metrics, on the loopback; 0: none")
 	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
-	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top)")
+	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")

@@ -27,9 +27,11 @@ const (
 	nodes    = 1
 )
 
-// agentConfig is the agent's configuration in addition to that of `up`.
+// agentConfig is the agent's configuration in addition to that of `up`. Upstream's kubelet does not start on cgroup v1
+// without failCgroupV1.
 const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
+failCgroupV1: false
 failSwapOn: false
 `
 
@@ -76,11 +78,15 @@ func (k *cluster) up(ctx context.Context) error {
 		return err
 	}
 	progress("plimsoll up")
-	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", k.name, "--state-dir", k.state(),
+	up := []string{"up", "--detach", "--instance", k.name, "--state-dir", k.state(),
 		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
 		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
-		"--registry-mirror", mirrored+"=http://"+registryAddress,
-		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
+		"--registry-mirror", mirrored + "=http://" + registryAddress,
+		"--agent-config", file, "--timeout", upTimeout.String()}
+	if k.agent != "" {
+		up = append(up, "--agent-binary", k.agent)
+	}
+	if err := k.call(ctx, k.plimsoll, up...); err != nil {
 		return err
 	}
 	progress("import images")

@@ -35,6 +35,8 @@ type config struct {
 	plimsoll   string
 	registry   string // program of the registry from which images are pulled
 	containerd string // directory of another containerd than the machine's; empty: the machine's
+	agent      string // program to run as the agent; empty: ours
+	driver     string // definition of a CSI driver, for which the suite then has tests; empty: none
 	focus      *regexp.Regexp
 	skip       *regexp.Regexp // empty: skips nothing
 	tests      []string       // parts of names; only these tests run, and each must exist
@@ -63,6 +65,9 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.registry, "registry", "../bin/registry", "the registry from which tests pull (make bin/registry)")
 	f.StringVar(&c.containerd, "containerd", "",
 		"directory of another containerd than the machine's, with its shim, ctr and runc (make bin/containerd2)")
+	f.StringVar(&c.agent, "agent", "", "program to run as the agent instead of ours: upstream's kubelet, to compare with")
+	f.StringVar(&c.driver, "driver", "",
+		"file that defines a CSI driver: the suite has tests for it then (storage.yaml defines ours)")
 	focus := f.String("focus", focusDefault, "regular expression of the tests to run")
 	skip := f.String("skip", skipDefault,
 		"regular expression of tests not to run; those marked [Conformance] run all the same")
@@ -226,7 +231,7 @@ func run(ctx context.Context, c config) (good bool, err error) {
 
 // resolve makes the paths absolute, and puts the chosen containerd first on PATH.
 func (c *config) resolve() (err error) {
-	for _, path := range []*string{&c.programs, &c.plimsoll, &c.registry, &c.containerd, &c.out, &c.logs} {
+	for _, path := range []*string{&c.programs, &c.plimsoll, &c.registry, &c.containerd, &c.agent, &c.driver, &c.out, &c.logs} {
 		if *path == "" {
 			continue
 		}

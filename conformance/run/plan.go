@@ -154,9 +154,18 @@ func passedEarlier(dirs []string) (map[string]types.SpecReport, error) {
 	return passed, nil
 }
 
+// driverFlags are the suite's flags that define its tests of a CSI driver.
+func (c *config) driverFlags() []string {
+	if c.driver == "" {
+		return nil
+	}
+	return []string{"--storage.testdriver=" + c.driver}
+}
+
 // listTests returns the names of all tests of the suite.
 func listTests(ctx context.Context, c config) ([]string, error) {
-	list := exec.CommandContext(ctx, filepath.Join(c.programs, "e2e.test"), "--list-tests", "--provider=skeleton")
+	list := exec.CommandContext(ctx, filepath.Join(c.programs, "e2e.test"),
+		append(c.driverFlags(), "--list-tests", "--provider=skeleton")...)
 	var complaint bytes.Buffer
 	list.Stderr = &complaint
 	out, err := list.Output()

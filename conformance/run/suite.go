@@ -74,6 +74,7 @@ func runPart(ctx context.Context, k *cluster, p part, dir string) ([]types.SpecR
 		"--delete-namespace=true",
 		"--disable-log-dump",
 	)
+	args = append(args, k.driverFlags()...)
 	log, err := os.Create(filepath.Join(dir, "e2e.log"))
 	if err != nil {
 		return nil, err

@@ -109,7 +109,11 @@ func (t *table) render() string {
 	all := func(*row) bool { return true }
 	certified := func(r *row) bool { return strings.Contains(r.name, conformance) }
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Upstream's e2e suite against our agent, scheduler and lifecycle controller\n\n")
+	judged := "our agent, scheduler and lifecycle controller"
+	if t.agent != "" {
+		judged = "our scheduler and lifecycle controller, with " + filepath.Base(t.agent) + " as the agent"
+	}
+	fmt.Fprintf(&b, "# Upstream's e2e suite against %s\n\n", judged)
 	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
 	fmt.Fprintf(&b, "- %s; each ran %d times, %d at a time and %d that wait\n",
 		count(rows, all), t.repeat, t.procs, t.waiting)

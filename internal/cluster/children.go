@@ -26,13 +26,15 @@ const (
 	childContainerd        = "containerd"
 	childAgent             = "agent"
 	childFleet             = "fleet"
+	childCSIDriver         = "csi-driver"
+	childStorage           = "storage"
 )
 
 // stopOrder stops components before what they depend on. Children of one row stop together. containerd is not here: it
 // is stopped last, when the pods are gone.
 var stopOrder = [][]string{
-	{childAgent, childKubeProxy, childFleet, childScheduler, childLifecycle, childControllerManager},
-	{childAPIServer},
+	{childAgent, childKubeProxy, childFleet, childScheduler, childLifecycle, childControllerManager, childStorage},
+	{childAPIServer, childCSIDriver},
 	{childEtcd},
 }
 
@@ -50,6 +52,8 @@ type builder struct {
 	controlplane string // path of plimsoll-controlplane
 	plimsoll     string // path of this program
 	proxyMode    string // of kube-proxy
+	driver       string // path of plimsoll-csi
+	controllers  string // path of plimsoll-storage
 }
 
 // searchPath is the children's PATH.

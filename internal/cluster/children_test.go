@@ -14,11 +14,14 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plimsoll-dev/plimsoll/deploy"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/csi"
 )
 
 func testBuilder(t *testing.T, o Options) builder {
@@ -26,11 +29,13 @@ func testBuilder(t *testing.T, o Options) builder {
 	if err := (layout{o}).makeDirectories(); err != nil {
 		t.Fatal(err)
 	}
-	return builder{layout: layout{o}, controlplane: "/bin/controlplane", plimsoll: "/bin/plimsoll", proxyMode: modeNFTables}
+	return builder{layout: layout{o}, controlplane: "/bin/controlplane", plimsoll: "/bin/plimsoll", proxyMode: modeNFTables,
+		driver: "/bin/driver", controllers: "/bin/controllers"}
 }
 
 func allSpecs(b builder) []supervise.Spec {
-	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock"), b.kubeProxy()}
+	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock"), b.kubeProxy(),
+		b.csiDriver(), b.storage()}
 }
 
 // If a command line differed from one `up` to the next, children that could be adopted would be restarted.
@@ -226,11 +231,31 @@ func TestManifests(t *testing.T) {
 	if old, err := (layout{o}).unwanted(false); err != nil || len(old) > 0 {
 		t.Error("with hollow nodes their role is removed")
 	}
+	o.Without = []string{addonCSI}
+	if bound := bindings(t, o); bound[userStorage] {
+		t.Error("without the add-on csi its identity has a role")
+	}
+	if old, err := (layout{o}).unwanted(false); err != nil || len(old) == 0 {
+		t.Error("without the add-on csi its role stays from an `up` that had it")
+	}
+	o.Without = nil
 	bound := bindings(t, o)
 	for _, leaf := range (layout{o}).plan().Leaves {
 		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") && leaf.Organization != "system:masters" &&
 			!bound[leaf.CommonName] && !bound[leaf.Organization] {
 			t.Errorf("%s (%s) may do nothing", leaf.CommonName, leaf.Organization)
+		}
+	}
+}
+
+// TestDriverIsNamedOnce: what is installed for the driver, and what is waited for, is the driver.
+func TestDriverIsNamedOnce(t *testing.T) {
+	if driverName != csi.Name {
+		t.Errorf("the driver is %s, `up` waits for %s", csi.Name, driverName)
+	}
+	for _, line := range []string{"metadata: {name: " + csi.Name + "}", "provisioner: " + csi.Name} {
+		if !strings.Contains(deploy.Storage, "\n"+line+"\n") {
+			t.Errorf("no %q in\n%s", line, deploy.Storage)
 		}
 	}
 }
@@ -249,6 +274,14 @@ func bindings(t *testing.T, o Options) map[string]bool {
 		switch {
 		case strings.Contains(document, "kind: ClusterRoleBinding"):
 			object = &binding
+		case strings.Contains(document, "kind: RoleBinding"):
+			object = &rbacv1.RoleBinding{}
+		case strings.Contains(document, "kind: Role\n"):
+			object = &rbacv1.Role{}
+		case strings.Contains(document, "kind: CSIDriver"):
+			object = &storagev1.CSIDriver{}
+		case strings.Contains(document, "kind: StorageClass"):
+			object = &storagev1.StorageClass{}
 		case strings.Contains(document, "kind: ValidatingAdmissionPolicyBinding"):
 			object = &admissionv1.ValidatingAdmissionPolicyBinding{}
 		case strings.Contains(document, "kind: ValidatingAdmissionPolicy"):

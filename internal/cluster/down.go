@@ -165,7 +165,7 @@ func (c *cluster) removePods(ctx context.Context) error {
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
 		// The agent makes the mounts of volumes, and it has ended.
-		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir))
+		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir), c.releaseVolumes())
 	})
 }
 

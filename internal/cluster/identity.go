@@ -27,6 +27,7 @@ const (
 	whoAgent             who = "agent"
 	whoKubeProxy         who = "kube-proxy"
 	whoFleet             who = "fleet"
+	whoStorage           who = "storage"
 )
 
 // Names of the other certificates and keys.
@@ -50,6 +51,7 @@ const groupAdmins = "plimsoll:cluster-admins"
 const (
 	userLifecycle = "plimsoll:lifecycle"
 	userFleet     = "plimsoll:fleet"
+	userStorage   = "plimsoll:storage"
 )
 
 // plan returns every key and certificate of the instance.
@@ -64,6 +66,9 @@ func (l layout) plan() pki.Plan {
 	}
 	if o.has(childKubeProxy) {
 		some = append(some, client(whoKubeProxy, "system:kube-proxy", ""))
+	}
+	if o.has(addonCSI) {
+		some = append(some, client(whoStorage, userStorage, ""))
 	}
 	if o.has(addonMetrics) {
 		some = append(some, pki.Leaf{Name: certMetrics, Authority: caCluster, CommonName: addonMetrics, Server: true,
@@ -130,6 +135,9 @@ func (l layout) components() []who {
 	}
 	if l.o.has(childKubeProxy) {
 		all = append(all, whoKubeProxy)
+	}
+	if l.o.has(addonCSI) {
+		all = append(all, whoStorage)
 	}
 	return all
 }

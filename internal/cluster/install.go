@@ -32,8 +32,8 @@ func documents(manifests ...string) (all []string) {
 }
 
 // applyObjects creates or corrects the objects of YAML documents. It uses the raw client: the scheme of internal/kube
-// does not have these types, and applying a manifest does not need them. What others have set in a ConfigMap, such as a
-// user who edited it, stays.
+// does not have these types, and applying a manifest does not need them. What others have set in a ConfigMap or
+// a StorageClass, such as a user who edited it or made another class the default, stays.
 func applyObjects(ctx context.Context, c *kube.Client, documents []string) error {
 	for _, document := range documents {
 		head, err := headOf(document)
@@ -42,7 +42,7 @@ func applyObjects(ctx context.Context, c *kube.Client, documents []string) error
 		}
 		request := c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).AbsPath(pathOf(head)).
 			Param("fieldManager", fieldManager).Body([]byte(document))
-		users := head.Kind == "ConfigMap"
+		users := head.Kind == "ConfigMap" || head.Kind == "StorageClass"
 		if !users {
 			request.Param("force", "true")
 		}
@@ -93,6 +93,9 @@ func plural(kind string) string {
 	if stem, ok := strings.CutSuffix(kind, "y"); ok {
 		return stem + "ies"
 	}
+	if strings.HasSuffix(kind, "s") {
+		return kind + "es"
+	}
 	return kind + "s"
 }
 
@@ -132,6 +135,9 @@ func (o *Options) podAddons() (has []podAddon) {
 
 // installAddons applies the objects of add-ons that run as pods, and deletes those of add-ons that are left out.
 func (c *cluster) installAddons(ctx context.Context, client *kube.Client) error {
+	if err := installSnapshotClass(ctx, client, c.o); err != nil {
+		return err
+	}
 	for _, a := range podAddons {
 		if !c.o.has(a.name) {
 			if err := removeObjects(ctx, client, documents(a.manifest)); err != nil {

@@ -247,7 +247,7 @@ func TestNode(t *testing.T) {
 	l := layout{o}
 	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
 		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16",
-		"--without", "kube-proxy,coredns,metrics-server") // containerruntime's tests say who has which
+		"--without", "kube-proxy,coredns,metrics-server,csi") // containerruntime's tests say who has which
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
 		t.Errorf("up shows no allocatable resources:\n%s", out)

@@ -17,11 +17,15 @@ import (
 var rbacManifest string
 
 // installed returns every object that `up` installs, as YAML documents. Those for hollow nodes are included only if
-// there are hollow nodes, those for machines that join only if other machines can.
+// there are hollow nodes, those of an add-on only if the instance has it, those for machines that join only if other
+// machines can.
 func (l layout) installed() ([]string, error) {
 	manifests := []string{rbacManifest, deploy.NodeResourceTopology, deploy.Lifecycle}
 	if l.o.Hollow > 0 {
 		manifests = append(manifests, deploy.Fleet)
+	}
+	if l.o.has(addonCSI) {
+		manifests = append(manifests, deploy.Storage)
 	}
 	all := documents(manifests...)
 	if !l.o.shared() {
@@ -36,6 +40,9 @@ func (l layout) unwanted(wasShared bool) (all []string, err error) {
 	if l.o.Hollow == 0 {
 		all = documents(deploy.Fleet)
 	}
+	if !l.o.has(addonCSI) {
+		all = append(all, documents(deploy.Storage)...)
+	}
 	if l.o.shared() || !wasShared {
 		return all, nil
 	}
@@ -47,6 +54,9 @@ func (l layout) unwanted(wasShared bool) (all []string, err error) {
 func (l layout) install(ctx context.Context, c *kube.Client) error {
 	objects, err := l.installed()
 	if err != nil {
+		return err
+	}
+	if err := l.installDefinitions(ctx, c); err != nil {
 		return err
 	}
 	if err := applyObjects(ctx, c, objects); err != nil {

@@ -32,16 +32,24 @@ import (
 // the address that the Service's endpoint has (forwards). No other machine reaches either.
 
 // addons are what --without leaves out.
-var addons = []string{childKubeProxy, addonDNS, addonMetrics}
+var addons = []string{childKubeProxy, addonDNS, addonMetrics, addonCSI}
 
-// has reports whether the instance has an add-on. All are for pods, so that one without an agent has none.
-func (o *Options) has(addon string) bool { return o.Agent && !slices.Contains(o.Without, addon) }
+// has reports whether the instance has an add-on. All are for pods, so that one without an agent has none. Volumes are
+// made on the machine with the control plane only.
+func (o *Options) has(addon string) bool {
+	return o.Agent && !slices.Contains(o.Without, addon) && !(addon == addonCSI && o.joined())
+}
 
 func (o *Options) validateAddons() (problems []error) {
 	for _, name := range o.Without {
 		if !slices.Contains(addons, name) {
 			problems = append(problems, fmt.Errorf("--without %q: want %s", name, strings.Join(addons, " or ")))
 		}
+	}
+	if o.has(addonCSI) && len(o.NodeName) > driverNodeMax {
+		problems = append(problems, fmt.Errorf("--node-name %s: %d characters: volumes have the name in a label, whose limit "+
+			"is %d: choose a shorter one, or leave volumes out with --without %s", o.NodeName, len(o.NodeName), driverNodeMax,
+			addonCSI))
 	}
 	return problems
 }

@@ -67,7 +67,7 @@ func TestAddonsAreKnown(t *testing.T) {
 	o.Without = []string{"kube-proxy", "kubeproxy"}
 	o.ServiceCIDR = "10.85.128.0/20"
 	err := o.Validate()
-	for _, want := range []string{`--without "kubeproxy": want kube-proxy or coredns or metrics-server`, "--service-cidr 10.85.128.0/20: overlaps --pod-cidr 10.85.0.0/16"} {
+	for _, want := range []string{`--without "kubeproxy": want kube-proxy or coredns or metrics-server or csi`, "--service-cidr 10.85.128.0/20: overlaps --pod-cidr 10.85.0.0/16"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q: %v", want, err)
 		}

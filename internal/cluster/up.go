@@ -341,6 +341,9 @@ func (c *cluster) nodeWaits(client *kube.Client) (waits []func(context.Context) 
 	if c.o.has(childKubeProxy) {
 		waits = append(waits, c.step("services", c.build.proxyMode, c.servicesReady, childKubeProxy, childAPIServer))
 	}
+	if c.o.has(addonCSI) {
+		waits = append(waits, func(ctx context.Context) error { return c.awaitDriver(ctx, client) })
+	}
 	return waits
 }
 
@@ -373,6 +376,9 @@ func (c *cluster) componentSpecs() []supervise.Spec {
 	}
 	if c.o.has(childKubeProxy) {
 		specs = append(specs, c.build.kubeProxy())
+	}
+	if c.o.has(addonCSI) {
+		specs = append(specs, c.build.csiDriver(), c.build.storage())
 	}
 	if c.o.Hollow > 0 {
 		specs = append(specs, c.build.fleet())
@@ -441,7 +447,7 @@ func checkUser(o Options) error {
 func (c *cluster) preflight() error {
 	var err error
 	c.build, err = c.programs()
-	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd(), c.checkKubeProxy()}
+	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd(), c.checkKubeProxy(), c.build.findStorage()}
 	if c.o.AgentBinary != "" {
 		if err := unix.Access(c.o.AgentBinary, unix.X_OK); err != nil {
 			errs = append(errs, fmt.Errorf("find agent: --agent-binary %s: %w", c.o.AgentBinary, err))

@@ -197,7 +197,7 @@ func (n *node) pid(child string) int {
 // TestContainers takes one node through it; the parts build on each other.
 func TestContainers(t *testing.T) {
 	n := newNode(t)
-	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,metrics-server",
+	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,metrics-server,csi",
 		"--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0")
 	for _, part := range []struct {
 		name string

@@ -89,7 +89,7 @@ func TestRefusals(t *testing.T) {
 			flags := append([]string{
 				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
 				"--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
-				"--without", "kube-proxy,coredns,metrics-server",
+				"--without", "kube-proxy,coredns,metrics-server,csi",
 			}, c.flags...)
 			cmd := hiding(binary, flags, c.hide)
 			t.Cleanup(func() { // otherwise that is refused, too

@@ -62,6 +62,7 @@ type Options struct {
 	NoNode  bool     // --no-agent: it needs no root
 	// Services: with kube-proxy, of which a network namespace, and so this machine, can have one, and with DNS.
 	Services bool
+	Storage  bool // with the CSI driver and its controllers
 
 	// Prepare is called before anything is started. It may change the state directory, for example to a separate disk.
 	Prepare func(*Cluster) error
@@ -186,6 +187,9 @@ func (c *Cluster) start(o Options, number int) error {
 		c.up = append(c.up, "--service-cidr", "10.94.0.0/16") // no other instance's
 	} else {
 		c.up = append(c.up, "--without", "kube-proxy,coredns,metrics-server")
+	}
+	if !o.Storage {
+		c.up = append(c.up, "--without", "csi")
 	}
 	if out, err := c.Up(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/plimsoll-dev/plimsoll/internal/host/loop"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
@@ -73,6 +74,13 @@ func (c *Cluster) Traces() error {
 	}
 	for _, point := range points {
 		add("mount", point)
+	}
+	devices, err := loop.Below(c.Dir)
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		add("loop device", device)
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*" + c.CgroupRoot())
 	for _, group := range append(groups, "/sys/fs/cgroup"+c.CgroupRoot()) {

@@ -1,0 +1,49 @@
+//go:build e2e
+
+// Package storage tests volumes that come when claims ask for them: the CSI driver and the controllers that `plimsoll
+// up` starts, with the agent that mounts what they make, on a real node. It needs root.
+//
+//	make build && go test -tags e2e ./test/e2e/storage
+//
+// With PLIMSOLL_E2E_AGENT=bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the agent:
+// what fails there too is not the agent's fault.
+package storage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// kubeletConfig lets upstream's kubelet start wherever our agent starts.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+`
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	o := rig.Options{Storage: true}
+	agent := os.Getenv("PLIMSOLL_E2E_AGENT")
+	if agent == "" {
+		return rig.Main(m, "store", o)
+	}
+	dir, err := os.MkdirTemp("", "pl-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // nobody reads it any more
+	config := filepath.Join(dir, "kubelet.yaml")
+	if err := os.WriteFile(config, []byte(kubeletConfig), 0o600); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return 1
+	}
+	o.UpFlags = []string{"--agent-binary", agent, "--agent-config", config}
+	return rig.Main(m, "store", o)
+}
