@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// docWordsMin is what a package doc has at the least: less cannot say purpose, model, invariants and what the package does
-// not do. Chosen: three short sentences. Licence headers are longer, and fail by how a doc begins.
+// docWordsMin is what a package doc has at the least: less cannot say purpose, model, invariants and what the package
+// does not do. Chosen: three short sentences. Licence headers are longer, and fail by how a doc begins.
 const docWordsMin = 20
 
-// TestEveryPackageHasOneDoc finds packages without a doc, with a second one that a reader would have to reconcile with the
-// first, and with one that says nothing.
+// TestEveryPackageHasOneDoc finds packages without a doc, with a second one that a reader would have to reconcile with
+// the first, and with one that says nothing.
 func TestEveryPackageHasOneDoc(t *testing.T) {
 	docs := map[string][]string{} // of each directory with Go files
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -25,8 +25,8 @@ type source struct {
 	named   map[string]ast.Expr        // other types declared here, by name
 }
 
-// TestStatementsAreReadAtOnce: no assignment is parallel beyond a pair, and a literal of a struct with many fields names
-// them. Both hide which value goes where, and a new field moves all that follow.
+// TestStatementsAreReadAtOnce: no assignment is parallel beyond a pair, and a literal of a struct with many fields
+// names them. Both hide which value goes where, and a new field moves all that follow.
 func TestStatementsAreReadAtOnce(t *testing.T) {
 	fset := token.NewFileSet()
 	dirs := map[string]*source{}

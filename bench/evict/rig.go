@@ -23,10 +23,10 @@ import (
 const (
 	namespace = "default"
 	nodeName  = "bench"
-	limit     = 1 << 30   // of all pods together, in bytes
-	threshold = 100 << 20 // eviction below this, in bytes
-	steadies  = 3         // number of pods that do not grow
-	within    = 5 * time.Minute
+	limit     = 1 << 30          // of all pods together, in bytes
+	threshold = 100 << 20        // eviction below this, in bytes
+	steadies  = 3                // number of pods that do not grow
+	within    = 5 * time.Minute  // of one round (chosen)
 	looks     = time.Millisecond // interval of reads from the kernel
 )
 

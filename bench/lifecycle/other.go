@@ -41,7 +41,7 @@ func parseOther(args []string) (o otherFlags, err error) {
 }
 
 const (
-	otherRateMax   = 200
+	otherRateMax   = 200 // requests per second: more than this client sends reliably beside a measurement (chosen)
 	otherNamespace = "other"
 	otherObjects   = 50               // config maps of one KiB, all in one list
 	otherTimeout   = 30 * time.Second // of a request; one that times out counts with this duration

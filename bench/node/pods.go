@@ -23,7 +23,8 @@ const (
 	creators = 8
 	// phaseTimeout bounds a phase of a batch: it is thirty times what the kubelet needs for 110 pods.
 	phaseTimeout = 8 * time.Minute
-	pollPeriod   = 50 * time.Millisecond
+	// pollPeriod is the interval at which a phase looks for its end. Chosen: short against phases of seconds.
+	pollPeriod = 50 * time.Millisecond
 )
 
 // life is when our watch saw the stages of one pod; created and deleted are when we asked for it. Zero: not yet.

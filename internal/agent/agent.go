@@ -577,7 +577,8 @@ func (t *trimTimes) due(now time.Time, version uint64) bool {
 	return true
 }
 
-// trimMemory returns unused memory to the kernel at intervals, and when a burst is over, except while the agent's memory is locked.
+// trimMemory returns unused memory to the kernel at intervals, and when a burst is over, except while the agent's
+// memory is locked.
 func (a *Agent) trimMemory(ctx context.Context) error {
 	look := time.NewTicker(trimLook)
 	defer look.Stop()

@@ -10,8 +10,8 @@ import (
 
 // Bounds on the agent's writes about its pods, in addition to kubeAPIQPS and eventRecordQPS.
 const (
-	// writesInFlight is the largest number of writes in flight. It is above the number of status writers
-	// (pods.reportWriters), to leave room for mirror pods, deletions of pods and Events. Chosen.
+	// writesInFlight is the largest number of writes in flight. It is above the number of status writers (package
+	// statusreport), to leave room for mirror pods, deletions of pods and Events. Chosen.
 	writesInFlight = 8
 	// writeTolerance is how many times its value at rest the latency of an answer may be before fewer writes are sent.
 	// On a machine that also runs the API server, latency is several times higher while pods start, and users wait for

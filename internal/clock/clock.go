@@ -8,8 +8,8 @@
 // # Invariants
 //
 //   - An Instant is above zero, whatever time it is made of.
-//   - Now never goes back. Where the clock below it does, which a monotonic clock should not, time goes on from what Now
-//     returned last: else everything that is due would wait until the clock is there again.
+//   - Now never goes back. Where the clock below it does, which a monotonic clock should not, time goes on from what
+//     Now returned last: else everything that is due would wait until the clock is there again.
 //   - A change of the wall clock does not move it.
 //
 // It makes no timers, and it stands still while the machine sleeps, as Go's monotonic clock does (CLOCK_MONOTONIC,

@@ -61,7 +61,7 @@ type cluster struct {
 	build      builder
 	runtime    *containerruntime.Instance // nil without an agent
 	portsFail  bool                       // the last UpdateListeners failed, and this was logged
-	halfJoined bool                       // this machine joins for the first time and is not Ready yet
+	halfJoined bool                       // this machine joins for the first time and its node is not Ready yet
 	addonsLack bool                       // the objects of add-ons could not be installed yet
 
 	authority   []byte // of the cluster that this machine joins with a token
@@ -88,7 +88,7 @@ func open(o Options, sink progress.Sink, logger *slog.Logger) (*cluster, error) 
 	return c, nil
 }
 
-// close gives the instance up and leaves its children running.
+// close releases the instance's lock and leaves its children running.
 func (c *cluster) close() {
 	c.supervisor.Leave()
 	c.lock.release()

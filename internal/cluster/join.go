@@ -23,8 +23,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// The side of a machine that joins. Once it has certificates it needs no token: it renews them itself, and starts again
-// with what it knows while the server is away.
+// The part of a machine that joins. Once it has certificates it needs no token: it renews them itself. While the server
+// cannot be reached, it starts again with the settings of its last start.
 
 // joined reports whether the instance is a node of another machine's cluster.
 func (o *Options) joined() bool { return o.Server != "" }
@@ -32,7 +32,7 @@ func (o *Options) joined() bool { return o.Server != "" }
 // Joined reports whether the instance is a node of another machine's cluster.
 func (o *Options) Joined() bool { return o.joined() }
 
-// holder returns whose certificate an identity uses: on a machine that joined, all are the node.
+// holder returns whose certificate an identity uses: on a machine that joined, all use the node's.
 func (o *Options) holder(w who) who {
 	if o.joined() {
 		return whoAgent
@@ -150,8 +150,8 @@ func (c *cluster) bringUpNode(ctx context.Context) error {
 	return parallel(ctx, c.nodeWaits(own)...)
 }
 
-// meet gets to know the cluster: by the token if the node has no certificate yet, else by that. It sets what the
-// cluster decides in the options.
+// meet connects to the cluster, with the token if the node has no certificate yet, else with its certificate. It sets
+// the options that the cluster decides.
 func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 	why := "there is none"
 	var expired bool
@@ -314,7 +314,8 @@ func internalIP(node *corev1.Node) string {
 // certificateTimeout bounds the wait for one certificate (chosen; with an idle server it takes 0.2 s).
 const certificateTimeout = 30 * time.Second
 
-// enroll gets the node's certificates, writes its kubeconfigs and saves the options: from then on it has joined.
+// enroll gets the node's certificates, writes its kubeconfigs and saves the options. From then on the machine has
+// joined.
 func (c *cluster) enroll(ctx context.Context, first *kube.Client) (string, error) {
 	if c.authority != nil {
 		if _, err := durable.WriteIfChanged(pki.CertPath(c.pki(), caCluster), c.authority); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// The side of a cluster that other machines join. An instance whose kube-apiserver other machines reach is prepared for
-// that; one on the loopback needs none of it.
+// The part of a cluster that other machines join. An instance is prepared for that if other machines reach its
+// kube-apiserver; one on the loopback needs none of it.
 
 //go:embed bootstrap.yaml
 var bootstrapManifest string
@@ -27,8 +27,8 @@ var bootstrapManifest string
 // shared reports whether other machines can be nodes of the cluster that runs here.
 func (o *Options) shared() bool { return !o.joined() && !o.loopback() }
 
-// nodeMaskBits is the size of a node's pod network: a /24, upstream's default, has addresses for 110 pods and for their
-// restarts.
+// nodeMaskBits is the prefix length of a node's pod network, in bits: a /24, upstream's default, has addresses for 110
+// pods and for their replacements.
 const nodeMaskBits = 24
 
 // nodeMask is the length of the prefix of a node's pod network.
@@ -57,8 +57,8 @@ func (o *Options) validateShared() (problems []error) {
 	return problems
 }
 
-// sharedControllers are the flags of kube-controller-manager that machines which join need: tokens are signed and
-// removed when they have expired, and each node gets a part of --pod-cidr.
+// sharedControllers returns the flags of kube-controller-manager for machines that join: it signs cluster-info with
+// tokens, removes expired tokens, and gives each node a part of --pod-cidr.
 func (b builder) sharedControllers() []string {
 	const controllers = "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller"
 	if !b.o.shared() {
@@ -78,7 +78,7 @@ const (
 	settingsKey  = "cluster.json"
 )
 
-// settings are what a machine that joins must do as all others do.
+// settings are the options that all machines of a cluster must have in common.
 type settings struct {
 	Kubernetes  string   `json:"kubernetes"` // release of the control plane
 	PodCIDR     string   `json:"podCIDR"`    // of all pods
@@ -110,12 +110,12 @@ func (l layout) bootstrapObjects() ([]string, error) {
 	).Replace(bootstrapManifest)), nil
 }
 
-// publicURL is where other machines reach kube-apiserver.
+// publicURL is the URL at which other machines reach kube-apiserver.
 func (o *Options) publicURL() string {
 	return "https://" + net.JoinHostPort(o.advertiseAddress(), fmt.Sprint(o.APIServerPort))
 }
 
-// An Invitation is a new token, and what a machine needs beside it.
+// An Invitation is a new token, and what a machine needs in addition to join.
 type Invitation struct {
 	Token  string `json:"token"`
 	Server string `json:"server"`

@@ -56,7 +56,7 @@ type Options struct {
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
-	Agent                    bool     `json:"agent"`                              // run an agent, so that this machine is a node
+	Agent                    bool     `json:"agent"`                              // run an agent, which makes this machine a node
 	DevicePluginsDir         string   `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
 	AgentConfig              string   `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
 	AgentBinary              string   `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags

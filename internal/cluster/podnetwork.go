@@ -30,7 +30,7 @@ import (
 // through the other node's address. Package core/podroutes decides which routes; the supervisor keeps them. The kernel
 // keeps them too while there is no supervisor.
 
-// divides reports whether nodes share the pod network, so that this machine's pods have a part of it.
+// divides reports whether the pod network is divided among nodes, so that this machine's pods have a part of it.
 func (o *Options) divides() bool {
 	return o.Agent && o.ContainerRuntimeEndpoint == "" && (o.joined() || o.shared() && !o.NoControllerManager)
 }
@@ -152,7 +152,7 @@ func (c *cluster) ownRoutes(all []link.Route) (own []podroutes.Route) {
 	return own
 }
 
-// warnOfNodes says once of each node why its pods cannot be reached.
+// warnOfNodes logs, once for each node, why its pods cannot be reached.
 func (c *cluster) warnOfNodes(problems []podroutes.Problem) {
 	if slices.Equal(problems, c.unreachable) {
 		return
@@ -177,8 +177,8 @@ func (c *cluster) removeRoutes() error {
 // (chosen; it costs a request to the kernel).
 const routesPeriod = 30 * time.Second
 
-// keepCluster does until ctx ends what a cluster of several machines needs of each: routes, and on the server answers
-// to requests for certificates. It calls dismiss once if this machine is to leave its cluster.
+// keepCluster does, until ctx ends, what each machine of a cluster must do: it keeps routes, and on the server it
+// answers requests for certificates. It calls dismiss once if this machine should leave its cluster.
 func (c *cluster) keepCluster(ctx context.Context, dismiss func()) {
 	if c.divides() {
 		go c.keepRoutes(ctx, dismiss)

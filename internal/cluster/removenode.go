@@ -17,8 +17,8 @@ import (
 )
 
 // Removing a node: its pods are evicted, its machine is asked to leave, and then its Node is deleted. An agent that
-// still runs would register it again, which after an accidental deletion is right. So the machine is told by an
-// annotation of the Node, and its supervisor answers in the same one when everything has ended there.
+// still runs would register it again, which is right after an accidental deletion. So an annotation of the Node tells
+// the machine to leave. Its supervisor answers in the same annotation when everything has ended there.
 const (
 	annotationLeave = "plimsoll.dev/leave"
 	leaveAsked      = "asked"
@@ -75,8 +75,8 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 	return nil
 }
 
-// drain evicts the pods of a node with kubectl drain, which respects disruption budgets. Nobody confirms the end of
-// pods on a machine that is gone.
+// drain evicts the pods of a node with kubectl drain, which respects disruption budgets. If the machine is gone,
+// nothing confirms that its pods have ended, so drain does not wait for that.
 func drain(ctx context.Context, o Options, r Removal, gone bool) error {
 	kubeconfig, err := AdminKubeconfig(o)
 	if err != nil {
@@ -140,9 +140,9 @@ func (c *cluster) dismissed(node *corev1.Node) bool {
 	return c.o.joined() && node.Name == c.o.NodeName && node.Annotations[annotationLeave] == leaveAsked
 }
 
-// obey takes this machine's node down and removes its state, since it was removed from its cluster.
+// obey takes this machine's node down and removes its state, because the node was removed from its cluster.
 func (c *cluster) obey(ctx context.Context) error {
-	c.logger.Info("the node is removed from its cluster: leave")
+	c.logger.Info("the node was removed from its cluster; this machine leaves it")
 	client, err := c.client(whoAgent)
 	if err != nil {
 		return err

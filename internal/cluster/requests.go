@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// keepRequests approves or denies, until ctx ends, requests of nodes for the certificates of their servers, which
-// upstream's controllers leave to others. kube-controller-manager signs what is approved.
+// keepRequests approves or denies, until ctx ends, the requests of nodes for certificates of their servers. No
+// controller of upstream does. kube-controller-manager signs what is approved.
 func (c *cluster) keepRequests(ctx context.Context) {
 	client, err := c.client(whoLauncher)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
-// Services: upstream's kube-proxy programs the kernel so that the addresses of Services lead to pods. It is a child
-// and no pod, since pods that it could be started by may already need a Service: kube-apiserver's.
+// Services: upstream's kube-proxy programs the kernel so that the addresses of Services lead to pods. It is a child and
+// not a pod: what starts pods may already need a Service, that of kube-apiserver.
 //
 // kube-apiserver listens on the loopback by default, which no pod can reach. Where our containerd runs the pods, the
 // kernel leads them there from two addresses: that of the Service "kubernetes", and that of the pods' bridge, which is
@@ -34,8 +34,8 @@ import (
 // addons are what --without leaves out.
 var addons = []string{childKubeProxy, addonDNS, addonMetrics, addonCSI}
 
-// has reports whether the instance has an add-on. All are for pods, so that one without an agent has none. Volumes are
-// made on the machine with the control plane only.
+// has reports whether the instance has an add-on. All are for pods, so an instance without an agent has none. Volumes
+// are made on the machine with the control plane only.
 func (o *Options) has(addon string) bool {
 	return o.Agent && !slices.Contains(o.Without, addon) && !(addon == addonCSI && o.joined())
 }
@@ -90,7 +90,7 @@ func (o *Options) forwards() []nat.Forward {
 	apiServer := netip.AddrPortFrom(loopback, uint16(o.APIServerPort))
 	all := []nat.Forward{{From: netip.AddrPortFrom(o.gateway(), apiServer.Port()), To: apiServer}}
 	if first, ok := netip.AddrFromSlice(o.firstServiceIP()); ok && first.Is4() {
-		// Instances beside each other may have the same Services. One of them at most has a kube-proxy here.
+		// Several instances on a machine may have the same Services. At most one of them has a kube-proxy here.
 		all = append(all, nat.Forward{
 			From: netip.AddrPortFrom(first, portOfKubernetes), To: apiServer, PodsOnly: !o.has(childKubeProxy)})
 	}

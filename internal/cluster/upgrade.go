@@ -40,8 +40,8 @@ func (l layout) checkVersion() error {
 }
 
 // checkUpgrade returns an error where a control plane of one release must not follow another on the same state. The
-// rules are kube-apiserver's (https://kubernetes.io/releases/version-skew-policy/): it goes up by one minor release at a
-// time, and never down, since an older one may not understand what a newer one has stored. Patch releases may go both
+// rules are kube-apiserver's (https://kubernetes.io/releases/version-skew-policy/): it goes up by one minor release at
+// a time, and never down, since an older one may not understand what a newer one has stored. Patch releases may go both
 // ways.
 func checkUpgrade(from, to *utilversion.Version) error {
 	switch {
@@ -61,8 +61,8 @@ func (l layout) saveVersion() error {
 	return err
 }
 
-// replaceOther has the supervisor leave everything to this process if it runs another build of this program: that is
-// how a running instance is upgraded. Children whose program changed are replaced when their turn comes.
+// replaceOther asks a supervisor of another build to leave everything to this process. That is how a running instance
+// is upgraded. Children whose program changed are replaced in the order of starts.
 func (l layout) replaceOther(sink progress.Sink) error {
 	pid, err := lockHolder(l.lock())
 	if err != nil || pid == 0 || !otherBuild("/proc", pid) {

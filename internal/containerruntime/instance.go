@@ -176,8 +176,8 @@ func (i *Instance) note(format string, args ...any) {
 // pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).
 const pollPeriod = 20 * time.Millisecond
 
-// WaitReady returns when the runtime reports that it and, if the pods have addresses, the network are ready. If ctx ends
-// before, it returns the last reason why not.
+// WaitReady returns when the runtime reports that it and, if the pods have addresses, the network are ready. If ctx
+// ends before, it returns the last reason why not.
 func (i *Instance) WaitReady(ctx context.Context) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {

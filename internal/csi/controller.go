@@ -89,7 +89,7 @@ func (d *Driver) checkTopology(t *spec.TopologyRequirement) error {
 		d.o.Store.Node)
 }
 
-// sourceOf returns the ID of what a volume begins as; empty: it begins empty.
+// sourceOf returns the ID of the volume or snapshot that a new volume is a copy of; empty: the volume begins empty.
 func (d *Driver) sourceOf(c *spec.VolumeContentSource) (string, error) {
 	switch {
 	case c == nil:
@@ -299,7 +299,7 @@ func snapshot(e store.Entry) *spec.Snapshot {
 	return &spec.Snapshot{
 		SnapshotId:     e.ID,
 		SourceVolumeId: e.Source,
-		SizeBytes:      int64(e.Size), // of the smallest volume that it can become
+		SizeBytes:      int64(e.Size), // of the smallest volume that can be made from it
 		CreationTime:   timestamppb.New(e.Created),
 		ReadyToUse:     true,
 	}

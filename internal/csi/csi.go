@@ -13,10 +13,11 @@
 //
 // # Invariants
 //
-//   - Every call can be repeated, and may be cut off: it ends in any case, and its repetition finds the result. Two
-//     calls that change one volume at the same time get ABORTED, as CSI says.
-//   - Nothing is kept in memory that the directory and the kernel's tables do not say too.
-//   - Paths come from the caller, which is the kubelet and root; names and IDs come from the API, and become no path.
+//   - Every call can be repeated. A call whose caller stops waiting still runs to its end, and a repeated call finds
+//     its result. Two calls that change one volume at the same time get ABORTED, as CSI says.
+//   - Memory has nothing that is not also in the directory or in the kernel's tables.
+//   - Paths come from the caller, which is the kubelet and runs as root. Names and IDs come from the API and never
+//     become part of a path.
 //
 // It does not attach, since there is nothing to attach; it offers no volume to several nodes; and it leaves the group
 // of a volume to the kubelet (fsGroupPolicy File), which can compare before it changes.
@@ -121,7 +122,7 @@ func (o Options) check() error {
 	return errors.Join(problems...)
 }
 
-// Close gives the volumes up. Mounts stay, with their pods.
+// Close releases the volumes' directory. Mounts stay, because pods use them.
 func (d *Driver) Close() error { return d.store.Close() }
 
 // Serve answers until ctx ends.
@@ -201,7 +202,7 @@ func (d *Driver) register(ends chan<- error) (*registrar, error) {
 	return r, nil
 }
 
-// stop takes the socket away first: the kubelet then forgets the driver.
+// stop removes the socket first, so that the kubelet forgets the driver.
 func (r *registrar) stop() {
 	if r == nil {
 		return
@@ -222,7 +223,7 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 	}, nil
 }
 
-// NotifyRegistrationStatus is told what the kubelet made of GetInfo.
+// NotifyRegistrationStatus receives whether the kubelet registered the driver.
 func (r *registrar) NotifyRegistrationStatus(
 	_ context.Context, s *registration.RegistrationStatus,
 ) (*registration.RegistrationStatusResponse, error) {
@@ -234,8 +235,7 @@ func (r *registrar) NotifyRegistrationStatus(
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// answer gives errors their gRPC code, and logs those that nobody asked for. Requests are not logged: they may contain
-// secrets.
+// answer gives errors their gRPC code, and logs them. Requests are not logged: they may contain secrets.
 func answer(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	result, err := handle(ctx, request)
 	if err == nil {
@@ -247,9 +247,9 @@ func answer(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle
 		text = s.Message()
 	}
 	if code == codes.Internal {
-		slog.Error("a call failed", "method", info.FullMethod, "err", text)
+		slog.Error("call failed", "method", info.FullMethod, "err", text)
 	} else {
-		slog.Info("a call is refused", "method", info.FullMethod, "code", code, "err", text)
+		slog.Info("call refused", "method", info.FullMethod, "code", code, "err", text)
 	}
 	return nil, status.Error(code, text)
 }
@@ -300,8 +300,8 @@ func missing(fields ...[2]string) error {
 	return nil
 }
 
-// toItsEnd runs an operation that is not cut off when nobody waits for it any more: the caller asks again, and until
-// then finds it at work.
+// toItsEnd runs an operation to its end even if its caller stops waiting. The caller then asks again, and gets ABORTED
+// until the operation has ended.
 func toItsEnd[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type outcome struct {
 		result T

@@ -254,8 +254,7 @@ func (d *Driver) unstage(v store.Entry, path string) error {
 	return err
 }
 
-// unmount ends the mounts at a path, of which a retry may have made several, and leaves the path itself: it is the
-// caller's.
+// unmount ends all mounts at a path (retries may have made several), and leaves the path itself, which the caller made.
 func (d *Driver) unmount(path string) error {
 	for {
 		mounted, err := d.isMountPoint(path)
@@ -369,7 +368,7 @@ func makeTarget(path string, block bool) error {
 	return f.Close()
 }
 
-// NodeUnpublishVolume takes a volume from a pod.
+// NodeUnpublishVolume removes a volume from a pod.
 func (d *Driver) NodeUnpublishVolume(
 	ctx context.Context, r *spec.NodeUnpublishVolumeRequest,
 ) (*spec.NodeUnpublishVolumeResponse, error) {

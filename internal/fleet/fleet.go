@@ -217,6 +217,7 @@ type fleet struct {
 	failures       int // how many requests failed since then
 }
 
+// factsMax is how many facts may wait for the loop before their senders block. Chosen.
 const factsMax = 1024
 
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {

@@ -433,8 +433,8 @@ func (s *throttledSink) patch(ctx context.Context, since time.Time, e *corev1.Ev
 	return s.create(ctx, since, e)
 }
 
-// TestHeldEventsWait: while Events are held back, a Warning is written at once, another Event when they are held back no
-// more, or when it has waited for as long as core/throttle says.
+// TestHeldEventsWait: while Events are held back, a Warning is written at once, another Event when they are held back
+// no more, or when it has waited for as long as core/throttle says.
 func TestHeldEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -159,8 +159,8 @@ func (s *sampler) processes(out *corerecommend.Sample) error {
 	return nil
 }
 
-// classifiedAfter is the number of samples after which the classification of a process is final: a process that was just
-// forked still has its parent's name and cgroup. Chosen.
+// classifiedAfter is the number of samples after which the classification of a process is final: a process that was
+// just forked still has its parent's name and cgroup. Chosen.
 const classifiedAfter = 3
 
 func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {

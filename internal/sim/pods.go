@@ -15,10 +15,10 @@ const (
 	// podsMax is how many pods a node may have at the start: with one CPU each, there is room for successors of other
 	// nodes' pods.
 	podsMax = 16
-	// startTime is how long a pod takes from its creation to Running; stopTime from its deletion to its end.
+	// startTime is how long a pod takes from its creation to Running; stopTime from its deletion to its end. Chosen.
 	startTime = 2 * time.Second
 	stopTime  = time.Second
-	// placeAgain is how often a pod that fits nowhere is tried again, and placeTries on how many nodes each time.
+	// placeAgain is how often a pod that fits nowhere is tried again, and placeTries on how many nodes each time. Chosen.
 	placeAgain = 10 * time.Second
 	placeTries = 50
 )

@@ -94,7 +94,8 @@ func (o *order) requests() int {
 
 func (s *sender) put(o *order) { s.waiting[o.kind()] = append(s.waiting[o.kind()], o) }
 
-// takeAnswers processes the requests that were answered at this moment, in an order that does not depend on their history.
+// takeAnswers processes the requests that were answered at this moment, in an order that does not depend on their
+// history.
 func (c *control) takeAnswers(w *world) {
 	slices.SortFunc(c.ended, func(a, b ended) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.name(), b.name()))

@@ -146,7 +146,7 @@ func Run(o Options) ([]Result, error) {
 	return results, nil
 }
 
-// epoch is the wall clock at the beginning of every run, and start the monotonic clock.
+// epoch is the wall clock at the beginning of every run, and start the monotonic clock (chosen: any but zero).
 var epoch = unit.WallOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
 const start = unit.Instant(time.Hour)

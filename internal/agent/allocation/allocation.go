@@ -1,12 +1,12 @@
-// Package allocation is the CPU and memory that the node has allocated to a pod: the resources of its specification as
-// they were when it was admitted or last resized.
+// Package allocation has the CPU and memory that the node has allocated to a pod: the resources of its specification
+// when it was admitted or last resized.
 //
 // There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
-// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is the checkpoint
-// (NoteOf). If an agent dies between allocating and reporting, its successor judges the resize again, by what is here
-// then, and reconciles a cgroup that was written already. What the status cannot say is a limit that was allocated and
-// not yet written when the agent died while the next resize was pending: until that is allocated, the container keeps
-// the limit that it has.
+// what the cgroups had (resources). Before the status is written for the first time, a note with the pod's sandbox is
+// the checkpoint (NoteOf). If an agent dies after it allocated and before it reported, the next agent judges the resize
+// again, by the pods that are here then, and reconciles a cgroup that was written already. One case is lost: a limit
+// was allocated and not yet written when the agent died, and the next resize was pending. Then the container keeps the
+// limit that it has until the next resize is allocated.
 //
 // The package decides nothing: whether a resize fits is core/admission's decision.
 package allocation
@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Allocation is what is allocated to one pod. Everything in the agent sees the pod with it in the place of what its
-// specification has by now (In); only those that judge resizes look at both. It is replaced, never written to. A nil
+// Allocation is what is allocated to one pod. Everything in the agent sees the pod with these resources instead of
+// those of its specification (In); only the judges of resizes look at both. It is replaced, never written to. A nil
 // Allocation is that of a pod that was not admitted yet, or is not resized.
 type Allocation struct {
 	level      *corev1.ResourceRequirements           // of the pod as a whole; nil: its specification has none
@@ -37,7 +37,7 @@ func Of(pod *corev1.Pod) *Allocation {
 	return a
 }
 
-// Meets reports whether a is what the pod asks for. A nil allocation does: nothing is compared with it.
+// Meets reports whether a is what the pod asks for. A nil Allocation always is.
 func (a *Allocation) Meets(pod *corev1.Pod) bool {
 	if a == nil {
 		return true
@@ -55,7 +55,7 @@ func (a *Allocation) Meets(pod *corev1.Pod) bool {
 	return true
 }
 
-// In returns the pod with a in the place of what it asks for; the pod itself where that is the same.
+// In returns the pod with the resources of a instead of those that it asks for; the pod itself if they are the same.
 func (a *Allocation) In(pod *corev1.Pod) *corev1.Pod {
 	if a.Meets(pod) {
 		return pod
@@ -75,8 +75,9 @@ func (a *Allocation) In(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// reported recovers from its status what was allocated to a pod. Where the status says nothing, that is what it
-// asks for. A pod whose requests are those that were allocated has its limits, too: they need no room.
+// reported recovers from a pod's status what was allocated to it. Where the status says nothing, that is what the pod
+// asks for. If the pod asks for the requests that were allocated, its limits count as allocated too: limits need no
+// room.
 func reported(pod *corev1.Pod) *Allocation {
 	asked := Of(pod)
 	out := &Allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}

@@ -8,14 +8,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// note is an allocation as it is kept with a pod's sandbox: the status in the API is written later, and may not have
-// been when the agent died. Only amounts that can change are in it.
+// note is the form in which an allocation is kept with a pod's sandbox, because an agent may die before it writes the
+// status in the API. It has only amounts that can change.
 type note struct {
 	Level      *corev1.ResourceRequirements           `json:"level,omitempty"`
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
 }
 
-// NoteOf is the text of what is allocated to a pod, as it is here with its resources; empty: nothing that can change.
+// NoteOf returns the text of what is allocated to a pod; empty: nothing that can change.
 func NoteOf(pod *corev1.Pod) string {
 	n := note{Containers: map[string]corev1.ResourceRequirements{}}
 	for name, r := range Of(pod).containers {
@@ -32,7 +32,7 @@ func NoteOf(pod *corev1.Pod) string {
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
-		return "" // quantities and names have a form
+		return "" // cannot be: quantities and names can be encoded
 	}
 	return string(text)
 }
@@ -42,7 +42,7 @@ func changeable(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return overridden(corev1.ResourceRequirements{}, r.Requests, r.Limits)
 }
 
-// noted is the allocation that a note has of a pod; nil: the note is not one.
+// noted returns the allocation of a pod that a note has; nil: the text is not a note.
 func noted(text string, pod *corev1.Pod) *Allocation {
 	var n note
 	if text == "" || json.Unmarshal([]byte(text), &n) != nil {
@@ -59,8 +59,8 @@ func noted(text string, pod *corev1.Pod) *Allocation {
 	return a
 }
 
-// Recovered is what an agent before this one allocated to the pod: as its status says, or as the note with its sandbox
-// says where the status says nothing yet.
+// Recovered returns what an earlier agent allocated to the pod, by its status, or by the note with its sandbox if the
+// status says nothing yet.
 func Recovered(pod *corev1.Pod, note string) *Allocation {
 	shown := false
 	for _, list := range translate.StatusLists(&pod.Status) {

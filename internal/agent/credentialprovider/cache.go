@@ -26,7 +26,7 @@ type call struct {
 	err   error                          // likewise
 }
 
-// cache keeps the answers of one plugin, and lets questions that are alike be asked once.
+// cache keeps the answers of one plugin, and asks equal questions of several callers once.
 type cache struct {
 	mu      sync.Mutex // guards what follows
 	answers map[string]answer
@@ -35,8 +35,8 @@ type cache struct {
 
 func newCache() *cache { return &cache{answers: map[string]answer{}, running: map[string]*call{}} }
 
-// get returns the answer for an image and a caller: one that is kept, or else what ask returns. Those who want the same
-// at the same time share one question, which goes on when one of them gives up.
+// get returns the answer for an image and a caller: one that is kept, or else what ask returns. Callers that ask the
+// same at the same time share one question. It goes on when one of them gives up.
 func (c *cache) get(ctx context.Context, now func() time.Time, caller, image string, ask func(context.Context) (*answer, error)) (map[string]pluginv1.AuthConfig, error) {
 	question := caller + " " + scopeOf(pluginv1.ImagePluginCacheKeyType, image)
 	c.mu.Lock()
@@ -62,7 +62,7 @@ func (c *cache) get(ctx context.Context, now func() time.Time, caller, image str
 	}
 }
 
-// end keeps what came of a question, and gives it to those who wait.
+// end keeps the answer to a question, and gives it to those who wait.
 func (c *cache) end(question string, asked *call, got *answer, err error, now time.Time, caller, image string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,12 +13,14 @@
 // # Invariants
 //
 //   - A plugin is started by its path and arguments, without a shell. Its path never leaves the plugins' directory.
-//   - A call ends within callMax, with everything that the plugin started in its process group. Of its output outputMax
-//     is read, of its errors errorMax.
-//   - Pods that want the same answer at the same time start the plugin once. Of one plugin callsMax run at once, so a
-//     plugin that hangs holds up no other plugin.
-//   - The cache has cacheMax answers at most; those that end first go first. Credentials are in memory only.
-//   - A plugin that fails costs its own credentials: those of others are used, and what failed is returned beside them.
+//   - A call ends within callMax, with everything that the plugin started in its process group. At most outputMax of
+//     its output and errorMax of its errors are read.
+//   - Pods that want the same answer at the same time start the plugin once. At most callsMax calls of one plugin run
+//     at once, and a plugin that hangs delays no other plugin.
+//   - The cache has at most cacheMax answers; the one that expires first is dropped first. Credentials are in memory
+//     only.
+//   - If a plugin fails, only its own credentials are missing: those of others are used, and the failure is returned
+//     beside them.
 //
 // It pulls nothing, and does not look at pull secrets (package pullsecret).
 package credentialprovider
@@ -179,7 +181,7 @@ func (p *Providers) ask(ctx context.Context, plugin *plugin, pod *corev1.Pod, im
 	return auths, who.account, err
 }
 
-// caller makes what a plugin with tokenAttributes is told of the pod.
+// caller returns what a plugin with tokenAttributes is told of the pod.
 func (p *Providers) caller(ctx context.Context, plugin *plugin, pod *corev1.Pod) (caller, error) {
 	t := plugin.TokenAttributes
 	if t == nil {

@@ -1,18 +1,18 @@
-// Package csidrivers keeps which CSI drivers are registered on this node, with what they said about it, and publishes
-// that in the CSINode object and in the Node.
+// Package csidrivers knows the CSI drivers that are registered on this node and what they say about the node, and
+// publishes that in the CSINode object and in the Node.
 //
 // # Model
 //
 // A Registry is the pluginregistry.Handler of CSI drivers: Register asks a driver for its node ID, topology, limit and
-// capabilities, and makes it usable (Driver). What is published, when, and when a driver is asked again, decides a
-// csinode.State; Run carries that out. CSIDriver objects are watched (Object): they say how a driver is to be used.
+// capabilities, and makes it usable (Driver). A csinode.State decides what is published, when, and when a driver is
+// asked again; Run carries that out. CSIDriver objects are watched (Object): they say how a driver is to be used.
 //
 // # Invariants
 //
 //   - A driver is usable as soon as it has answered, also while the API server is away. Its entry follows.
 //   - The CSINode object belongs to the present Node: one of an earlier Node of this name is deleted.
 //   - Entries, node IDs and labels of other writers stay, except those of drivers that left this agent.
-//   - Calls to a driver that left may end; its connection is closed afterwards.
+//   - Calls to a driver that left may finish; its connection is closed afterwards.
 //
 // The package mounts nothing (agent/volume does).
 package csidrivers
@@ -76,7 +76,7 @@ type Driver struct {
 // Can reports whether the driver has a capability.
 func (d Driver) Can(c csipb.NodeServiceCapability_RPC_Type) bool { return d.capabilities[c] }
 
-// Registry keeps the drivers of a node.
+// Registry has the drivers of a node.
 type Registry struct {
 	o       Options
 	clock   *clock.Clock

@@ -267,7 +267,8 @@ func TestPublish(t *testing.T) {
 	s.await(t, "owner uid-2 labels map[rack:r1 zone:z] ids ")
 }
 
-// TestRestart: entries that another agent process wrote stay until their driver registers, and nothing equal is written.
+// TestRestart: entries that another agent process wrote stay until their driver registers, and nothing equal is
+// written.
 func TestRestart(t *testing.T) {
 	r, s, _ := begin(t)
 	count := int32(10)

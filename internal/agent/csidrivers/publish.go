@@ -29,8 +29,8 @@ const writeMax = 20 * time.Second
 // annotationNodeIDs is the Node's annotation with the drivers' node IDs, as JSON by driver. Kubernetes' word for it.
 const annotationNodeIDs = "csi.volume.kubernetes.io/nodeid"
 
-// migrated are the in-tree volume plugins whose volumes CSI drivers mount on this node: all that the kubelet 1.36 lists,
-// for schedulers that ask.
+// migrated are the in-tree volume plugins whose volumes CSI drivers mount on this node: all that the kubelet 1.36
+// lists, for schedulers that ask.
 var migrated = []string{
 	csiplugins.AWSEBSInTreePluginName, csiplugins.AzureDiskInTreePluginName, csiplugins.AzureFileInTreePluginName,
 	csiplugins.CinderInTreePluginName, csiplugins.GCEPDInTreePluginName, csiplugins.PortworxVolumePluginName,
@@ -117,8 +117,8 @@ func (r *Registry) write(ctx context.Context, drivers map[string]csinode.Info, r
 // errOther means that the CSINode object was another Node's.
 var errOther = errors.New("the CSINode object belonged to another Node of this name; it was deleted")
 
-// publish makes the Node and the CSINode object what they are to be. Drivers whose topology contradicts the Node's
-// labels are left out.
+// publish writes what the Node and the CSINode object lack. Drivers whose topology contradicts the Node's labels are
+// left out.
 func (r *Registry) publish(ctx context.Context, drivers map[string]csinode.Info, removed []string) error {
 	node := &corev1.Node{}
 	if err := r.o.API.Get(ctx, kube.Nodes, "", r.o.NodeName, node); err != nil {

@@ -2,31 +2,32 @@
 //
 // # Model
 //
-// A Manager is told which pod wants which volume (Claim, Inline), and which pods have ended (Release). It carries out the
-// calls of a core/volume.Reconciler, each in a goroutine of its own, and tells it how they ended. Want and Release return
-// at once. The pod is tried again (Options.Changed) when a volume has come or gone.
+// A Manager is told which pod wants which volume (Claim, Inline), and which pods have ended (Release). It carries out
+// the calls of a core/volume.Reconciler, each in a goroutine of its own, and tells it how they ended. Want and Release
+// return at once. The pod is tried again (Options.Changed) when a volume has come or gone.
 //
-// Before the first call that may change something of a volume there is a record beside it, and the record goes after the
-// last one. The records are all that an agent needs that is started anew (found.go). Directories and records are the
-// kubelet's, so that a kubelet can go on with them, and leave them to this agent:
+// A record is written beside a volume before the first call that may change the volume, and removed after the last one.
+// The records are all that a restarted agent needs (found.go). Directories and records are the kubelet's, so that a
+// kubelet can go on with them, and leave them to this agent:
 //
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount        staged
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json      its record
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                            published to a pod
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json                    its record
 //
-// A record says that the call has succeeded by one more key, which a kubelet ignores. What a kubelet made has no such
-// key: it is asked for again, which drivers must allow.
+// One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made
+// does not have it, so the call is made again, which drivers must allow.
 //
 // # Invariants
 //
 //   - A call is made after its record was written, and a record is removed after the call that undoes it.
-//   - A volume is there for a pod when the driver has said so, its files have the pod's group, and the record says both.
+//   - A volume is there for a pod when the driver has said so, its files have the pod's group, and the record says
+//     both.
 //   - No lock is held while a driver, the API server or a disk is waited for.
 //   - Secrets and tokens are in requests only: not in records, Events, logs.
 //
-// It decides nothing about order, repetition or time. It does not attach volumes, which a controller does, and does not
-// know which drivers there are (Drivers).
+// It decides nothing about order, repetition or time. It does not attach volumes (a controller does) and does not
+// register drivers (Drivers).
 package csivolume
 
 import (
@@ -58,7 +59,7 @@ type Driver struct {
 	Can  map[csi.NodeServiceCapability_RPC_Type]bool // its node service's capabilities
 }
 
-// Drivers are the drivers of this node. Whoever has them calls Manager.DriverChanged.
+// Drivers has the drivers of this node. Its owner calls Manager.DriverChanged.
 type Drivers interface {
 	// Driver returns the driver of a name, if it is registered.
 	Driver(name string) (Driver, bool)
@@ -194,8 +195,8 @@ func (k *Manager) known(name core.Name, id id) *known {
 	return v
 }
 
-// Release has the volumes of a pod unmounted, whose containers have ended. It reports whether nothing is left; else the
-// pod is tried again when that is so.
+// Release unmounts the volumes of a pod whose containers have ended. It reports whether nothing is left. If something
+// is, the pod is tried again (Options.Changed) when nothing is left.
 func (k *Manager) Release(uid types.UID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,8 +30,8 @@ func expectCalls(t *testing.T, d *testDriver, want ...string) {
 	}
 }
 
-// TestLife: two pods share a volume; its files are the volume's; an agent that is started anew calls nothing; and nothing
-// is left in the end.
+// TestLife: two pods share a volume; its files are the volume's; an agent that is started anew calls nothing; and
+// nothing is left in the end.
 func TestLife(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -71,7 +71,8 @@ func TestLife(t *testing.T) {
 	expectCalls(t, d, "stage v1", "publish v1", "publish v1", "unpublish v1", "unpublish v1", "unstage v1")
 }
 
-// TestTakesOverFromAKubelet: what a kubelet mounted is asked for again, and not taken from a pod before it was released.
+// TestTakesOverFromAKubelet: what a kubelet mounted is asked for again, and not taken from a pod before it was
+// released.
 func TestTakesOverFromAKubelet(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())

@@ -126,7 +126,7 @@ func given(verb core.Verb, target string, r volData, call func() error) (core.Ou
 	return core.Done, nil
 }
 
-// afterwards is an error of the agent after its record was there, or after a driver had succeeded.
+// afterwards is an error of the agent itself, after it wrote the record or after the driver succeeded.
 type afterwards struct{ error }
 
 // removeUnmounted removes a volume's directory and record, unless something is mounted there.

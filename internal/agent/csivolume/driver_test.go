@@ -21,8 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// testDriver is a CSI driver on a socket of its own: a volume is a directory, which it bind-mounts. It notes every call,
-// and whether one would mount something twice or unmount what is staged elsewhere; it can fail, hang and lie.
+// testDriver is a CSI driver on a socket of its own: a volume is a directory, which it bind-mounts. It notes every
+// call, and whether one would mount something twice or unmount what is staged elsewhere; it can fail, hang and lie.
 type testDriver struct {
 	csi.UnimplementedNodeServer
 	t   testing.TB

@@ -19,8 +19,9 @@
 // What a container was given is stored in an annotation of the container itself (annotation.go). The runtime keeps it
 // for as long as it has the container, dead ones included. A new agent reads it back (Recover), so that a container of
 // a running pod can be started again with the same devices even while its plugin is away; the kubelet uses its
-// checkpoint file for that, which is read for the containers that it created (RecoverGiven). Unlike a file, the annotation cannot be stale: it tells with what that container was
-// created. When the last container of a pod is removed, the choice of devices is lost, and nothing uses it any more.
+// checkpoint file for that, which is read for the containers that it created (RecoverGiven). Unlike a file, the
+// annotation cannot be stale: it tells with what that container was created. When the last container of a pod is
+// removed, the choice of devices is lost, and nothing uses it any more.
 //
 // # Invariants
 //
@@ -116,7 +117,8 @@ func (k *Manager) setServer(s *deviceplugin.Server) {
 	k.server = s
 }
 
-// Register implements pluginregistry.Handler, for plugins with a socket in plugins_registry. Their name is the resource.
+// Register implements pluginregistry.Handler, for plugins with a socket in plugins_registry. Their name is the
+// resource.
 func (k *Manager) Register(ctx context.Context, p registration.Plugin) error {
 	k.mu.Lock()
 	server := k.server

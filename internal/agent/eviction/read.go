@@ -23,9 +23,9 @@ func (g *Guard) failed(what string, err error) { g.failures.Failed("read "+what+
 // observe reads the signals into f.
 func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
 	charged := g.signals(f, now)
-	f.Rings = nil
+	f.Notified = nil
 	if _, ok := f.Signals[allocatable.AllocatableMemory]; ok && charged < g.firstMark {
-		f.Rings = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
+		f.Notified = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
 	}
 }
 

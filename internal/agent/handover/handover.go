@@ -19,8 +19,9 @@
 //
 // # Limits of the package
 //
-// An agent that is killed leaves allocations that are up to pollEvery old, or busyMax while pods come and go. A kubelet that follows carries out again a
-// resize of that time, which restarts a container only if its resizePolicy says so. It decides nothing.
+// An agent that is killed leaves allocations that are up to pollEvery old, or busyMax while pods come and go. A kubelet
+// that follows carries out a resize of that time again, which restarts a container only if its resizePolicy says so. It
+// decides nothing.
 package handover
 
 import (
@@ -105,7 +106,7 @@ func read[T any](d Dirs, name string, parse func([]byte) (T, error), into *T) er
 }
 
 // Assignment returns what is assigned to a pod. running has the names of its running containers. A container that does
-// not run may have passed its CPUs on to the others, as init containers do.
+// not run, such as an init container, may have passed its CPUs on to the others.
 func (f Found) Assignment(pod string, running map[string]string) numa.Assignment {
 	out := numa.Assignment{Pod: pod}
 	at := map[string]int{}
@@ -172,7 +173,7 @@ type Keeper struct {
 	failures failurelog.Log
 	written  map[string]string // content by file, as it is on disk
 	version  uint64            // of the pods that were written last
-	known    bool              // they were written whole
+	known    bool              // all of them were written
 	seen     uint64            // version at the last look
 	wroteAt  time.Time         // when they were written last
 }
@@ -193,8 +194,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits until something may have changed, or until what is not whole can be tried again. It returns false when ctx
-// has ended.
+// rest waits until something may have changed, or until it is time to try again what could not be written. It returns
+// false when ctx has ended.
 func (k *Keeper) rest(ctx context.Context, poll <-chan time.Time, whole bool) bool {
 	for {
 		select {
@@ -210,7 +211,8 @@ func (k *Keeper) rest(ctx context.Context, poll <-chan time.Time, whole bool) bo
 	}
 }
 
-// changed reports whether allocations are to be written anew: they are others, and change no more, or have for long.
+// changed reports whether allocations should be written: they have changed since they were written, and either do not
+// change any more or have been changing for busyMax.
 func (k *Keeper) changed() bool {
 	before, now := k.seen, k.Version()
 	k.seen = now
@@ -279,8 +281,8 @@ func (k *Keeper) memory(state *numa.State) kubeletstate.Memory {
 	return out
 }
 
-// allocated writes the checkpoints of allocated resources, if pods may have changed. It returns whether they are as they
-// should be.
+// allocated writes the checkpoints of allocated resources, if pods may have changed. It returns whether they are as
+// they should be.
 func (k *Keeper) allocated() bool {
 	version := k.Version() // a change while they are read is seen the next time
 	if k.known && version == k.version {

@@ -49,7 +49,8 @@ func dirsOf(t *testing.T) Dirs {
 	return Dirs{Root: root, Plugins: filepath.Join(root, "device-plugins")}
 }
 
-// TestFound: what a kubelet gave to a pod becomes its assignment. An init container that has ended shares with the others.
+// TestFound: what a kubelet gave to a pod becomes its assignment. An init container that has ended shares with the
+// others.
 func TestFound(t *testing.T) {
 	d := dirsOf(t)
 	d.put(t, kubeletstate.CPUsFile, kubeletstate.CPUs{

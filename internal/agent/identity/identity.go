@@ -1,4 +1,5 @@
-// Package identity gets, renews and keeps the certificate with which a node's agent asks the API server.
+// Package identity gets, renews and keeps the client certificate with which a node's agent authenticates to the API
+// server.
 //
 // # Model
 //
@@ -6,9 +7,10 @@
 //	                                                                      │
 //	kubeconfig ──► kubelet-client-current.pem ◄── kubelet-client-DATE.pem ◄┘
 //
-// A keeper owns the certificate: core/nodecert says when it asks for another, the keeper makes the key, asks, waits,
-// and stores. The rest of the agent runs meanwhile. Static pods need no identity; requests to the API server wait for it
-// (kube.Login). Files and names are the kubelet's, so that either continues with what the other has.
+// A keeper owns the certificate. core/nodecert says when the next one is requested. The keeper makes the key and the
+// request, waits for the answer, and stores the certificate. The rest of the agent runs meanwhile. Static pods need no
+// identity; requests to the API server wait for it (kube.Login). Files and names are the kubelet's, so that each can
+// continue with what the other left.
 //
 // # Invariants
 //
@@ -16,13 +18,13 @@
 //     finds the request of the one before, with its answer.
 //   - A client certificate is stored after the API server has accepted it. So one that was signed by another authority
 //     replaces none that works.
-//   - The kubeconfig is written after the certificate to which it leads.
+//   - The kubeconfig is written after the certificate file that it names.
 //   - Keys are in files of mode 0600 and in memory, and never in the log.
 //
-// It approves nothing, and it asks nobody but the API server.
+// It approves nothing, and makes requests to the API server only.
 //
-// Rejected: client-go's manager of certificates, which the kubelet has. It needs the generated clientset: the program was
-// 14 MB larger with it, and each process had 1 MB more on its heap (measured 2026-11-24).
+// Rejected: client-go's manager of certificates, which the kubelet has. It needs the generated clientset: the program
+// was 14 MB larger with it, and each process had 1 MB more on its heap (measured 2026-11-24).
 package identity
 
 import (
@@ -47,14 +49,14 @@ import (
 // Options say where the node's identity is.
 type Options struct {
 	NodeName   string
-	Kubeconfig string // with which the agent asks the API server
+	Kubeconfig string // of the API server
 	Bootstrap  string // kubeconfig to ask for the first certificate with; empty: Kubeconfig is there already
 	CertDir    string // of the node's certificates
 	Renews     bool   // rotateCertificates
 	UserAgent  string
 }
 
-// Identity is what the agent logs in to the API server with.
+// Identity is how the agent authenticates to the API server.
 type Identity struct {
 	o      Options
 	login  *kube.Login
@@ -62,7 +64,7 @@ type Identity struct {
 	keeper *keeper // nil: the kubeconfig is used as it is
 }
 
-// New reads the files. It asks nobody; Run does.
+// New reads the files. It makes no requests; Run does.
 func New(o Options) (*Identity, error) {
 	i := &Identity{o: o}
 	if o.Bootstrap == "" && !o.Renews {
@@ -102,8 +104,8 @@ func (i *Identity) haveKubeconfig() error {
 	return nil
 }
 
-// bootstrap reads where the API server is. The bootstrap kubeconfig must be there if the kubeconfig cannot be used; one
-// whose certificate has expired is better than none, since other files may come.
+// bootstrap reads where the API server is. The bootstrap kubeconfig must be there if the kubeconfig cannot be used; a
+// kubeconfig whose certificate has expired is better than none, because its files may be replaced.
 func (i *Identity) bootstrap() error {
 	own := i.login.Config()
 	if own != nil {
@@ -117,7 +119,7 @@ func (i *Identity) bootstrap() error {
 		case err != nil && own == nil:
 			return fmt.Errorf("%w; and %w", why, err)
 		case err != nil:
-			slog.Error("the node cannot log in to the API server; what runs goes on", "err", why, "help", err)
+			slog.Error("the node cannot log in to the API server; running pods go on", "err", why, "help", err)
 		}
 	}
 	i.login.Wanting(func() error { return fmt.Errorf("no client certificate yet: %w", i.keeper.why()) })
@@ -182,8 +184,8 @@ func (i *Identity) Run(ctx context.Context) {
 	}
 }
 
-// api returns whom to ask for the next certificate: the API server, as the node while that has a certificate, else as
-// the bootstrap kubeconfig says.
+// api returns the API for requests of the next certificate: with the node's own credentials (own), else with those of
+// the bootstrap kubeconfig.
 func (i *Identity) api(own bool) (API, error) {
 	if (own || i.o.Bootstrap == "") && i.login.Config() != nil {
 		return i.Client(-1, 0)
@@ -199,7 +201,7 @@ func (i *Identity) api(own bool) (API, error) {
 	return kube.NewClientForConfig(config)
 }
 
-// accept stores a new pair, once the API server has accepted the certificate, and leads the kubeconfig to it.
+// accept stores a new pair once the API server has accepted the certificate, and makes the kubeconfig name it.
 func (i *Identity) accept(ctx context.Context, pair *tls.Certificate, chain, key []byte, request string) error {
 	config := i.login.Config()
 	fresh := config == nil || i.notUsable() != nil
@@ -223,8 +225,8 @@ func (i *Identity) accept(ctx context.Context, pair *tls.Certificate, chain, key
 	return i.login.Check()
 }
 
-// tryPair asks the API server for something with a new certificate. Only if the API server does not know it is that an
-// error.
+// tryPair makes a request to the API server with a new certificate. It returns an error only if the API server does not
+// accept the certificate.
 func tryPair(ctx context.Context, config *rest.Config, chain, key []byte, request string) error {
 	as := rest.AnonymousClientConfig(config)
 	as.CertData, as.KeyData = chain, key
@@ -248,7 +250,7 @@ func tryPair(ctx context.Context, config *rest.Config, chain, key []byte, reques
 	}
 }
 
-// nodeTemplate is what the API server knows a node by.
+// nodeTemplate has the subject by which the API server knows a node.
 func nodeTemplate(node string) *x509.CertificateRequest {
 	return &x509.CertificateRequest{
 		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},

@@ -119,7 +119,7 @@ func TestBadAnswers(t *testing.T) {
 	}{
 		"denied": {
 			spoil: func(_ *testing.T, c *cluster) { c.set(deny) },
-			want:  []string{"was denied: Unknown: no such machine", "ask who denied it"},
+			want:  []string{"was denied: Unknown: no such machine", "find out who denied it"},
 			again: true,
 		},
 		"another authority": {

@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// lookEvery is how often a keeper looks at the clock and at its files, besides the time that is due. Chosen: a wall clock
-// that was set, and a pair of another program, are noticed soon enough.
+// lookEvery is how often a keeper looks at the clock and at its files, besides the time that is due. Chosen: a wall
+// clock that was set, and a pair of another program, are noticed soon enough.
 const lookEvery = 10 * time.Second
 
 // A keeper keeps one certificate of the node. Only its goroutine asks for others.

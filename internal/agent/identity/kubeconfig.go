@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// writeKubeconfig writes the kubeconfig of a node: the API server and the authority of the bootstrap kubeconfig, and the
-// pair in a file that is replaced at each renewal. Names in it are those that the kubelet writes.
+// writeKubeconfig writes the kubeconfig of a node: the API server and the authority of the bootstrap kubeconfig, and
+// the pair in a file that is replaced at each renewal. Names in it are those that the kubelet writes.
 func writeKubeconfig(path string, bootstrap *rest.Config, pair string) error {
 	pair, err := filepath.Abs(pair)
 	if err != nil {

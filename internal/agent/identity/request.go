@@ -28,8 +28,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// remindEvery is how often the log says that a request waits, and how often the API server is asked about it besides the
-// watch, which does not tell of errors. Chosen.
+// remindEvery is how often the log says that a request waits, and how often the API server is asked about it besides
+// the watch, which does not tell of errors. Chosen.
 const remindEvery = time.Minute
 
 // API is what requests need of the API server.
@@ -110,7 +110,7 @@ func (k kind) request(
 	return k.wait(ctx, api, made)
 }
 
-// requestName is the same for the same key and the same wish, so that an agent finds the request of one before it.
+// requestName returns the same name for the same key and the same content, so that a restarted agent finds its request.
 func (k kind) requestName(key crypto.Signer, template *x509.CertificateRequest) string {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
@@ -200,14 +200,14 @@ func answer(r *certificatesv1.CertificateSigningRequest) ([]byte, error) {
 			return nil, &failure{
 				cause: nodecert.Denied,
 				err:   fmt.Errorf("CertificateSigningRequest %s was denied: %s: %s", r.Name, c.Reason, c.Message),
-				help:  "ask who denied it; another request is made in a while",
+				help:  "find out who denied it and why; the agent makes another request after a pause",
 			}
 		case certificatesv1.CertificateFailed:
 			return nil, &failure{
 				cause: nodecert.SignerFailed,
 				err: fmt.Errorf("signer %s could not sign CertificateSigningRequest %s: %s: %s",
 					r.Spec.SignerName, r.Name, c.Reason, c.Message),
-				help: "see the log of kube-controller-manager; another request is made in a while",
+				help: "see the log of kube-controller-manager; the agent makes another request after a pause",
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func checkIssued(chain, key []byte, now time.Time) (*tls.Certificate, error) {
 			cause: nodecert.Unusable,
 			err: fmt.Errorf("the certificate that was issued expired at %s, and this machine's clock is at %s",
 				pair.Leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)),
-			help: "set the clock of this machine, or that of kube-controller-manager's",
+			help: "set the clock of this machine, or of the machine where kube-controller-manager runs",
 		}
 	}
 	if now.Before(pair.Leaf.NotBefore) {

@@ -27,7 +27,8 @@ import (
 //	NAME.crt, NAME.key              what somebody else put there, in use until there is the link
 //	NAME.key.tmp                    the key of a request without an answer
 //
-// Each is complete after a crash at any moment. The kubelet continues with these files, and the agent with the kubelet's.
+// Each is complete after a crash at any moment. The kubelet continues with these files, and the agent with the
+// kubelet's.
 type store struct{ dir, name string }
 
 func (s store) path(suffix string) string { return filepath.Join(s.dir, s.name+suffix) }

@@ -4,16 +4,18 @@
 // # Model
 //
 // A record is one file, <root-dir>/image_manager/pulled/sha256-<sum of the image's id>; a pull that was begun is one in
-// image_manager/pulling. Names and content are the kubelet's 1.36.3, so that either goes on where the other stopped.
+// image_manager/pulling. Names and content are those of the kubelet 1.36.3, so that each can continue with the other's
+// files.
 //
 // A pull is begun before the runtime is asked, and ended after the record is written. So an agent that dies between the
-// two leaves the intent: the next agent finds the image, and records that it was pulled, by nobody knows whom.
+// two leaves the intent. The next agent finds the image, and records that it was pulled with unknown credentials.
 //
 // # Invariants
 //
 //   - A file is whole or it is not there: it is written beside its name, synced and renamed.
-//   - A file that cannot be read, or says something else than its name, is an error, and its image is pulled again.
-//   - Files hold no credential, only sums, and only root may read them.
+//   - A file that cannot be read, or that is about another image than its name says, is an error, and its image is
+//     pulled again.
+//   - Files have no credentials, only hashes, and only root may read them.
 package imageaccess
 
 import (
@@ -111,14 +113,14 @@ func (r *Records) Begin(image string) error {
 	return nil
 }
 
-// Failed ends a pull that brought nothing.
+// Failed ends a pull that failed.
 func (r *Records) Failed(image string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.end(image)
 }
 
-// Pulled ends a pull that brought an image, with credentials. Where that cannot be recorded, the intent stays: so the
+// Pulled ends a pull that brought an image, with credentials. If that cannot be recorded, the intent stays, so that the
 // image still counts as pulled.
 func (r *Records) Pulled(image, id string, with *imageaccess.Credentials) error {
 	r.mu.Lock()
@@ -144,7 +146,7 @@ type Image struct {
 	Names []string // with their tags or digests
 }
 
-// Recover records of pulls that an earlier agent began, and whose images the runtime has, that they were made.
+// Recover completes the records of pulls that an earlier agent began, if the runtime has their images.
 func (r *Records) Recover(images []Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +197,7 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// learn writes what a record gains. Caller holds mu.
+// learn adds credentials to a record. Caller holds mu.
 func (r *Records) learn(image, id string, with *imageaccess.Credentials) error {
 	before, err := r.read(id)
 	if err != nil {
@@ -363,7 +365,7 @@ func load(path, kind string, into any, meta *metav1.TypeMeta) error {
 	return nil
 }
 
-// unfinished is how the name of a file ends that a crash left half written.
+// unfinished ends the name of a file that is being written; a crash leaves it.
 const unfinished = ".new"
 
 func write(path string, what any) error {

@@ -17,11 +17,11 @@
 // When a container starts on CPUs that are assigned to it, no shared container's cpuset contains them:
 //
 //  1. Admit commits; from then on the pool does not contain the CPUs.
-//  2. Place confines a pod's cgroup before anything runs in it, and confineAll confines all cgroups again when the pool has
-//     changed. The kernel enforces it for the cgroups below (package cgroup, Confine).
-//  3. Start of a container with assigned CPUs calls confineAll first, and returns an error unless it succeeded for every
-//     cgroup. While the runtime starts a container with the pool as its cpuset, changes of the pool wait for the start
-//     to end.
+//  2. Place confines a pod's cgroup before anything runs in it, and confineAll confines all cgroups again when the pool
+//     has changed. The kernel enforces it for the cgroups below (package cgroup, Confine).
+//  3. Start of a container with assigned CPUs calls confineAll first, and returns an error unless it succeeded for
+//     every cgroup. While the runtime starts a container with the pool as its cpuset, changes of the pool wait for the
+//     start to end.
 //  4. Release is called when none of the pod's containers runs; only then do other cgroups get its CPUs.
 //
 // # Persistence

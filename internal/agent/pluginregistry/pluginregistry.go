@@ -3,8 +3,8 @@
 //
 // # Model
 //
-// A Registry is the shell of a registration.Registry, which alone decides. Each action runs in its own goroutine, is bounded in
-// time, and returns its outcome to the loop. Handlers have a plugin's services from Register to Unregister.
+// A Registry is the shell of a registration.Registry, which alone decides. Each action runs in its own goroutine, is
+// bounded in time, and returns its outcome to the loop. Handlers have a plugin's services from Register to Unregister.
 //
 // # Invariants
 //

@@ -17,9 +17,9 @@
 //
 // # A restart of the agent
 //
-// The volume is in memory and survives it. If it has a key and a certificate of it that has not expired, they are used
-// on, and renewed after half the certificate's life. (The kubelet asks for new ones for all pods.) A key whose request
-// had no answer yet is lost, and a new request is made for a new one, after a pause if there were others.
+// The volume is in memory and survives it. If it has a key and a certificate of it that has not expired, both stay in
+// use, and are renewed after half the certificate's life. (The kubelet asks for new ones for all pods.) A key whose
+// request had no answer yet is lost. A new request is made for a new key, after a pause if there were other requests.
 package podcert
 
 import (
@@ -63,8 +63,8 @@ const (
 	// signer starts without an Event of a failure. Chosen: a signer that watches answers within a second.
 	answerWait = 5 * time.Second
 
-	// admitMax bounds how long a request is repeated that was refused because the API server's own caches have not seen
-	// the pod yet; that takes them some milliseconds after the binding.
+	// admitMax bounds how long a refused request is repeated. The API server refuses requests until its own caches have
+	// seen the pod, which takes some milliseconds after the binding. Chosen.
 	admitMax = 2 * time.Second
 
 	// lookEvery is how often times are compared with the calendar. Chosen: the kubelet's minute. A timer alone would
@@ -299,7 +299,7 @@ func (c *Cache) life(pod *corev1.Pod, at Place, source *corev1.PodCertificatePro
 		has, begins, expires, err := readWritten(bundle, source.KeyType)
 		switch {
 		case err != nil:
-			slog.Warn("podcert: what the volume has is of no use; requesting it anew",
+			slog.Warn("podcert: the key and certificate in the volume cannot be used; requesting new ones",
 				"pod", pod.Namespace+"/"+pod.Name, "volume", at.Volume, "err", err)
 		case l.Adopt(unit.WallOf(time.Now()), unit.WallOf(begins), unit.WallOf(expires), rand.Float64()):
 			l.has = has

@@ -60,8 +60,8 @@ func (e *Entry) DropHold() {
 	e.hold = nil
 }
 
-// SetHold has the pod wait; nil: it does not, and only reason is noted. known reports whether users have an Event of
-// reason.
+// SetHold makes the pod wait; with nil it does not wait, and only reason is noted. known reports whether users have an
+// Event of reason.
 func (e *Entry) SetHold(h *podlife.Hold, reason string) (known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,9 +106,9 @@ func ended(s *corev1.PodStatus) bool {
 	return s.Phase == corev1.PodFailed || s.Phase == corev1.PodSucceeded
 }
 
-// asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. That a resize is
-// pending is left out: of such pods some believe the status alone. Every admission asks this of every pod, so it is made
-// anew only for another version of the pod or of its status. Caller holds mu.
+// asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. The status does
+// not say that a resize is pending: for such a pod, some readers count the status alone. Every admission asks for this
+// of every pod, so it is made again only for another version of the pod or of its status. Caller holds mu.
 func (e *Entry) asAllocated() *corev1.Pod {
 	if e.holding.of != e.pod {
 		pod := *e.pod
@@ -129,8 +129,8 @@ type Present struct {
 	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
 }
 
-// Present is the pod as the node's evictions see it. at is when an instant is. ok is false for one that has nothing
-// here.
+// Present returns the pod as the node's evictions see it. at converts an Instant to a time. ok is false for a pod that
+// has nothing here.
 func (e *Entry) Present(at func(unit.Instant) time.Time) (p Present, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,8 +174,8 @@ func (e *Entry) Asks() (allocation.Request, bool) {
 	return allocation.Request{Desired: e.desired, Allocated: e.asAllocated(), Since: e.pendingSince}, true
 }
 
-// Rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if it
-// asks for something else by now, of which its worker knows.
+// Rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if
+// the pod asks for something else by now; its worker knows that already.
 func (e *Entry) Rule(
 	asked allocation.Request, v allocation.Verdict, now unit.Wall,
 ) (before, after *podlife.PendingResize, ok bool) {
@@ -233,8 +233,8 @@ func (e *Entry) recoverResources(as *corev1.Pod, note string) {
 	}
 }
 
-// Departure is when a pod must have ended that was deleted by force and has resources of the node until then; ok is
-// false for any other pod.
+// Departure returns when a pod that was deleted by force must have ended. Until then it has resources of the node. ok
+// is false for any other pod.
 func (e *Entry) Departure() (deadline unit.Instant, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

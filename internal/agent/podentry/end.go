@@ -43,9 +43,9 @@ func (e *Entry) interruptWorker() {
 	}
 }
 
-// Arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms
-// nothing and returns false where such an order has come since the worker decided what to do; known is the order that
-// it knew then.
+// Arm says that a stop order, or one that leaves less time, cancels what the worker does, from now until Disarm. known
+// is the order that the worker knew when it decided what to do. If another order has come since, Arm changes nothing
+// and returns false.
 func (e *Entry) Arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,6 +56,7 @@ func (e *Entry) Arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
 	return true
 }
 
+// Disarm ends what Arm began: a stop order no longer cancels what the worker does.
 func (e *Entry) Disarm() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,8 +95,8 @@ func (e *Entry) EndUnclaimed(now unit.Instant, synced bool) (known bool) {
 	return true
 }
 
-// RemoveStatic orders the end of a static pod, with every trace of it. It returns false for any other pod, and where
-// that is ordered already.
+// RemoveStatic orders the end of a static pod and the removal of everything that is left of it. It returns false for
+// any other pod, and where that is ordered already.
 func (e *Entry) RemoveStatic(now unit.Instant) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -121,14 +122,15 @@ func (e *Entry) Evicted(pod *corev1.Pod) bool {
 	return e.status.Reason == eviction.Reason || pod.Status.Reason == eviction.Reason
 }
 
-// Cleared says that nothing is left of an evicted pod.
+// Cleared records that nothing is left of an evicted pod.
 func (e *Entry) Cleared() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leftovers = false
 }
 
-// ErrProcessGone is why a stop is not waited for any more: the container has ended, whatever the runtime answers.
+// ErrProcessGone is why a stop does not wait for the runtime any more: the container has ended, whatever the runtime
+// answers.
 var ErrProcessGone = errors.New("the container's process is gone")
 
 // AwaitExit says that a container is to end, which ends its postStart hook. When the container's process is gone, hook
@@ -155,7 +157,7 @@ func (e *Entry) AwaitExit(
 	}
 }
 
-// Exited says that the first process of a container or sandbox is gone.
+// Exited records that the first process of a container or sandbox is gone.
 func (e *Entry) Exited(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

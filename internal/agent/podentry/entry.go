@@ -1,4 +1,4 @@
-// Package podentry is what the agent knows of one pod and any goroutine may ask or change.
+// Package podentry has what the agent knows of one pod and every goroutine may read and change.
 //
 // Model. An Entry says which pod it is and who asks for it (source.go), how far it has come and which resources it has
 // (admission.go, phase.go), its end (end.go, hooks.go), what is reported of it (status.go), and what the runtime has of
@@ -47,13 +47,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Worker is what only the goroutine has that works for a pod.
+// Worker is what only the goroutine that works for a pod may use.
 type Worker interface {
 	// Run observes the pod, decides and acts, until there is nothing to do (Rest).
 	Run(ctx context.Context)
 }
 
-// Entry is what the agent knows of one pod and any goroutine may ask or change.
+// Entry is what the agent knows of one pod and every goroutine may read and change.
 type Entry struct {
 	uid    types.UID         // never changes
 	report *statusreport.Pod // how far its status is written; has a lock of its own, taken after mu
@@ -139,7 +139,7 @@ type Identity struct {
 	Grace           time.Duration
 }
 
-// New returns the entry of a pod that nothing is known of yet. It has no worker until it gets one (HandBack).
+// New returns the entry of a pod of which nothing is known yet. It has no worker until it gets one (HandBack).
 func New(uid types.UID) *Entry {
 	e := &Entry{
 		uid:      uid,
@@ -200,6 +200,7 @@ func (s Snapshot) Initialized() bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
+// Snapshot returns what a sync needs to know of the entry, as of now.
 func (e *Entry) Snapshot() Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -334,6 +335,7 @@ func (e *Entry) OrderRetry() {
 	e.retry = true
 }
 
+// TakeRetry reports whether OrderRetry was called since the last TakeRetry.
 func (e *Entry) TakeRetry() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 )
 
 // Phase is how far a pod has come on this node; the package's documentation draws it. Only the pod's worker changes it.
-// phaseConsulting and phasePreparing last no longer than the part of a sync that asks for admission.
+// PhaseConsulting and PhasePreparing last no longer than the part of a sync that asks for admission.
 type Phase int
 
 const (
@@ -47,5 +47,5 @@ var transitions = map[Phase][]Phase{
 	PhaseDropped:    {},
 }
 
-// Broken is called where what an entry is to be at all times does not hold. The agent goes on; tests end.
+// Broken is called when an invariant of an entry does not hold. The agent logs it and goes on; tests fail.
 var Broken = func(uid types.UID, what string) { slog.Error("pod in an impossible state", "uid", uid, "what", what) }

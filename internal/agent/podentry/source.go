@@ -95,6 +95,7 @@ func (e *Entry) Image() *corev1.Pod {
 	return e.pod
 }
 
+// MirrorUID returns the UID of the mirror of a static pod; empty: there is none.
 func (e *Entry) MirrorUID() types.UID {
 	e.mu.Lock()
 	defer e.mu.Unlock()

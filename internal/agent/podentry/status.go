@@ -13,7 +13,7 @@ import (
 
 // What is reported of a pod: its status as computed here, and the object that it is written to.
 
-// LastStatus is the status computed last, before the first one that of the given version.
+// LastStatus returns the status that was computed last; before the first, the status of the given version.
 func (e *Entry) LastStatus(pod *corev1.Pod) corev1.PodStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -23,7 +23,7 @@ func (e *Entry) LastStatus(pod *corev1.Pod) corev1.PodStatus {
 	return e.status
 }
 
-// StatusChange is what a newly computed status says that the one before it did not.
+// StatusChange is what a new status says and the one before it did not.
 type StatusChange struct {
 	Any     bool
 	Started bool  // the pod runs for the first time since it came here

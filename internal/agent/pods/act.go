@@ -118,7 +118,7 @@ func (w *worker) createSandbox(
 	if err != nil {
 		return sandboxFailed("Failed to generate sandbox config: ", err)
 	}
-	_, warnings, _ := w.r.DNS.DNSConfig(pod) // an error would have been sandboxConfig's
+	_, warnings, _ := w.r.DNS.DNSConfig(pod) // Sandbox above would have returned the error
 	for _, warning := range warnings {
 		w.r.event(pod, "", corev1.EventTypeWarning, warning.Reason, warning.Message)
 	}

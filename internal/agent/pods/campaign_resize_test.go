@@ -223,7 +223,8 @@ func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 	return true
 }
 
-// judgeResize compares what is reported of resizes with what was reported, asked for and allocated before. Caller holds mu.
+// judgeResize compares what is reported of resizes with what was reported, asked for and allocated before. Caller holds
+// mu.
 func (w *world) judgeResize(pod *corev1.Pod) {
 	s := w.sizings[pod.UID]
 	if s == nil {

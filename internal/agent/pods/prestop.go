@@ -35,8 +35,8 @@ func (w *worker) beginPreStop(pod *corev1.Pod, a podlife.Action) {
 	})
 }
 
-// preStop runs the hook inside the grace, or waits inside the grace for the one that was begun. It reports whether there
-// is one.
+// preStop runs the hook inside the grace, or waits inside the grace for the one that was begun. It reports whether
+// there is one.
 func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action) bool {
 	c := hookedAtStop(pod, a)
 	if c == nil {

@@ -51,7 +51,8 @@ func TestLastWordsBehindALink(t *testing.T) {
 	}
 }
 
-// TestLastWordsOfAKubeletsContainer: a kubelet does not note where a termination log is on the host. Its mount says that.
+// TestLastWordsOfAKubeletsContainer: a kubelet does not note where a termination log is on the host. Its mount says
+// that.
 func TestLastWordsOfAKubeletsContainer(t *testing.T) {
 	v := New("uid-1", nil)
 	log := filepath.Join(t.TempDir(), "0a1b2c3d")

@@ -62,8 +62,8 @@ func inHome(home, dir string) string {
 	return filepath.Join(home, dir)
 }
 
-// Keyring returns what the node's files say now; at most filesLife old, not to be changed. The error tells of files
-// that are there and cannot be read, beside what others say.
+// Keyring returns what the node's files say now; at most filesLife old, not to be changed. The error names the files
+// that exist and cannot be read; the Keyring has what the others say.
 func (f *Files) Keyring() (*Keyring, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,10 +3,10 @@
 //
 // A pod's RuntimeClass names a handler; the object is read from the API for each sandbox, because it may be deleted and
 // made anew with another handler. What handlers can do is read from the runtime by Learn, now and then, since the
-// runtime may be replaced by another release. Until then, and of runtimes that do not say it, a handler is taken to
-// lack a feature. That the runtime mounts images no runtime says: it follows from its name and release.
+// runtime may be replaced by another release. Until then, and with runtimes that do not say it, a handler counts as
+// lacking a feature. No runtime says whether it mounts images: that follows from its name and release.
 //
-// It judges no pod: a RuntimeClass that is not there is an error of the pod's sandbox.
+// It judges no pod: a RuntimeClass that does not exist is an error when the pod's sandbox is made.
 package runtimehandler
 
 import (

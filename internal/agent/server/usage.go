@@ -36,8 +36,8 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, summary)
 }
 
-// cadvisor answers with the metrics of the node's cgroups. They are compressed if the client accepts that, as Prometheus
-// does: labels repeat, and a node with many pods has megabytes of them.
+// cadvisor answers with the metrics of the node's cgroups. They are compressed if the client accepts that, as
+// Prometheus does: labels repeat, and a node with many pods has megabytes of them.
 func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	if s.o.Cgroups == nil {
 		http.Error(w, "this node has no metrics of cgroups", http.StatusNotFound)

@@ -53,8 +53,8 @@ const (
 // starts look stuck for longer.
 const progressDelay = time.Second
 
-// busyDelay is how long such a status waits while more pods want to start than may at the same time: the machine is busy
-// with the starts then, and most of these pods run before it is over. Chosen: what an Event waits then, too
+// busyDelay is how long such a status waits while more pods want to start than may at the same time: the machine is
+// busy with the starts then, and most of these pods run before it is over. Chosen: what an Event waits then, too
 // (throttle.EventOverdueAfter). Raising it saves one write for more of the pods of a large burst, and has users see
 // longer that nothing is known of the last of them.
 const busyDelay = throttle.EventOverdueAfter

@@ -73,8 +73,8 @@ func (r *Reporter) Delete(ctx context.Context, p *Pod, object *corev1.Pod) error
 	return r.DeleteObject(ctx, object)
 }
 
-// tellsMore reports whether a status tells of a pod that is deleted in the same breath what the API does not have: how it
-// or its containers ended. Conditions are left out: that its sandbox is gone, the deletion says.
+// tellsMore reports whether a status tells of a pod that is deleted in the same breath what the API does not have: how
+// it or its containers ended. Conditions are left out: that its sandbox is gone, the deletion says.
 func tellsMore(known, status corev1.PodStatus) bool {
 	known.Conditions = nil
 	status.Conditions = nil

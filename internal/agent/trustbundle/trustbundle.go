@@ -6,7 +6,7 @@
 // before: few nodes have such pods, and the API is served by few clusters (feature gate ClusterTrustBundle). Anchors
 // collects the certificates that a source of a projected volume selects, by the bundle's name, or by signer and labels.
 // When a bundle changes, every pod that has asked is reported as changed; a volume is written only if its content is
-// another one then.
+// different then.
 //
 // # Invariants
 //
@@ -47,8 +47,8 @@ type API interface {
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
-// firstWait bounds how long Anchors waits for the first list. Chosen: a list takes a fraction of a second; a volume that
-// does not get it is tried again.
+// firstWait bounds how long Anchors waits for the first list. Chosen: a list takes a fraction of a second; a volume
+// that does not get it is tried again.
 const firstWait = 5 * time.Second
 
 // Cache has the bundles of the cluster. It is safe for concurrent use.
@@ -63,8 +63,8 @@ type Cache struct {
 	watches cache.Controller   // guarded by mu; nil: nobody has asked yet
 }
 
-// New returns a Cache whose watch ends with ctx. changed is called, from any goroutine, with each pod that has asked for
-// anchors when a bundle has changed.
+// New returns a Cache whose watch ends with ctx. changed is called, from any goroutine, with each pod that has asked
+// for anchors when a bundle has changed.
 func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 	return &Cache{ctx: ctx, api: api, changed: changed, users: map[types.UID]bool{}}
 }

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Order has pods judged in the order in which they came; those that came together come in the order of core/admission.
-// Each has its own worker, and workers overtake each other; but which CPUs, memory and devices are assigned to a pod
-// depends on those before it, and a scheduler that asked the same question for each of them asked in the order of its
-// binds. The zero Order is empty. It is safe for concurrent use.
+// Order keeps pods in the order in which they came, and they are judged in that order. Pods that came together are
+// judged in the order of core/admission. The order matters although each pod has its own worker: which CPUs, memory and
+// devices are assigned to a pod depends on the pods before it, and the scheduler expects the order of its binds. The
+// zero Order is empty. It is safe for concurrent use.
 type Order[T comparable] struct {
 	mu    sync.Mutex
 	line  []T           // guarded by mu: pods that have come and were not judged yet, first come first
 	moved chan struct{} // guarded by mu: closed when one leaves the line; nil: none waits
 }
 
-// patienceMax bounds the wait for pods that came before: one whose worker cannot get on must not delay all others.
+// patienceMax bounds the wait for pods that came before: a pod whose worker cannot go on must not delay all others.
 // Chosen: longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
 const patienceMax = time.Second
 
@@ -52,7 +52,7 @@ func (t *Order[T]) move() {
 	}
 }
 
-// Await returns when no pod is before this one. Those that do not get on in time lose their turns.
+// Await returns when no pod is before this one. A pod that does not leave in time loses its turn.
 func (t *Order[T]) Await(pod T) {
 	patience := time.NewTimer(patienceMax)
 	defer patience.Stop()

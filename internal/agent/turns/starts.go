@@ -128,7 +128,7 @@ func (l *Starts) give() {
 	l.next()
 }
 
-// next gives a slot to the worker whose turn it is. Caller holds mu.
+// next gives a free slot to the worker whose turn it is. Caller holds mu.
 func (l *Starts) next() {
 	if turn, ok := l.line.Next(); ok {
 		close(turn)
@@ -138,8 +138,8 @@ func (l *Starts) next() {
 	}
 }
 
-// SlotTime is after how long a pod that has more containers to start lets pods of other namespaces go first. Chosen:
-// above what a pod of some containers takes on a busy machine, and far below what one of a hundred does.
+// SlotTime is how long a pod keeps its slot while pods of other namespaces wait, even if it has more containers to
+// start. Chosen: above what a pod of some containers takes on a busy machine, and far below what one of a hundred does.
 const SlotTime = 5 * time.Second
 
 // Slot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last

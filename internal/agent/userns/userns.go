@@ -1,14 +1,14 @@
-// Package userns gives pods with hostUsers: false their users: which ids of the host those are. core/userns decides.
+// Package userns gives pods with hostUsers: false ids of the host for their users. core/userns decides which.
 //
 // # Model
 //
-// What a pod has is in the file <root-dir>/pods/<uid>/userns, in the kubelet's format, so that a node can go from the
-// kubelet to this agent and back with its pods running. The file is on the disk before the container runtime hears of
-// the ids. Open reads the files of all pods before any pod gets new ids. So a crash at any moment gives no id to two
-// pods: either the file is there, or the ids were never used.
+// The range of a pod is in the file <root-dir>/pods/<uid>/userns, in the kubelet's format, so that a node can change
+// from the kubelet to this agent and back with its pods running. The file is on the disk before the container runtime
+// hears of the ids. Open reads the files of all pods before any pod gets new ids. So a crash at any moment gives no id
+// to two pods: either the file is there, or the ids were never used.
 //
-// Of is asked for every sandbox and container of a pod, and gives the same answer until Release. The agent calls that
-// when no container of the pod is left.
+// The agent calls Of for every sandbox and container of a pod, and gets the same answer until it calls Release, when no
+// container of the pod is left.
 //
 // # What it does not do
 //
@@ -49,8 +49,8 @@ type Users struct {
 // Lacking returns Users of a node on which no pod can have users of its own.
 func Lacking(why error) *Users { return &Users{why: why} }
 
-// Open reads what the pods of a directory have. A file that cannot be read is no error: until its pod is gone, no other
-// pod gets new ids.
+// Open reads the ranges of the pods of a directory. A file that cannot be read is no error: until its pod is gone, no
+// other pod gets new ids.
 func Open(dir string, config userns.Config) (*Users, error) {
 	ranges, err := userns.New(config)
 	if err != nil {
@@ -115,7 +115,7 @@ func (u *Users) take(pod string) (userns.Range, error) {
 	if have, ok := u.ranges.Of(pod); ok {
 		return have, nil
 	}
-	if err := u.recall(pod); err != nil { // it may be there by now, or can be read by now
+	if err := u.recall(pod); err != nil { // the file may exist or be readable by now
 		return userns.Range{}, err
 	}
 	have, fresh, err := u.ranges.Take(pod)
@@ -140,7 +140,8 @@ func (u *Users) Release(uid types.UID) {
 	}
 }
 
-// forget removes a pod's file, and then frees its ids. While the file stays, its ids do. Caller holds mu.
+// forget removes a pod's file, and then frees its ids. If the file cannot be removed, its ids stay taken. Caller holds
+// mu.
 func (u *Users) forget(pod string) error {
 	if err := remove(u.path(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		u.ranges.Unknown(pod, err.Error())

@@ -75,8 +75,8 @@ func TestKubeletsVolumesStayFresh(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// TestHandOver: a kubelet finds each volume mounted where it expects it, and containers see what it writes there. The next
-// agent finds everything as it was.
+// TestHandOver: a kubelet finds each volume mounted where it expects it, and containers see what it writes there. The
+// next agent finds everything as it was.
 func TestHandOver(t *testing.T) {
 	r := newRig(t)
 	r.put("secret/s", secret("s", map[string]string{"key": "1"}))

@@ -16,8 +16,8 @@ import (
 // HandOver gives the volumes of all pods the form in which a kubelet goes on with them. It is for the end of the agent:
 // nothing may be set up any more. The next agent takes it back with each pod's first SetUp.
 //
-//   - A kubelet mounts a tmpfs where it expects one and finds a link, and containers would not see what it writes there.
-//     So each link to a volume in memory becomes a bind mount of it.
+//   - A kubelet mounts a tmpfs where it expects one and finds a link, and containers would not see what it writes
+//     there. So each link to a volume in memory becomes a bind mount of it.
 //   - A kubelet sets the modes of an emptyDir that has no mark of its own. So each gets one.
 //
 // After an error the rest is done all the same.

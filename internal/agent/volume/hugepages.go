@@ -54,8 +54,8 @@ func (k *Manager) setUpHugePages(pod *corev1.Pod, source *corev1.EmptyDirVolumeS
 	return nil
 }
 
-// hugePageSize returns the size of a volume's pages in bytes: the medium's, of which the pod must request some, else the
-// only size that the pod requests. The errors are the kubelet's.
+// hugePageSize returns the size of a volume's pages in bytes: the medium's, of which the pod must request some, else
+// the only size that the pod requests. The errors are the kubelet's.
 func hugePageSize(medium corev1.StorageMedium, pod *corev1.Pod) (int64, error) {
 	var want int64 // zero: the size that the pod requests
 	if text, named := strings.CutPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix)); named {

@@ -57,8 +57,8 @@ func TestHugePageSize(t *testing.T) {
 	}
 }
 
-// TestHugePages mounts huge pages where the kernel has them, once, with the volume's limit in whole pages; elsewhere the
-// failure says what is missing.
+// TestHugePages mounts huge pages where the kernel has them, once, with the volume's limit in whole pages; elsewhere
+// the failure says what is missing.
 func TestHugePages(t *testing.T) {
 	r := newRig(t)
 	group, size := int64(4242), resource.MustParse("3Mi")

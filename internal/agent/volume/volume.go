@@ -284,7 +284,8 @@ func (k *Manager) Update(pod *corev1.Pod) {
 	}
 }
 
-// prepare creates the pod's directories and removes what a crash left incomplete. It returns whether the pod is new here.
+// prepare creates the pod's directories and removes what a crash left incomplete. It returns whether the pod is new
+// here.
 func (k *Manager) prepare(uid types.UID) (fresh bool, err error) {
 	volumes := filepath.Join(k.podDir(uid), poddir.Volumes)
 	if err := os.Mkdir(k.podDir(uid), dirMode); err == nil {

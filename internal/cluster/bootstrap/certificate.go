@@ -38,11 +38,12 @@ func (i Identity) signer() (name string, usage certificatesv1.KeyUsage) {
 	return certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth
 }
 
-// renewFraction: a certificate is renewed when less than this fraction of its life is left, as package pki does it.
+// renewFraction: a certificate is renewed when less than 1/renewFraction of its life is left, as in package pki.
+// Chosen.
 const renewFraction = 3
 
-// Due says why the certificate must be requested; empty: it is there, it suits its key, the authority and the node, and
-// it lasts. expired is set if it is past its end, so that its bearer cannot ask for another one.
+// Due says why the certificate must be requested; empty: it exists, it fits its key, the authority and the node, and it
+// does not expire soon. expired is set if it has expired, so that it cannot be used to request another one.
 func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, expired bool) {
 	c, err := i.read()
 	switch {
@@ -157,7 +158,8 @@ func (i Identity) request(ctx context.Context, c *kube.Client, signer string, us
 	return err
 }
 
-// pollPeriod is how often a request is asked for its certificate, which takes kube-controller-manager some 50 ms.
+// pollPeriod is how often a request is read until it has its certificate. Chosen: kube-controller-manager needs some 50
+// ms.
 const pollPeriod = 100 * time.Millisecond
 
 // await waits until a request has its certificate.

@@ -1,13 +1,13 @@
-// Package bootstrap lets another machine join a cluster by a token: as kubeadm does it, with the same objects, so that
-// either's tokens and clients serve the other.
+// Package bootstrap lets another machine join a cluster with a token. It uses kubeadm's objects, so that kubeadm's
+// tokens and clients work with this cluster, and ours with kubeadm's.
 //
 // # Model
 //
 // A bootstrap token is a Secret with an id and a secret part. While it lasts, it authenticates its bearer as a member
 // of Group, and kube-controller-manager signs the ConfigMap cluster-info with it, which anyone may read. So a machine
-// that has the token and a hash of the authority's key can trust what a server that it cannot verify yet tells it
-// (Discover), and from then on verifies the server. As a bearer of the token it requests its first certificate
-// (Identity); that certificate renews itself.
+// that has the token and a hash of the authority's key can verify what an unknown server says (Discover), and from then
+// on verifies the server's certificate. With the token it requests its first certificate (Identity); later requests are
+// made with that certificate.
 //
 // # Invariants
 //
@@ -48,7 +48,7 @@ type Token struct {
 	ID          string    `json:"id"`
 	Expires     time.Time `json:"expires,omitzero"` // zero: never
 	Description string    `json:"description,omitempty"`
-	Joins       bool      `json:"joins"` // it is signed and authenticates, as joining needs
+	Joins       bool      `json:"joins"` // it signs and authenticates, as joining needs
 }
 
 // Parts splits a token into id and secret.

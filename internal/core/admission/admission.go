@@ -1,4 +1,4 @@
-// Package admission is the node's verdict on pods that come to it: whether a pod is admitted or rejected.
+// Package admission decides whether a node admits or rejects a pod that comes to it.
 //
 // The scheduler has checked a pod already, with what it knew a moment earlier. The node checks again with the pods that
 // are really on it, because a pod may be bound by another scheduler, be static, or have been bound twice in a race. A
@@ -11,7 +11,7 @@
 // Order says which is admitted first. Suits says which pods cannot run on the system at all.
 //
 // The types, the amounts and the rules are the scheduler's (core/scheduler), so that both count alike. The package does
-// not evict. CPUs, memory and devices of a container's own are core/numa's.
+// not evict. core/numa assigns CPUs, memory and devices to containers.
 package admission
 
 import (

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Node is what a node offers to pods, and what the pods on it take of that. It is told of changes (Offer, Set, Remove)
-// and keeps sums, so that a check costs what the pod in question asks for, however many pods are there.
+// Node is what a node offers to pods, and what the pods on it take of that. Its caller reports changes (Offer, Set,
+// Remove), and it keeps sums. So the cost of a check depends on the pod in question, not on the number of pods.
 //
 // It has no lock. The values that it is given are kept, and must not be written to afterwards.
 type Node struct {
@@ -140,11 +140,11 @@ func failed(plugin, reason string) *Rejection {
 }
 
 // Resizes gives every pending resize its verdict, in the order of pending. The pods that ask are on the node. What is
-// allocated to one counts for the next, but is not noted: Set does that, when the pod has it. The order is upstream's:
-// first the pods that ask for no more of anything, then by priority, Guaranteed before others, the one that waits
-// longest, and name. Whatever fits when its turn comes is allocated, so a large resize that waits does not delay small
-// ones. An allocation may make room for another (what was allocated before it and not used yet), so a shell asks again
-// until nothing is allocated.
+// allocated to one pod counts for the next, but is not noted: the caller calls Set when the pod has it. The order is
+// upstream's: first the pods that ask for no more of anything, then by priority, Guaranteed before others, the one that
+// waits longest, and name. Whatever fits when its turn comes is allocated, so a large resize that waits does not delay
+// small ones. An allocation may make room for another (what was allocated before it and not used yet), so a shell asks
+// again until nothing is allocated.
 //
 // Only what grows is compared with the room there is. Where allocatable fell below what the pods request, upstream
 // defers even a resize that gives something back. Labels and taints defer nothing: the pod runs here already.

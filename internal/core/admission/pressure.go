@@ -20,10 +20,10 @@ type Applicant struct {
 }
 
 // UnderPressure reports whether a node under the given conditions takes a pod in; nil means that it does. Critical pods
-// always come. So do pods that were started here before: an agent that comes up on a full disk, or a machine that does,
-// brings back what ran, and it is eviction that chooses by what each pod uses who has to go. (Kubelets come to the
-// same: they take in what is there before they know of any condition.) Memory pressure alone keeps out BestEffort pods
-// that do not tolerate it; any other keeps out all.
+// are always admitted. So are pods that were started here before: if an agent or a machine starts with a full disk, the
+// pods that ran come back, and eviction chooses among them by what each uses. (Kubelets have the same result: they
+// admit the pods that are there before they know any condition.) Memory pressure alone rejects BestEffort pods that do
+// not tolerate it; any other pressure rejects all.
 func UnderPressure(a Applicant, conditions []eviction.Condition) *Rejection {
 	if len(conditions) == 0 || a.Critical || a.Started {
 		return nil

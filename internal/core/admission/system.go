@@ -50,7 +50,7 @@ func Suits(n Needs, s System) *Rejection {
 // Sysctls are the kernel parameters that pods may set.
 type Sysctls struct{ allowed []sysctlPattern }
 
-// sysctlPattern is a parameter, or all whose names begin so.
+// sysctlPattern is a parameter, or all parameters whose names begin with it.
 type sysctlPattern struct {
 	name   string
 	prefix bool

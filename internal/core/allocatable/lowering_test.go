@@ -24,7 +24,7 @@ type kernel struct {
 
 func (k *kernel) usage() unit.Bytes { return k.hot + k.cold }
 
-// bound is the lowest usage that the kernel can limit the group to without killing.
+// reclaim is the lowest usage that the kernel can limit the group to without killing.
 func (k *kernel) reclaim(to unit.Bytes) bool {
 	drop := min(k.cold, max(0, k.usage()-to))
 	k.cold -= drop

@@ -1,5 +1,5 @@
-// Package csinode decides what a node publishes about its CSI drivers, and when: entries of its CSINode object, node IDs
-// and topology labels of its Node object, and when a driver is asked again how many volumes the node takes.
+// Package csinode decides what a node publishes about its CSI drivers, and when: entries of its CSINode object, node
+// IDs and topology labels of its Node object, and when a driver is asked again how many volumes the node takes.
 //
 // # Model
 //
@@ -9,11 +9,11 @@
 //
 // # Invariants
 //
-//   - One write is under way at a time, and what changed meanwhile leads to another one.
+//   - One write is under way at a time. A change meanwhile leads to another write.
 //   - A write that failed is repeated with back-off until it succeeds; a driver is usable on the node meanwhile.
 //   - A label of the Node that has another value is never overwritten: volumes may be bound to that topology.
 //   - A driver is asked again only if its CSIDriver object says so (nodeAllocatableUpdatePeriodSeconds): after each
-//     period, and after an attachment that failed since the node had no room, but not more often than AskMin.
+//     period, and after an attachment that failed because the node had no room, but not more often than AskMin.
 //
 // These are the kubelet's rules (1.36, volume/csi and its nodeinfomanager). There a driver is not usable before the API
 // server has accepted its entry.
@@ -33,10 +33,10 @@ const (
 	// AskMin is the shortest time between two questions after failed attachments (the shortest period that the API
 	// accepts: 10 s).
 	AskMin = 10 * time.Second
-	// askAgain is when a question that failed is repeated, unless the period is shorter (chosen).
+	// askAgain is the wait after a question that failed, unless the period is shorter (chosen).
 	askAgain = 30 * time.Second
 	// The waits after failed writes: each is twice the one before (chosen: shorter than a pod's own back-off, since
-	// schedulers need the entry). A conflict is not waited for.
+	// schedulers need the entry). After a conflict there is no wait.
 	writeMin = 100 * time.Millisecond
 	writeMax = 10 * time.Second
 )
@@ -45,17 +45,18 @@ const (
 type Info struct {
 	NodeID   string
 	Topology map[string]string
-	// VolumesMax is how many volumes the node takes; 0, or against the rules less: it does not say.
+	// VolumesMax is how many volumes the node takes. 0: the driver sets no limit. Less than 0, which CSI forbids,
+	// counts as 0.
 	VolumesMax int64
 }
 
-// State is what is published and what is to be. It is for one goroutine at a time.
+// State knows what is published and what is to be published. It is for one goroutine at a time.
 type State struct {
 	drivers map[string]*driver
 	removed map[string]bool // drivers that left, whose entries are still published
 
 	writing bool          // a write is under way
-	changed bool          // something changed that no write has begun with
+	changed bool          // something changed after the last write began
 	ready   bool          // there is a Node
 	wait    time.Duration // the last wait; 0: the last write succeeded
 	due     unit.Instant  // not before this moment; zero: at once
@@ -223,7 +224,7 @@ const (
 	domainMax = 253
 )
 
-// Check returns what is wrong with a driver's answer, or "": what the API would refuse.
+// Check returns why the API would refuse what a driver answered; "": it would not.
 func Check(i Info) string {
 	switch {
 	case i.NodeID == "":

@@ -15,8 +15,8 @@ type Entry struct {
 	Count        int32    // of volumes; 0: no limit is known
 }
 
-// Merge returns the entries as they are to be, and whether they differ from those that are there. Entries of other
-// drivers stay, in their order.
+// Merge returns the entries that the object should have, and whether they differ from those that it has. Entries of
+// other drivers stay, in their order.
 func Merge(there []Entry, drivers map[string]Info, removed []string) ([]Entry, bool) {
 	var out []Entry
 	same := map[string]bool{}
@@ -50,7 +50,8 @@ func (e Entry) equal(f Entry) bool {
 	return e.Name == f.Name && e.NodeID == f.NodeID && e.Count == f.Count && slices.Equal(e.TopologyKeys, f.TopologyKeys)
 }
 
-// MergeIDs returns the drivers' node IDs of the Node's annotation as they are to be, and whether they differ.
+// MergeIDs returns the node IDs that the Node's annotation should have, by driver, and whether they differ from those
+// that it has.
 func MergeIDs(there map[string]string, drivers map[string]Info, removed []string) (map[string]string, bool) {
 	out := maps.Clone(there)
 	if out == nil {

@@ -87,7 +87,8 @@ func perSecond(n int64, d time.Duration) int64 {
 	return int64(float64(max(0, n)) / d.Seconds())
 }
 
-// share returns how much of a rate is forgotten after d. It is linear: everything is forgotten after twice trendHold.
+// share returns how much of a rate is forgotten after d. It is linear: everything is forgotten after twice
+// trendHalfLife.
 func share(rate int64, d time.Duration) int64 {
 	d = min(d, 2*trendHalfLife)
 	return rate / (2 * trendHalfLife).Milliseconds() * d.Milliseconds()
@@ -99,7 +100,7 @@ func (s *step) planCheck() {
 	at := func(d time.Duration) { s.out.Wake = s.out.Wake.Earlier(s.now.Add(d)) }
 	for _, t := range s.thresholds {
 		switch o, ok := s.facts.Signals[t.Signal]; {
-		case ok && s.facts.Rings[t.Signal]:
+		case ok && s.facts.Notified[t.Signal]:
 			at(max(checkNotified, s.untilNear(t, o)))
 		case ok:
 			at(s.untilNear(t, o))

@@ -13,12 +13,12 @@ type Facts struct {
 	Signals map[allocatable.Signal]Observation
 	Disks   Disks
 	Memory  NodeMemory // the node memory that the memory signals were computed from; only recorded
-	// Rings are the signals for which the kernel sends a notification before they come near a threshold, so that
-	// polling is needed less often.
-	Rings map[allocatable.Signal]bool
-	Quick bool // pods were not observed: none is evicted, and no own victim is dropped
-	Pods  []Pod
-	Done  map[Step]unit.Instant // when the last reclaim of each kind that a Decision asked for ended, successful or not
+	// Notified are the signals for which the kernel sends a notification before they come near a threshold, so that
+	// checks are needed less often.
+	Notified map[allocatable.Signal]bool
+	Quick    bool // pods were not observed: none is evicted, and no own victim is dropped
+	Pods     []Pod
+	Done     map[Step]unit.Instant // when the last reclaim of each kind that a Decision asked for ended, successful or not
 }
 
 // Observation is the value of a signal as it was read.

@@ -243,7 +243,7 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) > 100*time.Millisecond {
 		t.Errorf("polled after %v", wake.Sub(now))
 	}
-	f.Rings = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
+	f.Notified = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != checkNotified {
 		t.Errorf("looked at again after %v, want %v", wake.Sub(now), checkNotified)
 	}
@@ -252,7 +252,7 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	if want := 2500 * time.Millisecond; wake.Sub(now) != want { // half of 20 GiB at 4 GiB/s
 		t.Errorf("far from the threshold checked again after %v, want %v", wake.Sub(now), want)
 	}
-	if f.Rings = nil; New(c).Step(now, f).Wake != wake {
+	if f.Notified = nil; New(c).Step(now, f).Wake != wake {
 		t.Error("checked at another time because the kernel sends notifications")
 	}
 }

@@ -3,21 +3,20 @@
 //
 // # Model
 //
-// A Record says of one image of the runtime by which names and with whose credentials it was pulled. A pod may use it
-// under a name with which everybody may pull it, with a secret that was good for it before, or as a service account
-// that was. Otherwise it is pulled again with the pod's own credentials: the layers are there, so that is one question
-// to the registry.
+// A Record says of one image of the runtime by which names and with whose credentials it was pulled. A pod may use the
+// image if everybody may pull it under that name, or if it was pulled before with one of the pod's secrets or for the
+// pod's service account. Otherwise it is pulled again with the pod's own credentials. The layers are on the node
+// already, so that costs one question to the registry.
 //
-// Which images are checked at all is the Policy's business: by default those that this node pulled, and not those that
-// somebody put on it.
+// The Policy says which images are checked: by default those that this node pulled, not those that were preloaded.
 //
 // # Invariants
 //
 //   - What is not known is not allowed: a record that is missing, torn or says nothing of a name leads to a pull.
-//   - A record never holds a credential, only sums of it.
-//   - A record names secretsMax secrets and as many accounts for one name at most; the oldest are dropped. A dropped one
-//     costs its pods another pull.
-//   - The rules are those of the kubelet 1.36.3, so that both can go on with each other's records.
+//   - A record never has a credential, only its hash.
+//   - For one name a record has at most secretsMax secrets and secretsMax accounts; the oldest are dropped. Pods that
+//     use a dropped one pull once more.
+//   - The rules are those of the kubelet 1.36.3, so that each can use the other's records.
 //
 // It reads no file and asks no registry.
 package imageaccess
@@ -138,8 +137,8 @@ type Question struct {
 	Unknown bool    // the records could not be read
 }
 
-// NeedsUser reports whether the answer depends on the pod's credentials, and if not, whether it may use the image. So
-// that nobody reads secrets, or asks providers, for nothing.
+// NeedsUser reports whether the answer depends on the pod's credentials, and if not, whether the pod may use the image.
+// Only if needs is true does the caller read secrets or ask providers.
 func (p Policy) NeedsUser(q Question) (needs, may bool) {
 	switch {
 	case q.Unknown:
@@ -159,8 +158,8 @@ func (p Policy) NeedsUser(q Question) (needs, may bool) {
 	return len(known.Secrets)+len(known.Accounts) > 0, false
 }
 
-// May reports whether a user may use an image, where NeedsUser said that it depends on that. remember is what to Learn
-// then: a secret with another name or another content than the record has, nil: nothing.
+// May reports whether a user may use an image for which NeedsUser returned needs. remember is what the caller passes to
+// Learn: a secret whose name or content the record does not have; nil: nothing.
 func (r *Record) May(image string, u User) (may bool, remember *Credentials) {
 	known := r.ByName[NameOf(image)]
 	for _, own := range u.Secrets {

@@ -365,7 +365,7 @@ func (m *Monitor) LeaseGone(name string) {
 	}
 }
 
-// Contact takes whether the API server answered just now. Call it every few seconds (see Options.DeafAfter).
+// Contact records whether the API server answered just now. Call it every few seconds (see Options.ContactTimeout).
 func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	if !ok {
 		m.disconnected = true

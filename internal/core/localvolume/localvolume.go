@@ -1,5 +1,5 @@
 // Package localvolume decides about volumes that are kept on one machine: what a new volume is made of, how large it
-// is, whether it fits, and whether what is asked for again is what there is.
+// is, whether it fits, and whether a volume that exists already is the one that is asked for.
 //
 // # Model
 //
@@ -16,7 +16,8 @@
 //     can write the bytes of a file system could attack the kernel that mounts it.
 //
 // The package makes nothing, and knows nothing of CSI: its errors have a kind, which the caller translates. Blocks that
-// files share by reflinks count in each of them, and the space that their owners need to become different does not.
+// files share by reflinks count for each of the files. The space that is needed when one of them changes such a block
+// does not count.
 package localvolume
 
 import (
@@ -334,8 +335,9 @@ func Publish(single bool, use Use, target string) error {
 	return nil
 }
 
-// Delete returns an error if a volume may not be removed. A device whose file system is mounted nowhere on the node is
-// held by a mount namespace that was copied meanwhile, or goes soon: what it has on the disk is freed with it.
+// Delete returns an error if a volume may not be removed. A device whose file system is mounted nowhere on the node
+// does not prevent it: either the device goes soon, or a mount namespace that was copied meanwhile holds it. Its space
+// on the disk is freed when it goes.
 func Delete(plan Plan, use Use) error {
 	if len(use.Published) > 0 || use.Open && plan.Block {
 		return Errorf(Precondition, "the volume is in use on this node%s", at(use))

@@ -12,10 +12,10 @@
 //
 // # Invariants
 //
-//   - A certificate stays in use until another one is there, whatever becomes of the requests for that.
-//   - A request that could not be made, or was refused, is made again soon: the reason may be gone any moment. What
-//     somebody decided about a request (Denied, SignerFailed, Unusable) is asked again after minutes only: each time is
-//     another request that people see.
+//   - A certificate stays in use until it is replaced, however many requests for the next one fail.
+//   - A request that could not be made, or was refused, is made again soon: the reason may be gone any moment. After a
+//     decision about a request (Denied, SignerFailed, Unusable) the next request is made minutes later, because people
+//     see each of these requests.
 //   - A wall clock that is set back delays no request by more than the longest pause.
 //
 // It has no keys and no certificates, only times: the caller has them.
@@ -29,11 +29,11 @@ import (
 
 const (
 	// A certificate is renewed between these parts of its lifetime (upstream's 70 to 90 per cent). The spread keeps the
-	// nodes of a cluster from asking all at once for ever.
+	// nodes of a cluster from renewing at the same time for ever.
 	renewFrom   = 0.7
 	renewSpread = 0.2
 
-	// Unanswered is how long a request is waited for before that is a failure (upstream's).
+	// Unanswered is how long a request may have no answer before that counts as a failure (upstream's).
 	Unanswered = 15 * time.Minute
 
 	// Pauses after failures that may end any moment: they double from the first to the longest (upstream's).
@@ -62,8 +62,8 @@ const (
 	Unusable                  // what was issued is of no use: for another key, expired, of another authority
 )
 
-// NewKey reports whether the next request needs another key. Else it is the same request again, and an answer that came
-// in between is found.
+// NewKey reports whether the next request needs another key. With the same key it is the same request, and an answer
+// that came meanwhile is found.
 func (c Cause) NewKey() bool { return c >= Denied }
 
 // Validity is when a certificate is valid.
@@ -126,8 +126,8 @@ func (l *Life) Signs(now unit.Wall) bool {
 	return s == Valid || s == Early
 }
 
-// Due returns when the next request is due. fits says whether the certificate says what the node wants it to: its name
-// and its addresses.
+// Due returns when the next request is due. fits says whether the certificate has the node's present name and
+// addresses.
 func (l *Life) Due(now unit.Wall, fits bool) unit.Wall {
 	at := l.renewAt
 	switch {

@@ -35,8 +35,9 @@ type Answers map[Subject][]string
 type Subject struct{ Container, Resource string }
 
 // Offer computes what p would get now, or why it gets nothing. It changes nothing. As long as the offer has a Question,
-// neither the assignment nor a rejection is final: with other devices for one container, the result for later containers
-// may be different. A caller that can ask the plugin answers, and asks for the offer again until no question is left.
+// neither the assignment nor a rejection is final: with other devices for one container, the result for later
+// containers may be different. A caller that can ask the plugin answers, and asks for the offer again until no question
+// is left.
 func (s *State) Offer(p Pod, answers Answers) (Offer, *Rejection) {
 	if _, known := s.find(p.UID); known {
 		return Offer{}, Unexpected(fmt.Sprintf("pod %s is assigned its resources already", p.UID))

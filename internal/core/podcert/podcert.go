@@ -14,10 +14,10 @@
 //
 //   - There is at most one request without an answer.
 //   - A certificate stays in use until another has been issued, also when a renewal was denied or has failed.
-//   - After Denied or Failed nothing is requested any more, as upstream: the pod is what must change.
-//   - An agent that is started anew makes another request for a pod and signer only when it has run for a while, which
-//     doubles with the number of requests that the API server still has. That list is the memory: an agent that crashes
-//     all the time makes one request.
+//   - After Denied or Failed nothing is requested any more, as upstream: the pod must be changed.
+//   - An agent that was restarted makes another request for a pod and signer only after it has run for some time. That
+//     time doubles with the number of requests that the API server still has. So an agent that crashes again and again
+//     makes one request.
 //   - No clock makes requests follow each other closely: a certificate is used for RefreshMin at least.
 //
 // It has no keys and no certificates, only times: the caller has them.
@@ -36,13 +36,13 @@ const (
 	// OverdueAfter is how long after its time for renewal a certificate is overdue (upstream's).
 	OverdueAfter = 10 * time.Minute
 
-	// RefreshMin is how long a certificate is used at least. Chosen: the API server takes no beginRefreshAt that is
-	// sooner, as it wants 10 min after notBefore, and a notBefore of the last 5 min. A node whose clock is wrong would
-	// else ask all the time.
+	// RefreshMin is how long a certificate is used at least. Chosen: the API server accepts no earlier beginRefreshAt,
+	// which must be 10 min after notBefore, and notBefore must be in the last 5 min. Without this bound a node whose
+	// clock is wrong would request all the time.
 	RefreshMin = 5 * time.Minute
 
-	// spreadMax is the longest time over which renewals are spread (upstream's), and spreadPart the part of the time
-	// until then, as a divisor. Chosen: a certificate of an hour is renewed within its last minutes otherwise.
+	// spreadMax is the longest time over which renewals are spread (upstream's). It is also at most one spreadPart-th
+	// of the time until the renewal. Chosen: otherwise a certificate of an hour would be renewed in its last minutes.
 	spreadMax  = 5 * time.Minute
 	spreadPart = 10
 
@@ -98,10 +98,10 @@ func (l *Life) HasCertificate() bool { return l.has }
 // Waits reports whether there is a request without an answer.
 func (l *Life) Waits() bool { return l.asked != 0 }
 
-// Refused returns the answer that ended all, if there was one.
+// Refused returns the answer after which nothing is requested any more, if there was one.
 func (l *Life) Refused() (Answer, bool) { return l.refused, l.refused.Phase != Pending }
 
-// Due returns when the next request is to be made; never, unless something is learned before. began is when this
+// Due returns when the next request is to be made. never: not before something else is recorded. began is when this
 // process did, and earlier is how many requests for the same pod and signer the API server has that others made. No
 // time of the API server is used: its clock may differ from this one.
 func (l *Life) Due(began unit.Wall, earlier int) (at unit.Wall, never bool) {
@@ -161,9 +161,9 @@ func (l *Life) Read(now unit.Wall, a Answer, jitter float64) bool {
 	return true
 }
 
-// Adopt records a certificate that an agent before this one wrote. When its signer wanted it renewed is not known any
-// more: it is renewed after half its lifetime. If that has passed, it is renewed soon, but not with those of all pods
-// at once. It reports whether the certificate is of use: not if it has expired.
+// Adopt records a certificate that an earlier agent wrote. The time of renewal that its signer asked for is not known
+// any more, so it is renewed after half its lifetime. If that time has passed, it is renewed soon, at a random moment,
+// so that not all pods renew at once. Adopt returns false for a certificate that has expired.
 func (l *Life) Adopt(now, begins, expires unit.Wall, jitter float64) bool {
 	if now >= expires || begins >= expires {
 		return false
@@ -175,7 +175,7 @@ func (l *Life) Adopt(now, begins, expires unit.Wall, jitter float64) bool {
 
 func part(d time.Duration, of float64) time.Duration { return time.Duration(float64(d) * of) }
 
-// Notices returns what is to be told now, each once for a certificate.
+// Notices returns what the pod's user should be told now. Each Notice is returned once for a certificate.
 func (l *Life) Notices(now unit.Wall) (all []Notice) {
 	for _, n := range []Notice{Overdue, Expired} {
 		if !l.is(now, n) || l.told[n] {

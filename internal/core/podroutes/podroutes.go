@@ -9,7 +9,7 @@
 // # Invariants
 //
 //   - A route is planned only to an address in a network of this machine. Elsewhere the kernel would refuse it, or a
-//     router would drop the packets without a word.
+//     router would drop the packets silently.
 //   - No planned route overlaps this machine's own pods, or another planned route. Of two nodes with overlapping
 //     networks the first by name has the route, so that all machines agree.
 //   - The result depends on the nodes alone, not on their order.

@@ -64,9 +64,9 @@ const (
 	// container listens 50 ms to a few seconds after its start.
 	eagerMin = 100 * time.Millisecond
 
-	// firstAfter is the shortest time from a container's start to a probe that is not eager. Chosen: upstream's first probe
-	// follows its relist of containers, up to a second after the start. A probe before that would only fail, and the
-	// next would come a period later.
+	// firstAfter is the shortest time from a container's start to a probe that is not eager. Chosen: upstream's first
+	// probe follows its relist of containers, up to a second after the start. A probe before that would only fail, and
+	// the next would come a period later.
 	firstAfter = time.Second
 )
 

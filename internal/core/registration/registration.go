@@ -15,12 +15,13 @@
 //   - A plugin is unregistered when its socket is gone or was made again, and not otherwise.
 //   - Every refusal has a reason that says what the plugin said and what is wanted.
 //
-// These are the kubelet's rules (1.36, pluginmanager and volume/csi), with three differences. There a driver that leaves
-// takes another one of its name with it. There a driver that was refused because of another one's name waits out its
-// back-off after the other has left. There two CSI drivers of one name are told apart by their version only when the
-// newer one comes later; here too, and the older one is tried again when the newer one leaves.
+// These are the kubelet's rules (1.36, pluginmanager and volume/csi), with three differences. In the kubelet, a driver
+// that leaves also removes another driver of the same name. In the kubelet, a driver that was refused because its name
+// was taken waits for the end of its back-off after the name has become free; here it is tried at once. In both, a
+// newer CSI driver replaces an older one of its name; here the older one is registered again when the newer one leaves.
 //
-// The package does not call plugins (host/pluginregistry) and does not use them (agent/csidrivers, agent/devicemanager).
+// The package does not call plugins (host/pluginregistry) and does not use them (agent/csidrivers,
+// agent/devicemanager).
 package registration
 
 import (
@@ -96,7 +97,7 @@ type entry struct {
 	blocked  identity      // the plugin whose place is taken by another; zero: none
 }
 
-// identity is what at most one registered plugin has.
+// identity names a plugin. At most one plugin of an identity is registered.
 type identity struct {
 	kind Kind
 	name string
@@ -114,7 +115,7 @@ func New() *Registry {
 	return &Registry{entries: map[string]*entry{}, holders: map[identity]string{}}
 }
 
-// Listed takes the complete list of sockets.
+// Listed records the complete list of sockets.
 func (r *Registry) Listed(now unit.Instant, sockets []Socket) {
 	for _, e := range r.entries {
 		e.gone = true
@@ -137,7 +138,7 @@ func (r *Registry) Listed(now unit.Instant, sockets []Socket) {
 	}
 }
 
-// Asked takes a plugin's answer, or why there is none.
+// Asked records a plugin's answer, or why it gave none.
 func (r *Registry) Asked(now unit.Instant, s Socket, answer Answer, err error) {
 	e := r.under(s, asking)
 	switch {
@@ -157,7 +158,7 @@ func (r *Registry) Asked(now unit.Instant, s Socket, answer Answer, err error) {
 	}
 }
 
-// Registered takes the outcome of a Register.
+// Registered records the outcome of a Register.
 func (r *Registry) Registered(now unit.Instant, s Socket, err error) {
 	e := r.under(s, registering)
 	switch {
@@ -170,7 +171,7 @@ func (r *Registry) Registered(now unit.Instant, s Socket, err error) {
 	}
 }
 
-// Told takes the outcome of a Tell.
+// Told records the outcome of a Tell.
 func (r *Registry) Told(now unit.Instant, s Socket, err error) {
 	e := r.under(s, telling)
 	switch {
@@ -185,7 +186,7 @@ func (r *Registry) Told(now unit.Instant, s Socket, err error) {
 	}
 }
 
-// Step returns what follows from what was told since the last call.
+// Step returns the actions that follow from everything recorded since the last call.
 func (r *Registry) Step(now unit.Instant) Decision {
 	for _, path := range slices.Sorted(maps.Keys(r.entries)) {
 		e := r.entries[path]
@@ -298,7 +299,7 @@ func (r *Registry) waitLonger(now unit.Instant, e *entry) {
 	e.wait = max(waitMin, min(2*e.wait, waitMax))
 	wait := e.wait
 	if e.blocked != (identity{}) && r.holders[e.blocked] == "" || e.stale() {
-		wait = 0 // what it was refused for has changed meanwhile
+		wait = 0 // the reason of the refusal is gone
 	}
 	r.waitAgain(now, e, wait)
 }

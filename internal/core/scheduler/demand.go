@@ -236,11 +236,13 @@ type allowed struct {
 	affinity, taints bool
 }
 
+// Admits implements census.Admission.
 func (x *allowed) Admits(r row) bool {
 	return (!x.affinity || affinityAllows(x.state, x.class, r)) &&
 		(!x.taints || selector.TolerateAll(x.class.tolerations, x.state.taints[r]))
 }
 
+// EachString implements census.Admission.
 func (x *allowed) EachString(see func(...int32)) {
 	m := marker{see: see}
 	m.class(x.class)

@@ -16,7 +16,7 @@ type demands struct {
 	waits  func(*demand) bool
 }
 
-// identityData is the scheduler's data of an identity (Identity.Keeps).
+// identityData is the scheduler's data of an identity.
 type identityData struct {
 	spreading defaultSpread // see defaultsOf
 	demands   []*demand     // those it has used

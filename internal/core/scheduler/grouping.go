@@ -57,6 +57,7 @@ type division struct {
 	sizes    []int32 // by group
 }
 
+// unseen is the group of a row without a node.
 const unseen = -1
 
 // divisionsMax is how many divisions are kept, the most recently used. Each takes four bytes per row. Chosen: more than

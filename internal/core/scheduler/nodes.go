@@ -140,6 +140,7 @@ func noChange[T any](_, _ T) bool  { return false }
 // End returns a row above every row.
 func (n *nodes) End() row { return row(len(n.name)) }
 
+// Present reports whether r is the row of a node that exists.
 func (n *nodes) Present(r row) bool { return r != noRow && n.seen[r] }
 
 // rowOf returns the row of a name, and creates it if necessary.

@@ -23,6 +23,7 @@ type space struct {
 	others  []*volumes.KnownCapacity
 }
 
+// noSpaceAtAll is the largest capacity of a row that has none, not even one of size zero.
 const noSpaceAtAll = -1
 
 // spaceChangesMax is after how many changes of capacities, or of nodes, a space is computed anew. Chosen: the list of

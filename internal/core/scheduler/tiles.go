@@ -171,6 +171,7 @@ type rowPlace struct {
 	keys [placeKeys]float64
 }
 
+// The keys of a row, and the index of the last one, which breaks ties.
 const (
 	placeKeys = 5
 	tieKey    = placeKeys - 1

@@ -10,13 +10,14 @@
 // # Invariants
 //
 //   - A certificate is approved for the requester alone: its subject, its DNS names and its addresses are those of one
-//     node, and no address is known to be another's. A node that calls itself as one of the cluster's servers, or as a
-//     Service, gets none: whoever joins chooses its name.
+//     node, and no address is known to be another's. A node whose name is that of one of the cluster's servers, or has
+//     the form of a Service's name, gets none: a machine that joins chooses its own name.
 //   - What is not approved is denied with the reason, so that no request waits for ever.
 //
 // # What it does not do
 //
-// A node publishes its addresses itself. So an address that nobody has claimed is taken as the node's.
+// It cannot verify who has an address, because a node publishes its own addresses. An address that belongs to no other
+// node and to no server of the cluster counts as the node's.
 package servingcert
 
 import (

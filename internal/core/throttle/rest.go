@@ -30,7 +30,8 @@ const (
 	classesMax = 64
 )
 
-// learn adds a write that was alone in flight. Until restSamples of them have come, the value is the median of the samples so far.
+// learn adds a write that was alone in flight. Until restSamples of them have come, the value is the median of the
+// samples so far.
 func (l *Limiter) learn(now unit.Instant, o Outcome) {
 	r := l.rests[o.Class]
 	if r == nil {

@@ -1,20 +1,21 @@
-// Package userns decides which users of the host the users of a pod are, for pods with hostUsers: false (KEP-127).
+// Package userns decides to which ids of the host the users and groups of a pod are mapped, for pods with hostUsers:
+// false (KEP-127).
 //
 // # Model
 //
-// Such a pod has a user namespace, in which the ids 0, 1, 2, ... are a run of ids of the host: its Range. Config says
-// which ids of the host pods may have. They are cut into slots of PerPod ids each, and a pod gets the lowest slot of
-// which no other pod has an id. User ids and group ids are mapped alike.
+// Such a pod has a user namespace, whose ids 0, 1, 2, ... are mapped to consecutive ids of the host: the pod's Range.
+// Config says which ids of the host pods may get. They are divided into slots of PerPod ids. A pod gets the lowest slot
+// of which no other pod has an id. User ids and group ids are mapped in the same way.
 //
-// What pods have is kept outside, one file for each pod. A new process records what it finds there before it gives a
-// pod anything.
+// The caller keeps the range of each pod in a file. After a restart it records what it finds there (Record, Unknown)
+// before it calls Take.
 //
 // # Invariants
 //
-//   - Take never gives two pods the same id, and never gives an id that a recorded pod has, however that got it.
-//   - A pod keeps its range until it is released, whatever Config says by then.
+//   - Take never gives the same id to two pods, and never an id that a recorded pod has.
+//   - A pod keeps its range until it is released, even if Config has changed.
 //   - No range has id 0: users of a pod are never the host's root.
-//   - While what one pod has is not known, no pod gets anything new.
+//   - While the range of one pod is unknown, no pod gets a new range.
 //
 // It reads and writes no file, and it maps nothing: internal/agent/userns and the container runtime do.
 package userns
@@ -26,8 +27,8 @@ import (
 	"slices"
 )
 
-// Unit is what a range begins at a multiple of, in ids, and the usual length of one: the kubelet's (1.36.3), so that
-// either agent can go on with the other's ranges. It has all ids of 16 bits, which images use.
+// Unit is the usual length of a range, in ids, and every range begins at a multiple of it. It is the kubelet's
+// (1.36.3), so that each can use the other's ranges. It covers all ids of 16 bits, which images use.
 const Unit = 65536
 
 // Range is a run of ids of the host.
@@ -71,13 +72,13 @@ type Config struct {
 	Pods   int    // how many pods the node may have: there must be a slot for each
 }
 
-// Default returns the configuration of a node on which nobody says which ids pods may have: all that are not below
-// PerPod, as in the kubelet.
+// Default returns the configuration of a node for which nothing is configured: pods may get all ids from PerPod on, as
+// in the kubelet.
 func Default(perPod uint32, pods int) Config {
 	return Config{First: perPod, Length: idsEnd - uint64(perPod), PerPod: perPod, Pods: pods}
 }
 
-// Check returns why no pod can get ids by this configuration, or fewer pods than the node may have.
+// Check returns why this configuration gives ids to no pod, or to fewer pods than the node may have.
 func (c Config) Check() error {
 	switch {
 	case c.PerPod == 0 || c.PerPod%Unit != 0:
@@ -122,8 +123,8 @@ func (r *Ranges) Of(pod string) (Range, bool) {
 // Pods returns the pods that have ids, sorted.
 func (r *Ranges) Pods() []string { return slices.Sorted(maps.Keys(r.byPod)) }
 
-// Take returns what a pod has, or gives it the lowest free slot; fresh says that it did. It fails if there is none, and
-// while what another pod has is not known: that may be any slot.
+// Take returns the range of a pod. If it has none, it gets the lowest free slot, and fresh is true. Take fails if no
+// slot is free, and while the range of another pod is unknown, which may be in any slot.
 func (r *Ranges) Take(pod string) (got Range, fresh bool, err error) {
 	if have, ok := r.byPod[pod]; ok {
 		return have, false, nil
@@ -147,8 +148,8 @@ func (r *Ranges) Take(pod string) (got Range, fresh bool, err error) {
 	return Range{}, false, fmt.Errorf("all ids of pods (%d times %d from %d) are in use", c.slots(), c.PerPod, c.First)
 }
 
-// mark marks the slots of which a range has an id. No two of the ranges that Take gave share one, so that all marks
-// together are not many more than pods; a longer range, of another configuration, has more slots, at most all.
+// mark marks the slots of which a range has an id. Ranges that Take gave share no slot, so there are about as many
+// marks as pods. A longer range, from another configuration, has more slots, at most all.
 func (r *Ranges) mark(used map[uint64]bool, have Range) {
 	first, per := uint64(r.config.First), uint64(r.config.PerPod)
 	if have.end() <= first {
@@ -160,9 +161,9 @@ func (r *Ranges) mark(used map[uint64]bool, have Range) {
 	}
 }
 
-// Record says what a pod was found to have. It returns an error if no pod can have that, and then what the pod has is
-// not known. It also returns an error if another pod has some of these ids: neither pod is safe from the other, and
-// both keep what they have.
+// Record records the range that a pod was found to have. If no pod can have that range, it returns an error, and the
+// pod's range counts as unknown. It also returns an error if another pod has some of the ids: neither pod is protected
+// from the other, and both keep their ranges.
 func (r *Ranges) Record(pod string, have Range) error {
 	if err := have.check(); err != nil {
 		r.Unknown(pod, err.Error())
@@ -178,13 +179,13 @@ func (r *Ranges) Record(pod string, have Range) error {
 	return nil
 }
 
-// Unknown says that a pod has ids, and that nobody knows which.
+// Unknown records that a pod has ids, and that it is not known which.
 func (r *Ranges) Unknown(pod, why string) {
 	delete(r.byPod, pod)
 	r.unknown[pod] = why
 }
 
-// Release says that no process of a pod is left, or that it was found to have no ids.
+// Release records that no process of a pod is left, or that it was found to have no ids.
 func (r *Ranges) Release(pod string) {
 	delete(r.byPod, pod)
 	delete(r.unknown, pod)

@@ -7,7 +7,7 @@ type Outcome uint8
 const (
 	// Done: the driver did what was asked.
 	Done Outcome = iota
-	// Failed: the driver did not, and will not because of this call.
+	// Failed: the driver did not do it, and will not do it later because of this call.
 	Failed
 	// Unclear: the driver may have done it, may do so later, or not at all.
 	Unclear
@@ -51,8 +51,8 @@ func OutcomeOf(verb Verb, code Code) Outcome {
 	return Failed
 }
 
-// after returns what a call that makes a volume so (forth), or no longer so, leaves. A call that failed for certain does
-// not make certain what an earlier one left open.
+// after returns the State that a call leaves which should make it Yes (forth) or No. A call that certainly failed does
+// not make a State certain that an earlier call left uncertain.
 func after(before State, forth bool, outcome Outcome) State {
 	switch {
 	case outcome == Unsent:

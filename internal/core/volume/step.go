@@ -212,7 +212,8 @@ func (s *step) republish(pods []Pod) {
 	}
 }
 
-// notify tells users what their pods wait for: what does not pass by itself at once, anything else when it takes long.
+// notify tells users what their pods wait for: at once if the wait does not end by itself, otherwise when it takes
+// long.
 func (s *step) notify(pods []Pod) {
 	for _, pod := range pods {
 		u := s.v.uses[pod]

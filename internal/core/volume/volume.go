@@ -3,16 +3,16 @@
 // # Model
 //
 // A Reconciler is told facts: which pod wants which volume (Want), which pods have ended (Release), what is there of
-// them since before (Found), which volumes are attached to the node and reported as in use, which drivers are there, and
-// how calls ended (Ended). Step answers with calls. For one volume they come in this order; one without stages has the
-// inner two only:
+// them since before (Found), which volumes are attached to the node and reported as in use, which drivers are there,
+// and how calls ended (Ended). Step answers with calls. For one volume they come in this order; one without stages has
+// the inner two only:
 //
 //	attached, reported in use ──► Stage ──► Publish to a pod, to another, ... ──► Unpublish ... ──► Unstage
 //	       (others do that)                 Expand, once it is published
 //
 // A volume is staged, and published to each pod: no, yes or uncertain. It is uncertain when a call that would change it
-// ended in a way that leaves open whether the driver did, or still does, what was asked (OutcomeOf). It is certain again
-// when the same call, or its opposite, succeeds; drivers must carry out either a second time.
+// ended in a way that leaves open whether the driver did, or still does, what was asked (OutcomeOf). It is certain
+// again when the same call, or its opposite, succeeds; drivers must carry out either a second time.
 //
 // # Invariants
 //
@@ -20,15 +20,15 @@
 //   - Publish is called for a pod that wants the volume and does not have it for certain. If the driver wants to be
 //     called again and again (requiresRepublish), such a call is marked Again and changes nothing here.
 //   - Unpublish is called for a pod that does not want the volume, Unstage if no pod wants it or may have it.
-//   - What was found, and no pod has wanted since, is staged until all pods of the node are known.
+//   - A volume that was found, and that no pod has wanted since, stays staged until all pods of the node are known.
 //   - A volume is in use from the moment when a pod wants it until nothing of it is left, and that is reported before
 //     the first call for it. So no controller detaches what a pod has.
-//   - Once drivers are there and calls succeed, each pod has what it wants, and of the rest nothing is left.
+//   - Once drivers are there and calls succeed, each pod has the volumes that it wants, and no other volume is left.
 //
 // A failed call is repeated with the kubelet's back-off. If another kind of call follows, it does not wait.
 //
-// It has no paths, secrets or mounts: the caller has them, and tells what it wrote down before a crash by Found. A pod
-// is released when its containers have ended; who knows that is not asked again.
+// It has no paths, secrets or mounts: the caller has them, and passes what it recorded before a crash to Found. It does
+// not check that the containers of a released pod have ended: the caller knows.
 package volume
 
 import (
@@ -51,8 +51,8 @@ const (
 	backoffMin = 500 * time.Millisecond
 	backoffMax = 2*time.Minute + 2*time.Second
 
-	// LateAfter is after what time without a volume that it wants a pod's user is told, again and again (upstream's
-	// podAttachAndMountTimeout, 2m3s).
+	// LateAfter is how long a pod waits for a volume until its user is told, and until the user is told again
+	// (upstream's podAttachAndMountTimeout, 2m3s).
 	LateAfter = 2*time.Minute + 3*time.Second
 
 	// republishAfter is how long after a call for a driver with requiresRepublish the next one follows. Upstream calls
@@ -60,8 +60,8 @@ const (
 	republishAfter = time.Minute
 )
 
-// Name is a volume's unique name on the node, upstream's UniqueVolumeName: kubernetes.io/csi/<driver>^<handle>. One that
-// belongs to a single pod has the pod in it.
+// Name is a volume's unique name on the node, upstream's UniqueVolumeName: kubernetes.io/csi/<driver>^<handle>. One
+// that belongs to a single pod has the pod in it.
 type Name string
 
 // Pod is a pod's UID.
@@ -111,7 +111,7 @@ type Call struct {
 	Size   unit.Bytes // of Expand
 }
 
-// Notice is something that a pod's user should be told.
+// Notice is a message for a pod's user.
 type Notice struct {
 	Pod    Pod
 	Volume Name
@@ -398,8 +398,8 @@ func (v *volume) backoffOf(c Call) *backoff {
 	return &v.again
 }
 
-// InUse returns the volumes that a controller must not detach, in order. It is the whole truth once all pods are known;
-// until then what others reported stays true as well.
+// InUse returns the volumes that a controller must not detach, in order. known says that the list is complete. Until
+// then the volumes that were reported before must stay reported.
 func (r *Reconciler) InUse() (names []Name, known bool) {
 	for name, v := range r.volumes {
 		if v.spec.Attaches {

@@ -109,7 +109,7 @@ func work(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(s.Content(v), content(v), 0o600); err != nil {
+		if err := fill(s.Content(v), content(v)); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("made", v.ID)
@@ -172,6 +172,16 @@ func checkWhole(t *testing.T, s *Store) {
 			t.Errorf("snapshot %s is not what %s was: %d bytes, %v", e.ID, e.Source, len(text), err)
 		}
 	}
+}
+
+// fill writes the content of an image, as a device does: it does not truncate the file, which a kill could interrupt.
+func fill(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 // checkSaid compares what a killed process said with what the next one has.

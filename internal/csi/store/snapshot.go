@@ -121,7 +121,7 @@ const (
 	ioctlThaw   = 0xC0045878 // FITHAW
 )
 
-// freeze stops all writes to the file system of an image and flushes it. The result ends that.
+// freeze stops all writes to the file system of an image and flushes it. The returned function thaws it.
 func freeze(image string) (func() error, error) {
 	points, err := mountsOf(image)
 	if err != nil {
@@ -191,8 +191,8 @@ func mountsOf(image string) (points []string, err error) {
 	return points, nil
 }
 
-// bindsOf returns where a file or directory is bound to. mount-utils has SearchMountPoints for that; it takes the last
-// mount in the table whose point contains the path for the one that the path is on, and that may be "/".
+// bindsOf returns where a file or directory is bound to. mount-utils has SearchMountPoints for that, but it assumes
+// that a path is on the last mount in the table whose mount point contains the path, and that may be "/".
 func bindsOf(path string) (points []string, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st); err != nil {
@@ -220,8 +220,8 @@ func bindsOf(path string) (points []string, err error) {
 	return points, nil
 }
 
-// Use returns who has a volume now. staging is where the node holds its file system ready for pods; it counts as open,
-// not as published.
+// Use returns where a volume is in use now. staging is where the node has its file system mounted for all pods; that
+// counts as open, not as published.
 func (s *Store) Use(v Entry, staging string) (use localvolume.Use, err error) {
 	content := s.Content(v)
 	var points []string

@@ -17,13 +17,14 @@
 //   - What is in volumes/ and snapshots/ is whole: it is made in new/, flushed, and moved there by one rename, record
 //     and content together. It is removed by a rename to old/. Open empties both. So a crash at any instant leaves
 //     nothing half-made that is ever given out.
-//   - At most one operation changes a volume at a time, and none removes what another one copies. Who comes second gets
-//     ErrBusy. An operation runs to its end, also when who asked for it no longer waits.
-//   - A program that an operation runs dies with this process, so that it cannot write into what the next one makes.
+//   - At most one operation changes a volume at a time, and none removes what another one copies. A second operation
+//     gets ErrBusy. An operation runs to its end, even if its caller stops waiting.
+//   - A program that an operation runs dies with this process, so that it cannot write into what the next process
+//     makes.
 //   - A file system that an operation froze is thawed by it, or by the next Open.
 //
-// What is decided (backing, size, room, what may be copied or removed) is decided by core/localvolume. Who has a volume
-// mounted is read from the kernel each time. The package serves no protocol; internal/csi does.
+// core/localvolume decides (backing, size, room, what may be copied or removed). Where a volume is mounted is read from
+// the kernel each time. The package serves no protocol; internal/csi does.
 package store
 
 import (
@@ -89,7 +90,7 @@ func (e Entry) Plan() localvolume.Plan {
 // Options configure a Store.
 type Options struct {
 	Dir      string
-	Node     string // the name of the node, of which the IDs say that they are here
+	Node     string // the name of the node, which is part of all IDs
 	Reserved int    // percent of the disk that volumes leave free
 }
 
@@ -107,7 +108,7 @@ type Store struct {
 	volumes   map[string]Entry
 	snapshots map[string]Entry
 	planned   map[string]unit.Bytes // of volumes and growth that are being made, by ID
-	busy      map[string]int        // by ID: -1 who changes it, else how many copy it
+	busy      map[string]int        // by ID: -1: an operation changes it; else how many operations copy it
 }
 
 // Open opens a directory; it creates the directory if it does not exist, and ends what a crash left half done. The
@@ -177,7 +178,7 @@ func (s *Store) takeLock() error {
 	return nil
 }
 
-// Close gives the directory up.
+// Close releases the directory.
 func (s *Store) Close() error {
 	if s.lock == nil {
 		return nil
@@ -205,8 +206,8 @@ func (s *Store) clean() error {
 	return nil
 }
 
-// load reads the records. One that cannot be read is logged and left alone: others are not disturbed, and its content
-// may be rescued by hand.
+// load reads the records. A record that cannot be read is logged and left alone: the other volumes are not affected,
+// and its content can be rescued by hand.
 func (s *Store) load(sub string) (map[string]Entry, error) {
 	found, err := os.ReadDir(filepath.Join(s.dir, sub))
 	if err != nil {
@@ -261,8 +262,8 @@ func (s *Store) restore() error {
 	return nil
 }
 
-// The digits of an ID. 32 hexadecimal ones of a SHA-256 cannot be made to collide; eight tell the nodes of a cluster
-// apart, where a collision only makes an error less clear.
+// The digits of an ID. With 32 hexadecimal digits of a SHA-256, nobody can make two names collide. Eight distinguish
+// the nodes of a cluster, where a collision only makes an error less clear.
 const (
 	nodeDigits = 8
 	nameDigits = 32
@@ -384,8 +385,8 @@ func used(content string, e Entry) (unit.Bytes, error) {
 // statBlock is the unit of st_blocks (stat(2)).
 const statBlock = 512 * unit.Bytes(1)
 
-// begin claims an ID for an operation that changes it, and those that it copies. The result ends that. A volume is
-// copied by one operation at a time, because its file system is frozen meanwhile; snapshots by any number.
+// begin claims an ID for an operation that changes it, and the IDs that it copies. The returned function releases them.
+// A volume is copied by one operation at a time, because its file system is frozen meanwhile; snapshots by any number.
 func (s *Store) begin(id string, copies ...string) (func(), error) {
 	if s.busy[id] != 0 {
 		return nil, fmt.Errorf("%s: %w", id, ErrBusy)
@@ -412,7 +413,7 @@ func (s *Store) begin(id string, copies ...string) (func(), error) {
 	}, nil
 }
 
-// During runs something that nothing else may do with a volume at the same time.
+// During calls do while no other operation changes or copies the volume.
 func (s *Store) During(id string, do func() error) error {
 	s.mu.Lock()
 	end, err := s.begin(id)

@@ -21,8 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
-// Create makes the volume of a name, or returns it if it exists and is what is wished. source is the ID of the volume
-// or snapshot that it begins as; empty: it begins empty.
+// Create makes the volume of a name, or returns it if it exists and is what wish asks for. source is the ID of the
+// volume or snapshot that it is a copy of; empty: it begins empty.
 func (s *Store) Create(name string, wish localvolume.Wish, source string) (Entry, error) {
 	id := s.VolumeID(name)
 	if existing, err := s.Volume(id); err == nil {
@@ -42,7 +42,7 @@ func (s *Store) Create(name string, wish localvolume.Wish, source string) (Entry
 	return entry, nil
 }
 
-// planVolume decides what a volume will be and claims it. from is what it begins as, nil for an empty volume.
+// planVolume decides how a volume is made and claims its ID. from is what it is a copy of, nil for an empty volume.
 func (s *Store) planVolume(
 	id, name string, wish localvolume.Wish, source string,
 ) (entry Entry, from *Entry, end func(), err error) {
@@ -238,7 +238,7 @@ func (s *Store) Delete(id string) error {
 	})
 }
 
-// remove removes an entry that may is asked about.
+// remove removes an entry if may returns nil.
 func (s *Store) remove(in map[string]Entry, e Entry, may func() error) error {
 	s.mu.Lock()
 	end, err := s.begin(e.ID)
@@ -303,7 +303,8 @@ func (s *Store) Expand(id string, required, limit unit.Bytes) (Entry, error) {
 	return v, err
 }
 
-// planGrowth decides how large a volume will be and claims it; without a claim if it is that large.
+// planGrowth decides how large a volume will be and claims its ID; it claims nothing if the volume is that large
+// already.
 func (s *Store) planGrowth(id string, required, limit unit.Bytes) (Entry, func(), error) {
 	v, err := s.Volume(id)
 	if err != nil {

@@ -457,8 +457,8 @@ func ioStat(text []byte, _ *Counters, devices *[]Device) error {
 	return nil
 }
 
-// devicesMax is how many devices of one group are counted. Chosen: no machine of ours has as many, and they are searched
-// one after the other.
+// devicesMax is how many devices of one group are counted. Chosen: no machine of ours has as many, and they are
+// searched one after the other.
 const devicesMax = 1000
 
 // deviceOf returns the device with a number like "8:0", appended if there is none; nil: that is no number of a device,

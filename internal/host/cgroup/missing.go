@@ -17,8 +17,8 @@ type Missing struct {
 	Command    string // shell command that would create it
 }
 
-// reservedControllers are those that a group must have if something is reserved for it and the machine has them: the
-// kubelet's lists for v1 and v2.
+// The controllers that a group must have if something is reserved for it and the machine has them: the kubelet's lists
+// for v1 and v2.
 var (
 	reservedControllersV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "systemd", "pids", "hugetlb"}
 	reservedControllersV2 = []string{"cpu", "cpuset", "memory", "pids", "hugetlb"}

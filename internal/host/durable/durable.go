@@ -65,8 +65,8 @@ func WriteIfChanged(path string, content []byte) (bool, error) {
 	return true, Write(path, content)
 }
 
-// Move renames a file or directory, and returns once a crash cannot undo it. What is moved must have been flushed by the
-// caller.
+// Move renames a file or directory, and returns once a crash cannot undo it. What is moved must have been flushed by
+// the caller.
 func Move(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err

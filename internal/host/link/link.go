@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protocol marks the routes that this package adds, so that they are told from those of others (rtm_protocol of
-// rtnetlink(7); the kernel and well-known daemons use numbers below 64, and 186 to 192 are those of FRR). Chosen.
+// protocol marks the routes that this package adds, to distinguish them from others (rtm_protocol of rtnetlink(7); the
+// kernel and well-known daemons use numbers below 64, and 186 to 192 are those of FRR). Chosen.
 const protocol = netlink.RouteProtocol(112)
 
 // A Route leads to a network through a neighbour.
@@ -323,7 +323,7 @@ type Cable struct {
 	Namespace string
 	There     string       // the end in the namespace
 	Address   netip.Prefix // of There
-	Gateway   netip.Addr   // the namespace's way to everything else
+	Gateway   netip.Addr   // the namespace's default gateway
 }
 
 // Connect makes a cable. One that exists is corrected.

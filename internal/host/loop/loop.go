@@ -3,7 +3,7 @@
 // # Model
 //
 // A device is found by the file behind it, which the kernel names in /sys/block/loopN/loop/backing_file. Nothing is
-// stored: whoever died without detaching its devices finds them by the directory that their files are in.
+// stored. A program that crashed before it detached its devices finds them by the directory of their files.
 //
 // # Invariants
 //
@@ -25,12 +25,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Life says when a device goes.
+// Life says when a device is detached.
 type Life uint32
 
 const (
-	Autoclear Life = unix.LO_FLAGS_AUTOCLEAR // with the last that has it open
-	Lasting   Life = 0                       // when it is detached
+	Autoclear Life = unix.LO_FLAGS_AUTOCLEAR // when nothing has it open any more
+	Lasting   Life = 0                       // by Detach only
 )
 
 // attempts is how often a free device is asked for: between the question and the answer another program may take it

@@ -8,7 +8,8 @@
 //
 // # Invariants
 //
-//   - A socket that was removed and made again is another Socket, also if both happened between two looks.
+//   - A socket that was removed and made again is another Socket, also if both happened before the directory was read
+//     again.
 //   - A symbolic link is listed, so that its plugin can be refused by name, and never followed.
 //   - Files whose names begin with a dot are not plugins', as in the kubelet.
 //   - Answers have a bounded size; every call ends with its context.

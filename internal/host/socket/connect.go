@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connect connects to the socket at path, which another program made. A link is refused, also to a socket, and so is a
-// socket of a user that is neither root nor this program's own: such a user could answer for a driver. What was checked
-// is what is connected to, whatever is put at path meanwhile.
+// Connect connects to the socket at path, which another program made. It refuses a symbolic link, even one to a socket.
+// It refuses a socket of a user that is neither root nor this program's own: such a user could pose as a driver. It
+// connects to the socket that it checked, even if path names another one meanwhile.
 func Connect(ctx context.Context, path string) (net.Conn, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

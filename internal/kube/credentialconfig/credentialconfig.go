@@ -39,8 +39,8 @@ const (
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load returns the providers of a file or directory, in their order, and a hash of the files' content, which is the
-// label of the metric kubelet_credential_provider_config_info. It is the kubelet's: the SHA-256 of all files, each after
-// its length (eight bytes, the highest first).
+// label of the metric kubelet_credential_provider_config_info. It is the kubelet's: the SHA-256 of all files, each
+// after its length (eight bytes, the highest first).
 func Load(path string) (all []kubeletconfigv1.CredentialProvider, hash string, err error) {
 	files, err := filesOf(path)
 	if err != nil {

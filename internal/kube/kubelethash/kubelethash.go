@@ -4,14 +4,14 @@
 // # Model
 //
 // The kubelet hashes texts. A text is a value with the names of its Go types and fields, as k8s.io/utils/dump writes it
-// ("%#v" of github.com/davecgh/go-spew). So the names and the order of fields in upstream's types are part of each hash.
-// Of pods, upstream hashes its internal type, which has no place in this module. A writer here walks our value and
-// writes the names of upstream's type.
+// ("%#v" of github.com/davecgh/go-spew). So the names and the order of fields in upstream's types are part of each
+// hash. Of pods, upstream hashes its internal type, which has no place in this module. A writer here walks our value
+// and writes the names of upstream's type.
 //
 // # Invariants
 //
-//   - A container that the kubelet created has the hash that Container returns, and the other way round. So whoever takes
-//     a node over restarts no container because of its hash.
+//   - A container that the kubelet created has the hash that Container returns, and the other way round. So whoever
+//     takes a node over restarts no container because of its hash.
 //   - A static pod has the UID that a kubelet of the same release gives it.
 //
 // The module oracle compares all of it with Kubernetes 1.36.3. Another minor release of the kubelet may have other

@@ -64,8 +64,8 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// TestMemoryIsCounted: what containers have is taken off their nodes, from the first on, and huge pages are not ordinary
-// memory.
+// TestMemoryIsCounted: what containers have is taken off their nodes, from the first on, and huge pages are not
+// ordinary memory.
 func TestMemoryIsCounted(t *testing.T) {
 	const gi = unit.Bytes(1 << 30)
 	node := MemoryNode{Total: map[unit.Bytes]unit.Bytes{0: 10 * gi, gi: 2 * gi}, Reserved: map[unit.Bytes]unit.Bytes{0: gi}}

@@ -27,7 +27,7 @@ type attack struct {
 	does string // what its pods do, in words
 
 	by     []user // of the container; nil: every user
-	copies int    // pods for each user; 0: one. The long form has longCopies times as many
+	copies int    // pods for each user; 0: one
 
 	prepare func(s *siege) error                     // creates what the pods need, once; may be nil
 	pod     func(s *siege, p *corev1.Pod)            // turns a plain pod into the attacker

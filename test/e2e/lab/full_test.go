@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// stateDisk formats and mounts a separate disk for the agent's files.
+// Commands that make and mount a separate disk for the agent's files.
 const (
 	makeStateDisk = `set -e
 modprobe loop

@@ -24,8 +24,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// mixin is what the rules, alerts and dashboards of github.com/kubernetes-monitoring/kubernetes-mixin select of the kubelet's metrics, one selector a line. The labels that Prometheus adds (cluster, job, instance) are
-// left out, but for metrics_path, the path of the scrape. DISK stands for the mixin's diskDevices.
+// mixin is what the rules, alerts and dashboards of github.com/kubernetes-monitoring/kubernetes-mixin select of the
+// kubelet's metrics, one selector a line. The labels that Prometheus adds (cluster, job, instance) are left out, but
+// for metrics_path, the path of the scrape. DISK stands for the mixin's diskDevices.
 const mixin = `
 # rules/apps, k8s.rules.*
 container_cpu_usage_seconds_total{metrics_path="/metrics/cadvisor", image!=""}

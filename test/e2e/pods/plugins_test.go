@@ -110,7 +110,8 @@ func (b bench) published(name string, count int32) {
 	})
 }
 
-// TestCSIDrivers: a driver as the API shows it: it registers, its limit changes, it is killed and comes back, and leaves.
+// TestCSIDrivers: a driver as the API shows it: it registers, its limit changes, it is killed and comes back, and
+// leaves.
 func TestCSIDrivers(t *testing.T) {
 	b := at(t)
 	name := b.ns + ".csi.example.com"

@@ -113,8 +113,8 @@ func TestPrivateImages(t *testing.T) {
 	b.until("never", "is refused", soon, waiting("c", "ErrImageNeverPull"))
 }
 
-// TestBadRegistries: a registry that refuses, serves garbage or does not answer holds up no pod whose image is there; an
-// Event says what is wrong, and the pods start without anybody's help when it works again.
+// TestBadRegistries: a registry that refuses, serves garbage or does not answer holds up no pod whose image is there;
+// an Event says what is wrong, and the pods start without anybody's help when it works again.
 func TestBadRegistries(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t)

@@ -147,8 +147,9 @@ func (b bench) wrongReferences() map[string]wrong {
 	}
 }
 
-// Every wrong reference has an Event and a status that say what is wrong, in the kubelet's words. Nothing of the pod runs
-// meanwhile, and no other pod notices. When the cause is gone the pod starts, and no container of it was restarted.
+// Every wrong reference has an Event and a status that say what is wrong, in the kubelet's words. Nothing of the pod
+// runs meanwhile, and no other pod notices. When the cause is gone the pod starts, and no container of it was
+// restarted.
 func TestWrongReferences(t *testing.T) {
 	b := at(t)
 	b.create("neighbour", lasting(workload("c", "http")))

@@ -210,8 +210,8 @@ func (s *storm) deleteSome(t *testing.T) map[string]bool {
 	return gone
 }
 
-// allPlaced waits until every pod that was not deleted has a node, and checks the result. Pods of deleted nodes may have
-// been deleted by the controller that collects orphans.
+// allPlaced waits until every pod that was not deleted has a node, and checks the result. Pods of deleted nodes may
+// have been deleted by the controller that collects orphans.
 func (s *storm) allPlaced(t *testing.T, deleted map[string]bool) {
 	orphan := func(p *corev1.Pod) bool {
 		return len(p.Spec.NodeName) == 3 && p.Spec.NodeName < fmt.Sprintf("n%02d", nodes/6)

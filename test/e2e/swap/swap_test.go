@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package swap gives a node with running pods from upstream's kubelet to our agent and back, five times, while other pods
-// come and go (make swap).
+// Package swap gives a node with running pods from upstream's kubelet to our agent and back, five times, while other
+// pods come and go (make swap).
 //
 // The instance's agent is a script that becomes one program or the other. No container of the pods that are watched may
 // end: those from the beginning, a static pod, and pods that started seconds before a swap. Their processes are looked
@@ -41,8 +41,8 @@ const (
 )
 
 // config is what both agents get. On two CPUs the second one can be exclusive. A kubelet reads volumes anew when it
-// syncs a pod. The memory manager is left out: a kubelet refuses its own file on a machine whose memory grows or shrinks,
-// as that of some virtual machines does.
+// syncs a pod. The memory manager is left out: a kubelet refuses its own file on a machine whose memory grows or
+// shrinks, as that of some virtual machines does.
 const config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false

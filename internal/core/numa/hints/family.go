@@ -46,6 +46,7 @@ func (f *Family) admits(nodes bitset.Set) bool {
 	return f.reaches(nodes)
 }
 
+// Sum returns how much the nodes have together.
 func (l *Load) Sum(nodes bitset.Set) int64 {
 	var n int64
 	for i := range nodes.All {

@@ -15,8 +15,8 @@ type Amounts struct {
 }
 
 // When a form changes. Chosen: a number takes 8 bytes in the slice and some 30 in the map, and what is between the two
-// shares keeps its form, so that a row that comes and goes does not change it again and again. Below rowsFew the slice is
-// small in any case.
+// shares keeps its form, so that a row that comes and goes does not change it again and again. Below rowsFew the slice
+// is small in any case.
 const (
 	rowsFew     = 64
 	sparseShare = 8 // the map, if fewer than one row of so many has a number

@@ -49,7 +49,8 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// TestAmountsOfFewRows: ten thousand resources of one row each take memory for one row each; one of all rows is a slice.
+// TestAmountsOfFewRows: ten thousand resources of one row each take memory for one row each; one of all rows is a
+// slice.
 func TestAmountsOfFewRows(t *testing.T) {
 	var one, all Amounts
 	one.Set(9_999, 5)
