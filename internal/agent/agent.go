@@ -409,7 +409,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	if a.pods, err = pods.New(o); err != nil {
 		return err
 	}
-	a.holdEvents(a.pods.StartsWait) // four Events for each pod that starts would slow the starts
+	a.holdEvents(a.pods.Starting) // four Events for each pod that starts would slow the starts
 	return nil
 }
 

@@ -282,8 +282,7 @@ func (r *Recorders) await(e *waitingEvent) {
 	if held == nil || e.Type == corev1.EventTypeWarning || (*held)() == nil {
 		return
 	}
-	_, _, after := throttle.EventKind(false)
-	over := time.NewTimer(time.Until(e.since.Add(after)))
+	over := time.NewTimer(time.Until(e.since.Add(throttle.BusyMax)))
 	defer over.Stop()
 	for until := (*held)(); until != nil; until = (*held)() {
 		select {

@@ -456,7 +456,7 @@ func TestHeldEventsWait(t *testing.T) {
 			t.Errorf("nothing is held back, and an Event took %v", time.Since(began))
 		}
 		for _, c := range []struct{ busyFor, wait time.Duration }{
-			{3 * time.Second, 3 * time.Second}, {time.Minute, throttle.EventOverdueAfter},
+			{3 * time.Second, 3 * time.Second}, {time.Minute, throttle.BusyMax},
 		} {
 			calm := make(chan struct{})
 			busy.Store(&calm)

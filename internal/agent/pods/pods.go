@@ -75,7 +75,7 @@ func newRunner(o Options, exits podview.Exits, kernelLog string) *Runner {
 	}
 	r.report = statusreport.New(r.Client, r.Node)
 	r.report.Written = func(after time.Duration) { r.Metrics.PodStatusSync.Observe(after.Seconds()) }
-	r.report.Busy = func() bool { return r.starts.Waiting() != nil }
+	r.report.Busy = func() bool { return r.starts.Busy() != nil }
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
 	r.oom = oomwatch.New(r.Node, kernelLog, oomPods{r}, r.Recorder)

@@ -68,8 +68,9 @@ func (r *Runner) now() (unit.Instant, unit.Wall) {
 	return r.clock.Now(), unit.WallOf(time.Now())
 }
 
-// StartsWait returns a channel that is closed when no pod waits for others to start; nil: none waits now.
-func (r *Runner) StartsWait() <-chan struct{} { return r.starts.Waiting() }
+// Starting returns a channel that is closed when the pods have started of which some had to wait for others; nil: none
+// has to.
+func (r *Runner) Starting() <-chan struct{} { return r.starts.Busy() }
 
 // until is how long a worker may rest that is to wake at an instant; zero for none.
 func (r *Runner) until(wake unit.Instant) time.Duration {

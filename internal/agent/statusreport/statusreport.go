@@ -54,10 +54,8 @@ const (
 const progressDelay = time.Second
 
 // busyDelay is how long such a status waits while more pods want to start than may at the same time: the machine is
-// busy with the starts then, and most of these pods run before it is over. Chosen: what an Event waits then, too
-// (throttle.EventOverdueAfter). Raising it saves one write for more of the pods of a large burst, and has users see
-// longer that nothing is known of the last of them.
-const busyDelay = throttle.EventOverdueAfter
+// busy with the starts then, and most of these pods run before it is over.
+const busyDelay = throttle.BusyMax
 
 // A status that the server answered with an error is tried again after retryDelay, one that it refuses after
 // refusedDelay. While the server does not answer at all, the node asks it once per awayMin, doubling to awayMax, for

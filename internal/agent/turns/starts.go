@@ -40,7 +40,10 @@ type Starts struct {
 	mu   sync.Mutex
 	free int                            // guarded by mu; zero while a worker waits
 	line fairqueue.Queue[chan struct{}] // guarded by mu; of those that wait: each is closed when its turn has come
-	calm chan struct{}                  // guarded by mu; closed when none waits any more. nil: nobody has asked
+	// busy is closed once the line is empty and the workers that had slots then, last of them, have given them back.
+	// nil: no worker has waited since. Guarded by mu.
+	busy chan struct{}
+	last int
 }
 
 // NewStarts returns so many slots.
@@ -53,24 +56,29 @@ func (l *Starts) Taken() int {
 	return l.all - l.free
 }
 
-// Waiting returns a channel that is closed when no worker waits for a slot any more; nil: none waits now.
-func (l *Starts) Waiting() <-chan struct{} {
+// Busy returns a channel that is closed when the starts are over of which some had to wait; nil: none has to. The last
+// of them count too: what others put off until then must not slow them.
+func (l *Starts) Busy() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line.Empty() {
-		return nil
-	}
-	if l.calm == nil {
-		l.calm = make(chan struct{})
-	}
-	return l.calm
+	return l.busy
 }
 
-// left is called when a worker has left the line. Caller holds mu.
-func (l *Starts) left() {
-	if l.line.Empty() && l.calm != nil {
-		close(l.calm)
-		l.calm = nil
+// join is called when a worker joins the line. Caller holds mu.
+func (l *Starts) join() {
+	if l.busy == nil {
+		l.busy = make(chan struct{})
+	}
+}
+
+// gave is called when a worker has given its slot back, or has left the line. Caller holds mu.
+func (l *Starts) gave() {
+	if l.busy == nil || !l.line.Empty() {
+		return
+	}
+	if l.last--; l.last <= 0 {
+		close(l.busy)
+		l.busy = nil
 	}
 }
 
@@ -87,6 +95,7 @@ func (l *Starts) take(ctx context.Context, namespace string) error {
 	}
 	turn := make(chan struct{})
 	l.line.Join(namespace, turn)
+	l.join()
 	l.mu.Unlock()
 	return l.await(ctx, namespace, turn)
 }
@@ -115,8 +124,10 @@ func (l *Starts) await(ctx context.Context, namespace string, turn chan struct{}
 		defer l.mu.Unlock()
 		if !l.line.Leave(namespace, turn) {
 			l.next() // the turn came at the same moment
+		} else {
+			l.last = l.all + 1 // as next, and one more that gave nothing
+			l.gave()
 		}
-		l.left()
 		return ctx.Err()
 	}
 }
@@ -132,10 +143,11 @@ func (l *Starts) give() {
 func (l *Starts) next() {
 	if turn, ok := l.line.Next(); ok {
 		close(turn)
-		l.left()
-	} else {
-		l.free++
+		l.last = l.all // if the line is empty now, they all have slots
+		return
 	}
+	l.free++
+	l.gave()
 }
 
 // SlotTime is how long a pod keeps its slot while pods of other namespaces wait, even if it has more containers to

@@ -72,46 +72,60 @@ func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
 	})
 }
 
-// Whoever gives way to starts learns when no pod waits for a slot any more: all have one, or have given up.
+// Whoever gives way to starts learns when those are over of which some had to wait, whether they waited or gave up. A
+// start that comes later and need not wait delays that no further.
 func TestStartsThatWaitAreSeen(t *testing.T) {
+	over := func(busy <-chan struct{}) bool {
+		select {
+		case <-busy:
+			return true
+		default:
+			return false
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
-		line := NewStarts(1)
-		first := line.Slot()
-		if err := first.Take(t.Context(), "a"); err != nil || line.Waiting() != nil {
-			t.Fatalf("one has the only slot (%v), and one is said to wait", err)
+		line := NewStarts(2)
+		take := func(ctx context.Context, s *Slot) {
+			if err := s.Take(ctx, "a"); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
 		}
 		for _, givesUp := range []bool{false, true} {
+			first, second, third, fourth := line.Slot(), line.Slot(), line.Slot(), line.Slot()
+			take(t.Context(), first)
+			take(t.Context(), second)
+			if line.Busy() != nil {
+				t.Fatal("two have the slots, and one is said to wait")
+			}
 			ctx, cancel := context.WithCancel(t.Context())
-			go func() {
-				second := line.Slot()
-				defer second.Release()
-				if err := second.Take(ctx, "b"); (err != nil) != givesUp {
-					t.Error(err)
-				}
-			}()
+			go take(ctx, third)
 			synctest.Wait()
-			calm := line.Waiting()
-			if calm == nil {
+			busy := line.Busy()
+			if busy == nil {
 				t.Fatal("one waits, and none is said to")
 			}
 			if givesUp {
 				cancel()
-			} else {
-				first.Release()
+				synctest.Wait()
 			}
+			first.Release() // the third has its slot, or nobody
 			synctest.Wait()
-			select {
-			case <-calm:
-			default:
-				t.Errorf("none waits any more (gave up: %t), and nobody is told", givesUp)
+			if over(busy) {
+				t.Errorf("starts go on (gave up: %t), and are said to be over", givesUp)
 			}
-			if line.Waiting() != nil {
-				t.Errorf("none waits any more (gave up: %t), and one is said to", givesUp)
+			second.Release()
+			take(t.Context(), fourth)
+			if !givesUp {
+				third.Release()
 			}
-			if err := first.Take(t.Context(), "a"); err != nil {
-				t.Fatal(err)
+			if !over(busy) || line.Busy() != nil {
+				t.Errorf("the starts that waited are over (gave up: %t), and nobody is told", givesUp)
 			}
+			fourth.Release()
 			cancel()
+			if n := line.Taken(); n != 0 {
+				t.Errorf("%d slots are held by nobody", n)
+			}
 		}
 	})
 }

@@ -113,6 +113,12 @@ const (
 	EventOverdueAfter   = 10 * time.Second
 )
 
+// BusyMax is how long a node's Events, other than Warnings, and statuses that only show progress, wait while pods wait
+// for others to start. Chosen: on two CPUs, which start about seven pods a second, the Events and progress of 110 pods
+// (upstream's default maxPods) that come at once wait until the last has started. Lowered, the API server takes CPU
+// time from the starts; raised, users of a larger burst see for longer that nothing is known of a pod.
+const BusyMax = 30 * time.Second
+
 // EventKind returns the kind of an Event at first, and its kind after it has waited for so long. It is for components
 // that make one Event for each write: their Events wait during a burst, and keep up with a load that does not end.
 func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
