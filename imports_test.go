@@ -198,7 +198,8 @@ internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue
 internal/agent/userns: internal/core/userns internal/host/durable
-internal/agent/volume: internal/agent/env internal/agent/dns internal/agent/podcert internal/agent/poddir
+internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agent/dns internal/agent/podcert
+    internal/agent/poddir
     internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
@@ -264,7 +265,7 @@ test/apart/watch: test/apart
 test/atonce:
 test/cost:
 test/criproxy:
-test/csidriver:
+test/csidriver: internal/host/mount
 test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin

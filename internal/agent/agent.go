@@ -31,6 +31,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/cadvisor"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/credentialprovider"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csidrivers"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
@@ -129,6 +130,7 @@ type Agent struct {
 	assignments *agentnuma.Manager
 	plugins     *plugins
 	drivers     *csidrivers.Registry
+	csiVolumes  *csivolume.Manager
 	registry    *pluginregistry.Registry
 	services    services
 	node        *node.Reporter
@@ -169,7 +171,7 @@ func Run(ctx context.Context, o Options) error {
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
 	defer a.closeJournal()
-	for _, prepare := range []func(context.Context) error{a.readMachine, a.enforce, a.prepareDevices, a.prepareRegistry, a.prepareAssignments, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
+	for _, prepare := range []func(context.Context) error{a.readMachine, a.enforce, a.prepareDevices, a.prepareRegistry, a.prepareCSIVolumes, a.prepareAssignments, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -306,6 +308,9 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Machine, o.Resources = a.machine, a.resources
 	o.Announce = a.assignments.Announce
 	o.Exists = a.drivers.NodeExists
+	o.CSIVolumes = true
+	o.VolumesInUse = a.csiVolumes.VolumesInUse
+	o.Status = a.csiVolumes.NodeStatus
 	o.Addresses = addresses.Find
 	o.Cloud = cloud
 	o.Startup = a.metrics.Startup
@@ -350,7 +355,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	volumes := volume.Options{
 		RootDir: a.o.RootDir, ClusterDomain: c.ClusterDomain, Objects: cache, Tokens: volume.KubeTokens(a.client), Allocatable: a.allocatable,
 		Claims: volume.KubeClaims(a.client), NodeLabels: a.nodeLabels, MaxPods: int(c.MaxPods),
-		Took: a.metrics.ObserveStorage,
+		Took: a.metrics.ObserveStorage, CSI: a.csiVolumes,
 	}
 	if kubeletconfig.ReadsTrustBundles(c) {
 		volumes.Bundles = trustbundle.New(ctx, a.client, changed)
@@ -396,6 +401,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	a.prepareUsers(ctx)
 	o.Users, o.UserNamespaces = a.users, a.hasUsers
 	o.Devices = a.plugins
+	o.CSIVolumes = true
 	o.Admission = a.admission(ctx)
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
 	o.Starts, o.Relist = starts, relist

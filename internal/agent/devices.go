@@ -63,6 +63,7 @@ func (a *Agent) prepareRegistry(context.Context) error {
 		NodeName: a.o.NodeName,
 		API:      a.client,
 		Node:     func() *corev1.Node { return a.node.Node() },
+		Changed:  func(driver string) { a.csiVolumes.DriverChanged(driver) },
 		Finished: func(driver string, c csi.Call) {
 			a.metrics.ObserveCSI(driver, c.Method, c.Code.String(), c.Migrated, c.Took)
 		},

@@ -1,6 +1,6 @@
 // Package csidriver is a CSI driver for tests: it registers in plugins_registry, says about its node what its Answers
-// say, and can be made to fail or hang in each call. It has no volumes. Package driver below it is the same as a
-// separate program, which tests can kill.
+// say, and can be made to fail or hang in each call. Its volumes are directories, which it mounts by bind mounts; any
+// handle is one. Package driver below it is the same as a separate program, which tests can kill.
 package csidriver
 
 import (
@@ -40,6 +40,11 @@ type Driver struct {
 
 	mu      sync.Mutex
 	answers Answers
+
+	called    map[string]int                             // by name
+	published map[string][]*csi.NodePublishVolumeRequest // by handle
+	mounting  sync.Mutex
+
 	servers []*grpc.Server
 
 	csi.UnimplementedNodeServer
@@ -54,6 +59,8 @@ func Start(dir, registry string, a Answers) (*Driver, error) {
 		Endpoint:     filepath.Join(dir, a.Name+".sock"),
 		Told:         make(chan string, 1000),
 		answers:      a,
+		called:       map[string]int{},
+		published:    map[string][]*csi.NodePublishVolumeRequest{},
 	}
 	if err := d.serve(d.Endpoint); err != nil {
 		return nil, err
@@ -107,8 +114,12 @@ func (d *Driver) say() Answers {
 
 // fail fails or delays a call, if the Answers say so.
 func (d *Driver) fail(ctx context.Context, request any, call *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	name := path.Base(call.FullMethod)
+	d.mu.Lock()
+	d.called[name]++
+	d.mu.Unlock()
 	if fail := d.say().Fail; fail != nil {
-		if err := fail(ctx, path.Base(call.FullMethod)); err != nil {
+		if err := fail(ctx, name); err != nil {
 			return nil, err
 		}
 	}

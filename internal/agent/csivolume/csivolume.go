@@ -132,6 +132,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.inUse, _ = k.r.InUse() // the first report of the Node has them
 	k.step()
 	return k, nil
 }

@@ -137,7 +137,13 @@ type Options struct {
 	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
 	// business. Optional: they cannot.
 	UserNamespaces func() bool
-	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
+	// VolumesInUse returns what the status is to say of volumes in use, given what it says. Status receives the status as
+	// the API server has it. Both must return soon, and may not call the Reporter. Optional: no volume is attached.
+	VolumesInUse func(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName
+	Status       func(*corev1.NodeStatus)
+
+	CSIVolumes   bool // CSI drivers are registered and called
+	TrustBundles bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 
 	PodCertificates bool // the agent requests certificates for pods: the feature gate is on
 
@@ -368,6 +374,9 @@ func (k *Reporter) observed(node *corev1.Node) {
 	}
 	theirs := readyStatus(node)
 	k.base, k.computed = node, nil
+	if k.o.Status != nil {
+		k.o.Status(&node.Status)
+	}
 	k.recordCordoned(node)
 	if theirs != k.reported && theirs == corev1.ConditionUnknown {
 		// Another component gave up on this node while the agent is alive: answer now, not in ten seconds.

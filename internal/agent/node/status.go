@@ -199,7 +199,11 @@ func (k *Reporter) fill(node *corev1.Node) {
 	s.RuntimeHandlers = k.runtime.handlers
 	s.Features = k.runtime.features
 	s.DeclaredFeatures = k.o.DeclaredFeatures
-	s.VolumesInUse = nil // the agent attaches no volumes; those that a kubelet before it used are not in use any more
+	if k.o.VolumesInUse != nil {
+		s.VolumesInUse = k.o.VolumesInUse(s.VolumesInUse)
+	} else {
+		s.VolumesInUse = nil
+	}
 	k.fillConditions(s)
 }
 
@@ -208,6 +212,9 @@ func (k *Reporter) machineLabels() map[string]string {
 	return map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: k.o.Machine.Identity.Architecture}
 }
 
+// annotationAttach has the controller manager attach volumes to this node (ControllerManagedAttachAnnotation upstream).
+const annotationAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
+
 func (k *Reporter) fillMeta(node *corev1.Node) {
 	k.annotatePlugins(node)
 	if node.Annotations == nil {
@@ -215,8 +222,12 @@ func (k *Reporter) fillMeta(node *corev1.Node) {
 	}
 	can := k.runtime.can
 	can.TrustBundles = k.o.TrustBundles
+	can.CSIVolumes = k.o.CSIVolumes
 	can.PodCertificates = k.o.PodCertificates
 	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(can), ",")
+	if k.o.VolumesInUse != nil {
+		node.Annotations[annotationAttach] = "true"
+	}
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}

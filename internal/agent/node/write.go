@@ -201,6 +201,9 @@ func (k *Reporter) accept(before, after *corev1.Node) {
 	defer k.mu.Unlock()
 	if k.base == nil || k.base.UID != after.UID || newer(after.ResourceVersion, k.base.ResourceVersion) {
 		k.base, k.computed = after, nil
+		if k.o.Status != nil {
+			k.o.Status(&after.Status)
+		}
 	}
 	k.recordCordoned(after)
 	was := map[corev1.NodeConditionType]corev1.ConditionStatus{}

@@ -182,6 +182,10 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	if err := w.r.Volumes.SetUp(ctx, pod); err != nil {
+		if volume.OnlyWaits(err) {
+			// Who has them mounted records Events, and orders a retry.
+			return &failure{reason: podlife.ReasonContainerCreating, err: err}
+		}
 		var refused *podcert.RefusedError
 		if errors.As(err, &refused) {
 			w.refused = refused.Reason()
@@ -191,7 +195,7 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 			w.unmountable = err.Error() // the pod is held, which has an Event
 			return &failure{reason: podlife.ReasonContainerCreating, err: err}
 		}
-		return &failure{reason: podlife.ReasonContainerCreating, event: "FailedMount", err: err}
+		return &failure{reason: podlife.ReasonContainerCreating, event: "FailedMount", err: volume.WithoutWaits(err)}
 	}
 	w.volumes = volumesUp
 	return nil

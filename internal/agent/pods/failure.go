@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -24,6 +25,9 @@ func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 	now, _ := w.r.now()
 	w.life.Failed(now, a, reason, err.Error())
 	w.e.MarkDirty("")
+	if volume.OnlyWaits(err) {
+		return // that is how volumes of drivers come and go
+	}
 	w.countFailure(pod, a, reason)
 	w.log().Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
 	if pod != nil && known != nil && known.event != "" {

@@ -177,6 +177,7 @@ type Options struct {
 	UserNamespaces bool
 	TrustBundles   bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
 
+	CSIVolumes      bool // CSI drivers are registered and called
 	PodCertificates bool // the agent requests certificates for pods: the feature gate is on
 	// Evicted says whether an agent before this one evicted a pod of the API. Optional.
 	Evicted func(types.UID) (Eviction, bool)

@@ -186,6 +186,7 @@ func (r *Runner) abilities() podfields.Abilities {
 	can := r.handlers.Known().Abilities
 	can.UserNamespaces = can.UserNamespaces && r.UserNamespaces
 	can.TrustBundles = r.TrustBundles
+	can.CSIVolumes = r.CSIVolumes
 	can.PodCertificates = r.PodCertificates
 	return can
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -101,6 +102,9 @@ func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observati
 	}
 	defer w.e.Disarm()
 	if err := w.setUp(ctx, pod); err != nil {
+		if volume.OnlyWaits(err) {
+			return // it is tried again when they are there
+		}
 		// Its containers run with what they have; the keeper goes on trying.
 		w.log().Warn("volumes of a running pod not taken up", "err", err)
 		w.volumes = volumesUp
@@ -129,6 +133,9 @@ func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podl
 	err := w.r.Volumes.Release(ctx, w.e.UID())
 	if err == nil {
 		err = w.r.Groups.Remove(ctx, w.e.UID())
+	}
+	if volume.OnlyWaits(err) {
+		return // it is tried again when they are gone
 	}
 	if err != nil {
 		w.log().Warn("volumes and cgroup of the ended pod not released yet", "err", err)

@@ -16,6 +16,7 @@ import (
 	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/storage/ephemeral"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -40,11 +41,12 @@ func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.Persistent
 	return out, k.client.Get(ctx, kube.Volumes, "", name, out)
 }
 
-// claimed is the location of the volume behind a claim.
+// claimed is the volume behind a claim, or a volume of a driver. The path of one that is not ready is empty.
 type claimed struct {
 	path     string
 	plugin   string // for metrics, without pluginPrefix
 	readOnly bool   // by the pod's volume, for all its containers
+	byCSI    bool   // a driver mounts it
 }
 
 // usesClaim returns the name of v's claim, if v is one.
@@ -61,7 +63,7 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 // setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
 // are existing directories, and are mounted into containers as they are.
 func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
-	pv, err := k.boundVolume(ctx, s.pod, v, name)
+	pv, claim, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
 		return err
 	}
@@ -74,10 +76,17 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 		found.plugin = pluginLocal
 		found.path, err = pv.Spec.Local.Path, checkLocal(pv.Spec.Local.Path)
 		if err == nil && !found.readOnly {
-			err = shareWithGroup(pv.Spec.Local.Path, s.pod)
+			err = ShareWithGroup(pv.Spec.Local.Path, s.pod)
 		}
+	case pv.Spec.CSI != nil && k.CSI != nil:
+		source, err := csivolume.FromVolume(pv, claim, found.readOnly)
+		if err != nil {
+			return err
+		}
+		return k.setUpCSI(ctx, s, v, source)
 	default:
-		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("persistent volume %s is of kind %s; hostPath and local are mounted", pv.Name, volumeKind(pv))}
+		const why = "persistent volume %s is of kind %s; csi, hostPath and local are mounted"
+		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf(why, pv.Name, volumeKind(pv))}
 	}
 	if err != nil {
 		return err
@@ -86,37 +95,64 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 	return nil
 }
 
-// boundVolume returns the volume that a claim is bound to. The error is in the kubelet's words.
-func (k *Manager) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string) (*corev1.PersistentVolume, error) {
+// setUpInline has a driver mount a volume that is part of a pod.
+func (k *Manager) setUpInline(ctx context.Context, s *podState, v *corev1.Volume) error {
+	if k.CSI == nil {
+		return &UnsupportedError{"csi", "it has no CSI drivers"}
+	}
+	source, err := csivolume.FromPod(s.pod, v)
+	if err != nil {
+		return err
+	}
+	return k.setUpCSI(ctx, s, v, source)
+}
+
+// setUpCSI has a driver mount a volume, or returns why it is not there yet.
+func (k *Manager) setUpCSI(ctx context.Context, s *podState, v *corev1.Volume, source *csivolume.Source) error {
+	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
+	s.claims[v.Name] = claimed{
+		path: place.Path, plugin: pluginCSI + source.Driver, readOnly: place.ReadOnly, byCSI: true,
+	}
+	return err
+}
+
+// boundVolume returns the volume that a claim is bound to, and the claim. The error is in the kubelet's words.
+func (k *Manager) boundVolume(
+	ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string,
+) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, error) {
 	claim, err := k.Claims.Claim(ctx, pod.Namespace, name)
 	if err != nil {
-		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
+		return nil, nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
 	}
 	if v.Ephemeral != nil {
 		if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if claim.DeletionTimestamp != nil {
-		return nil, errors.New("PVC is being deleted")
+		return nil, nil, errors.New("PVC is being deleted")
 	}
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
-		return nil, errors.New("PVC is not bound")
+		return nil, nil, errors.New("PVC is not bound")
 	}
 	pv, err := k.Claims.Volume(ctx, claim.Spec.VolumeName)
 	if err != nil {
-		return nil, fmt.Errorf("failed to fetch PV %s from API server: %w", claim.Spec.VolumeName, err)
+		return nil, nil, fmt.Errorf("failed to fetch PV %s from API server: %w", claim.Spec.VolumeName, err)
 	}
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
-		return nil, fmt.Errorf("PV %s is not bound to PVC %s/%s (UID %s)", pv.Name, claim.Namespace, claim.Name, claim.UID)
+		const text = "PV %s is not bound to PVC %s/%s (UID %s)"
+		return nil, nil, fmt.Errorf(text, pv.Name, claim.Namespace, claim.Name, claim.UID)
 	}
 	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
-		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("persistent volume %s is a block device; file systems are mounted", pv.Name)}
+		const why = "persistent volume %s is a block device; file systems are mounted"
+		return nil, nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf(why, pv.Name)}
 	}
 	if err := reachable(pv, k.NodeLabels()); err != nil {
-		return nil, fmt.Errorf("persistent volume %s cannot be reached from this node: its node affinity does not match the node's labels: %w", pv.Name, err)
+		const text = "persistent volume %s cannot be reached from this node: " +
+			"its node affinity does not match the node's labels: %w"
+		return nil, nil, fmt.Errorf(text, pv.Name, err)
 	}
-	return pv, nil
+	return pv, claim, nil
 }
 
 // reachable returns an error if a volume's node affinity does not match these labels.
@@ -153,11 +189,11 @@ func checkLocal(path string) error {
 	return nil
 }
 
-// shareWithGroup gives a local volume to the pod's fsGroup: everything below it belongs to the group, which may read
+// ShareWithGroup gives a volume to the pod's fsGroup: everything below it belongs to the group, which may read
 // and write it. With fsGroupChangePolicy OnRootMismatch nothing is changed if the volume's root is already so.
 // Containers of other pods may be using the volume at the same time: nothing outside of it is reached, whatever links
 // they make.
-func shareWithGroup(path string, pod *corev1.Pod) error {
+func ShareWithGroup(path string, pod *corev1.Pod) error {
 	own := ownerOf(pod)
 	if own.group == nil {
 		return nil
@@ -206,7 +242,7 @@ func shareOne(root *os.Root, name string, d fs.DirEntry, gid int) error {
 	return nil
 }
 
-// isShared reports whether the root of a volume is as shareWithGroup leaves it.
+// isShared reports whether the root of a volume is as ShareWithGroup leaves it.
 func isShared(path string, gid int) bool {
 	var st unix.Stat_t
 	return unix.Stat(path, &st) == nil && int(st.Gid) == gid && st.Mode&(unix.S_ISGID|0o770) == unix.S_ISGID|0o770

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 )
 
 // Failure is a volume that could not be set up. Its text is that of the kubelet's FailedMount Events.
@@ -41,6 +43,30 @@ func (f Failures) Unwrap() []error {
 // all reports whether is returns true for every failure.
 func (f Failures) all(is func(error) bool) bool {
 	return !slices.ContainsFunc(f, func(one Failure) bool { return !is(one.Err) })
+}
+
+// OnlyWaits reports whether err is about volumes only that a driver is mounting or unmounting, or that wait for one.
+// The pod's user is told by others, and the pod is tried again when they are there, or gone.
+func OnlyWaits(err error) bool {
+	var all Failures
+	if errors.As(err, &all) {
+		return all.all(isWaiting)
+	}
+	return isWaiting(err)
+}
+
+// WithoutWaits returns err without the volumes that OnlyWaits is about.
+func WithoutWaits(err error) error {
+	var all Failures
+	if !errors.As(err, &all) {
+		return err
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(one Failure) bool { return isWaiting(one.Err) })
+}
+
+func isWaiting(err error) bool {
+	var waiting *csivolume.WaitingError
+	return errors.As(err, &waiting)
 }
 
 // UnsupportedError is a volume of a kind that this agent does not mount. Trying again does not help.

@@ -36,7 +36,7 @@ func TestFSGroupChangePolicy(t *testing.T) {
 		}
 		pod := podWith("u1")
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group, FSGroupChangePolicy: c.policy}
-		if err := shareWithGroup(dir, pod); err != nil {
+		if err := ShareWithGroup(dir, pod); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		var st unix.Stat_t

@@ -40,6 +40,8 @@ func kindNamed(name string) (k kind, mounted bool) {
 		return kind{prepare: func(_ *Manager, _ *corev1.Pod, v *corev1.Volume) error { return checkHostPath(v.HostPath) }}, true
 	case "image": // the runtime mounts it; see ContainerFacts.Images
 		return kind{prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
+	case "csi": // agent/csivolume mounts it; SetUp keeps where (podState.claims)
+		return kind{dir: poddir.CSI, prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
 	case "emptyDir":
 		return kind{dir: poddir.EmptyDir, prepare: (*Manager).setUpEmptyDir}, true
 	case "configMap":
@@ -67,11 +69,15 @@ func (k *Manager) setUpVolume(ctx context.Context, s *podState, v *corev1.Volume
 	case isClaim:
 		return k.setUpClaim(ctx, s, v, name)
 	case !mounted:
-		return &UnsupportedError{nameOfKind(v), "emptyDir, hostPath, image, configMap, secret, projected, downwardAPI and claims of hostPath and local volumes are"}
+		const why = "csi, emptyDir, hostPath, image, configMap, secret, projected, downwardAPI and claims of csi, hostPath " +
+			"and local volumes are"
+		return &UnsupportedError{nameOfKind(v), why}
 	case kind.render != nil:
 		return k.setUpContent(ctx, s, v)
 	case s.ready[v.Name]:
 		return nil
+	case v.CSI != nil:
+		return k.setUpInline(ctx, s, v)
 	}
 	return kind.prepare(k, s.pod, v)
 }

@@ -15,6 +15,7 @@ const (
 	pluginPrefix   = "kubernetes.io/"
 	pluginHostPath = "host-path"
 	pluginLocal    = "local-volume"
+	pluginCSI      = "csi:" // and the driver's name
 )
 
 // pluginOf returns the name of the plugin of a volume: kubernetes.io/secret. What is behind a claim is known once it
@@ -30,6 +31,8 @@ func pluginOf(s *podState, v *corev1.Volume) string {
 	switch {
 	case v.HostPath != nil:
 		return pluginPrefix + pluginHostPath
+	case v.CSI != nil:
+		return pluginPrefix + pluginCSI + v.CSI.Driver
 	case k.dir == "":
 		return pluginPrefix + nameOfKind(v)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
@@ -56,7 +57,7 @@ func UnmountAll(rootDir string) error {
 	if err != nil {
 		return fmt.Errorf("unmount volumes: %w", err)
 	}
-	for _, dir := range []string{poddir.Pods, "memory"} {
+	for _, dir := range []string{poddir.Pods, "memory", csivolume.StagingDir} {
 		if err := mount.UnmountBelow(filepath.Join(root, dir)); err != nil {
 			return fmt.Errorf("unmount volumes: %w", err)
 		}

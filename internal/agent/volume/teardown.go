@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
@@ -38,6 +39,16 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	pod := k.podDir(uid)
+	if k.CSI != nil {
+		// Drivers unmount what they have mounted; what the agent mounted of that goes first.
+		if err := mount.UnmountBelow(filepath.Join(pod, poddir.SubPaths)); err != nil {
+			return fmt.Errorf("tear down pod %s: %w", uid, err)
+		}
+		if !k.CSI.Release(uid) {
+			return fmt.Errorf("tear down pod %s: %w", uid, &csivolume.WaitingError{Why: "drivers are unmounting its volumes"})
+		}
+	}
 	s.gone = true
 	if s.timer != nil {
 		s.timer.Stop()
@@ -56,12 +67,11 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err 
 	begun := time.Now()
 	defer func() {
 		for name := range s.ready {
-			if v := volumeNamed(s.pod, name); v != nil {
+			if v := volumeNamed(s.pod, name); v != nil && !s.claims[name].byCSI {
 				k.measure(pluginOf(s, v), "volume_unmount", begun, err)
 			}
 		}
 	}()
-	pod := k.podDir(uid)
 	if err := mount.UnmountBelow(pod); err != nil {
 		return fmt.Errorf("tear down pod %s: %w", uid, err)
 	}
@@ -83,6 +93,9 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err 
 func (k *Manager) Orphans(known map[types.UID]bool) ([]types.UID, error) {
 	found := map[types.UID]bool{}
 	var problems []error
+	if k.CSI != nil {
+		k.CSI.Known()
+	}
 	for _, dir := range []string{k.pods, k.memory} {
 		entries, err := os.ReadDir(dir)
 		if os.IsNotExist(err) {

@@ -40,9 +40,9 @@
 // # Limits of the package
 //
 // Images are mounted by the container runtime, and pulled by others: a volume of kind image has no path here. Volumes
-// that need a driver (CSI, NFS, ...) are refused with an error that names them, also behind a claim. Volumes of
-// kind local must be directories: no device is formatted or mounted. Quotas and usage belong to eviction. The package
-// never calls the container runtime.
+// of CSI drivers are mounted by agent/csivolume. Other kinds (NFS, iSCSI, ...) are refused with an error that names them,
+// also behind a claim. Volumes of kind local must be directories: no device is formatted or mounted. Quotas and usage
+// belong to eviction. The package never calls the container runtime.
 package volume
 
 import (
@@ -61,6 +61,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
@@ -118,6 +119,8 @@ type Options struct {
 	MaxPods       int                        // of the node: how many shares the memory for secrets has
 	NodeLabels    func() map[string]string   // of this node, at present
 	Allocatable   func() corev1.ResourceList // of this node, at present
+	// CSI has the volumes that CSI drivers mount. nil: they are not supported.
+	CSI *csivolume.Manager
 	// Took measures an operation on a volume: volume_mount, volume_unmount. Optional.
 	Took func(plugin, operation string, took time.Duration, err error)
 }
@@ -152,7 +155,7 @@ type podState struct {
 	ready map[string]bool
 	// volumes on which a kubelet mounted a tmpfs: their containers read that one, so their content is written there
 	adopted map[string]bool
-	claims  map[string]claimed         // of volumes that are ready
+	claims  map[string]claimed         // what is behind claims, and volumes of drivers
 	wrote   map[string]payloadSum      // the present content of content volumes
 	uses    map[string]volumelimit.Use // and what that content takes
 	tokens  map[tokenKey]*token
@@ -246,7 +249,7 @@ func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 		v := &pod.Spec.Volumes[i]
 		begun := time.Now()
 		err := k.setUpVolume(ctx, s, v)
-		if !s.ready[v.Name] {
+		if !s.ready[v.Name] && !s.claims[v.Name].byCSI { // csivolume measures those of drivers
 			k.measure(pluginOf(s, v), "volume_mount", begun, err)
 		}
 		switch {

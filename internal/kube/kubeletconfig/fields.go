@@ -85,7 +85,7 @@ var fields = slices.Concat(
 		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
 	not("requests to the API server are in protobuf", "contentType"),
 	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
-	not("volumes that need attaching are not supported yet", "enableControllerAttachDetach"),
+	not("the controller manager always attaches volumes", "enableControllerAttachDetach"),
 
 	// Where pods come from and what they see.
 	does("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),

@@ -15,6 +15,7 @@ type Abilities struct {
 	ImageVolumes   bool // images can be mounted
 	TrustBundles   bool // certificates of ClusterTrustBundles can be mounted: their feature gate is on
 
+	CSIVolumes      bool // CSI drivers are registered and called
 	PodCertificates bool // certificates are requested for pods: their feature gate is on
 }
 
@@ -107,7 +108,13 @@ func volumeHold(kind, why string, is func(*corev1.Volume) bool) hold {
 }
 
 var volumeHolds = []hold{
-	volumeHold("csi", "this node's agent has no CSI drivers", func(v *corev1.Volume) bool { return v.CSI != nil }),
+	{
+		path: "spec.volumes[].csi", code: codeOfVolume("csi"),
+		why:    "this node's agent has no CSI drivers",
+		help:   helpVolume,
+		volume: func(v *corev1.Volume) bool { return v.CSI != nil },
+		able:   func(a Abilities) bool { return a.CSIVolumes },
+	},
 	volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil }),
 	volumeHold("iscsi", "this node's agent does not attach iSCSI disks", func(v *corev1.Volume) bool { return v.ISCSI != nil }),
 	volumeHold("fc", "this node's agent does not attach Fibre Channel disks", func(v *corev1.Volume) bool { return v.FC != nil }),

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csidrivers"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// prepareCSIVolumes prepares the volumes of CSI drivers. What an agent before this one left of them is found now,
+// before the Node is reported: no volume that pods have may be missing in VolumesInUse.
+func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
+	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
+		return fmt.Errorf("prepare volumes: %w", err)
+	}
+	root, err := filepath.EvalSymlinks(a.o.RootDir)
+	if err != nil {
+		return fmt.Errorf("prepare volumes: %w", err)
+	}
+	a.csiVolumes, err = csivolume.New(ctx, csivolume.Options{
+		RootDir:  root,
+		Node:     a.o.NodeName,
+		Drivers:  registered{a.drivers},
+		API:      csiAPI{client: a.client, drivers: a.drivers},
+		Share:    volume.ShareWithGroup,
+		Recorder: a.recorder,
+		Changed:  func(uid types.UID) { a.pods.Retry(uid) },
+		InUse:    func() { a.node.Changed() },
+		Took: func(plugin, operation string, took time.Duration, err error) {
+			a.metrics.ObserveStorage(plugin, operation, took, err)
+		},
+	})
+	return err
+}
+
+// registered are the registered drivers, for csivolume.
+type registered struct{ *csidrivers.Registry }
+
+func (r registered) Driver(name string) (csivolume.Driver, bool) {
+	d, ok := r.Registry.Driver(name)
+	if !ok {
+		return csivolume.Driver{}, false
+	}
+	can := map[csipb.NodeServiceCapability_RPC_Type]bool{}
+	for number := range csipb.NodeServiceCapability_RPC_Type_name {
+		if c := csipb.NodeServiceCapability_RPC_Type(number); d.Can(c) {
+			can[c] = true
+		}
+	}
+	return csivolume.Driver{Node: d.Client, Can: can}, true
+}
+
+// csiAPI is what csivolume reads from the API server.
+type csiAPI struct {
+	client  *kube.Client
+	drivers *csidrivers.Registry
+}
+
+// CSIDriver returns an object that is watched; before the first list, or if it is not known, the API server is asked.
+func (d csiAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	if object, ok := d.drivers.Object(name); ok {
+		return object, nil
+	}
+	if d.drivers.ObjectsKnown() {
+		return nil, apierrors.NewNotFound(storagev1.Resource("csidrivers"), name)
+	}
+	out := &storagev1.CSIDriver{}
+	return out, d.client.Get(ctx, kube.CSIDrivers, "", name, out)
+}
+
+func (d csiAPI) Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	out := &storagev1.VolumeAttachment{}
+	return out, d.client.Get(ctx, kube.VolumeAttachments, "", name, out)
+}
+
+func (d csiAPI) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	out := &corev1.Secret{}
+	return out, d.client.Get(ctx, kube.Secrets, namespace, name, out)
+}
+
+func (d csiAPI) Token(
+	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
+	return volume.KubeTokens(d.client)(ctx, namespace, account, request)
+}
+
+// Grown writes the size of a claim's volume, and that no expansion is outstanding any more.
+func (d csiAPI) Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error {
+	status := map[string]any{
+		"capacity":                  map[string]string{"storage": size.String()},
+		"allocatedResourceStatuses": map[string]any{"storage": nil},
+		"conditions": []map[string]any{
+			{"type": corev1.PersistentVolumeClaimFileSystemResizePending, "$patch": "delete"},
+			{"type": corev1.PersistentVolumeClaimResizing, "$patch": "delete"},
+		},
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return err
+	}
+	out := &corev1.PersistentVolumeClaim{}
+	return d.client.Patch(ctx, kube.VolumeClaims, namespace, claim, types.StrategicMergePatchType, patch, out, "status")
+}
