@@ -5,7 +5,7 @@
 //
 //	make build && go test -tags e2e ./test/e2e/storage
 //
-// With PLIMSOLL_E2E_AGENT=bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the agent:
+// With PLIMSOLL_E2E_AGENT=$PWD/bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the agent:
 // what fails there too is not the agent's fault.
 package storage
 
