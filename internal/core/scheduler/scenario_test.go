@@ -18,8 +18,10 @@ import (
 // command per line, followed by the results. CONTRIBUTING.md says how to rewrite results. The commands:
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
+//	    [image=NAME:N] [features=F,...] [lacks=CODE,...]
 //	node-gone NAME
 //	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [profile=gentle] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
+//	    [image=NAME] [features=F,...] [of-agent=CODE,...] [prefer=K:V]
 //	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
@@ -31,13 +33,16 @@ import (
 //
 // Commands about volumes are in scenario_storage_test.go, those about other pods in scenario_around_test.go. The block
 // "cluster" begins another history with a new Placer. In needs=TEXT, an underscore is a space.
+//
+// Every filter must have rejected a node in some text, and every scorer must have told nodes apart.
 func TestScenarios(t *testing.T) {
+	shown := &coverage{scorers: map[string]int{}}
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := newStory(t)
+		w := newStory(t, shown)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "cluster":
-				w = newStory(t)
+				w = newStory(t, shown)
 				return ""
 			case "do":
 			default:
@@ -53,6 +58,33 @@ func TestScenarios(t *testing.T) {
 			return out.String()
 		})
 	})
+	for i := range filters {
+		if f := &filters[i]; shown.rejected&f.rule == 0 {
+			t.Errorf("no text of testdata has a node that %s (filter %d) rejects: add one", f.plugin, i)
+		}
+	}
+	for _, s := range allScorers(nil) {
+		if shown.scorers[s.plugin] == 0 {
+			t.Errorf("no text of testdata has nodes that %s scores differently: add one", s.plugin)
+		}
+	}
+}
+
+// coverage is what the texts have shown of the rules.
+type coverage struct {
+	rejected RuleSet        // filters that rejected a node
+	scorers  map[string]int // how often each scorer told nodes apart, by plugin
+}
+
+// see asks about a pod that is to be placed.
+func (v *coverage) see(c *cluster, pod *Pod) {
+	c.ask(pod, func(d *demand) {
+		if plain := c.choosePlain(d, pod.ID); plain.failure != nil {
+			v.rejected |= plain.failure.Rejected
+		} else {
+			c.tellApart(d, v.scorers)
+		}
+	})
 }
 
 // world drives a Placer with virtual time.
@@ -62,12 +94,13 @@ type world struct {
 	now     unit.Instant
 	pods    map[string]Pod
 	inOrder []string // names of pods, in the order in which they were first seen
+	shown   *coverage
 
 	version int                     // of the storage object that was written last
 	layouts map[string]*numa.Layout // of nodes with reports, by their parameters
 }
 
-func newStory(t *testing.T) *world {
+func newStory(t *testing.T, shown *coverage) *world {
 	gentle := DefaultProfile() // its pods do not preempt
 	gentle.Name, gentle.NoPreemption = "gentle", true
 	return &world{
@@ -76,6 +109,7 @@ func newStory(t *testing.T) *world {
 		now:     unit.Instant(time.Hour),
 		pods:    map[string]Pod{},
 		layouts: map[string]*numa.Layout{},
+		shown:   shown,
 	}
 }
 
@@ -100,6 +134,9 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 		}
 		w.pods[pod.Name] = pod
 		w.placer.PodSeen(w.now, pod)
+		if pod.Node == "" {
+			w.shown.see(w.placer.cluster, &pod)
+		}
 	case "budget":
 		parsed := parseArguments(args[1:])
 		key, value, _ := strings.Cut(parsed["select"], ":")
@@ -155,6 +192,7 @@ func (w *world) next(args []string) []string {
 			lines = append(lines, d.Pod.Name+" had been forgotten")
 		}
 		if d.Failure != nil {
+			w.shown.rejected |= d.Failure.Rejected
 			lines = append(lines, fmt.Sprintf("%s: %s%s", d.Pod.Name, d.Failure, evicted(d.Preemption)))
 			continue
 		}
@@ -203,6 +241,13 @@ func parseNode(args []string) Node {
 				p := strings.Split(s, ":")
 				n.Taints = append(n.Taints, Taint{Key: p[0], Value: p[1], Effect: Effect(p[2])})
 			}
+		case "image":
+			name, size, _ := strings.Cut(value, ":")
+			n.Images = append(n.Images, Image{Names: []string{name}, Size: number(size)})
+		case "features":
+			n.Features = strings.Split(value, ",")
+		case "lacks":
+			n.AgentLacks = strings.Split(value, ",")
 		default:
 			n.Allocatable = append(n.Allocatable, Amount{key, number(value)})
 		}
@@ -247,6 +292,16 @@ func parsePod(args []string) Pod {
 			}
 		case "port":
 			p.Ports = append(p.Ports, parsePort(value))
+		case "image":
+			p.Images, p.Containers = append(p.Images, value), p.Containers+1
+		case "features":
+			p.Features = strings.Split(value, ",")
+		case "of-agent":
+			p.NeedsOfAgent = strings.Split(value, ",")
+		case "prefer":
+			k, v, _ := strings.Cut(value, ":")
+			term := NodeTerm{Labels: []Requirement{{Key: k, Op: In, Values: []string{v}}}}
+			p.Preferred = append(p.Preferred, WeightedTerm{Weight: 1, Term: term})
 		default:
 			p.Requests = append(p.Requests, Amount{key, number(value)})
 			switch key {

@@ -25,7 +25,6 @@ type field struct {
 }
 
 // does returns fields that are honoured.
-
 func does(paths ...string) []field {
 	out := make([]field, len(paths))
 	for i, path := range paths {
