@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
@@ -92,9 +93,24 @@ func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		}
 	}
 	if r != nil {
-		return &pods.Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
+		critical := a.ledger.candidate(pod).Critical
+		return &pods.Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room, Preempts: r.Room && critical}
 	}
 	return nil
+}
+
+// Preempt implements pods.Admission.
+func (a admit) Preempt(
+	pod *corev1.Pod, others []*corev1.Pod, present []podentry.Present,
+) (admission.Preemption, bool) {
+	var occupants []admission.Occupant
+	for _, p := range present {
+		if p.Pod.UID != pod.UID && !p.Ended {
+			soon := !p.KillAt.IsZero() && time.Until(p.KillAt) < admission.EndsSoon
+			occupants = append(occupants, translate.AdmissionOccupant(p.Pod, soon))
+		}
+	}
+	return a.ledger.preempt(pod, others, occupants, a.node(), a.elsewhere())
 }
 
 // Resize judges pods that ask for other resources than are allocated to them.

@@ -119,6 +119,18 @@ func (l *ledger) check(pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node,
 	return l.node.Check(asked.Pod)
 }
 
+// preempt chooses who ends so that a pod fits beside others.
+func (l *ledger) preempt(
+	pod *corev1.Pod, others []*corev1.Pod, occupants []admission.Occupant, node *corev1.Node, elsewhere []string,
+) (admission.Preemption, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asked := l.judge(pod)
+	l.follow(others, node, elsewhere)
+	l.candidates[pod.UID] = judged{of: pod, as: asked}
+	return l.node.Preempt(asked.Applicant, occupants)
+}
+
 // resizes gives requests their verdicts. asked has all of each but the pods.
 func (l *ledger) resizes(
 	requests []allocation.Request, asked []admission.Resize, held []*corev1.Pod, node *corev1.Node, elsewhere []string,

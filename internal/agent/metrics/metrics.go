@@ -87,6 +87,7 @@ type Set struct {
 	CSIOperations     *prometheus.HistogramVec
 	VolumeMeasurement *prometheus.HistogramVec // seconds to measure a volume on the node's disk, by metric_source
 	Evictions         *prometheus.CounterVec   // by eviction_signal
+	Preemptions       *prometheus.CounterVec   // by preemption_signal: the resource that a critical pod lacked
 	ImagesCollected   *prometheus.CounterVec   // by reason: space, age
 	// from reading what pods use to SIGKILL, or to the stop order, by eviction_signal
 	EvictionStatsAge    *prometheus.HistogramVec
@@ -181,6 +182,7 @@ func New(nodeName string) *Set {
 	s.Registry.MustRegister(s.CSIOperations)
 	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds", "Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
+	s.Preemptions = s.counters("preemptions", "Pods that ended to make room for a critical one, by the resource that it lacked", "preemption_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
 	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.DefBuckets, "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods rejected by the node", "reason")

@@ -115,6 +115,13 @@ func (e *Entry) Evict(now unit.Instant, grace time.Duration, order podlife.StopO
 	e.leftovers = true
 }
 
+// Preempt orders the end of a pod to make room for another: it has its own grace period.
+func (e *Entry) Preempt(now unit.Instant, order podlife.StopOrder) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mergeStop(now, e.grace(), order)
+}
+
 // Evicted reports whether the pod was evicted, by this agent or one before it. pod is the version that the worker sees.
 func (e *Entry) Evicted(pod *corev1.Pod) bool {
 	e.mu.Lock()

@@ -78,7 +78,11 @@ func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.Anew(string(w.e.UID())) {
 		return nil, false
 	}
-	rejected = w.r.Admission.Admit(asked, w.r.counted(w.e))
+	others := w.r.counted(w.e)
+	rejected = w.r.Admission.Admit(asked, others)
+	if rejected != nil && rejected.Preempts {
+		w.preempt(asked, others)
+	}
 	switch {
 	case rejected == nil:
 		w.e.SetPhase(podentry.PhasePreparing)

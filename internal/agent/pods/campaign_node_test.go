@@ -17,9 +17,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -233,6 +235,11 @@ func (a fakeAdmission) Wait(*corev1.Pod, time.Time) (string, time.Time) { return
 
 // Consult is not asked for: no rejection of these asks.
 func (a fakeAdmission) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
+
+// Preempt is not asked for either.
+func (a fakeAdmission) Preempt(*corev1.Pod, []*corev1.Pod, []podentry.Present) (admission.Preemption, bool) {
+	return admission.Preemption{}, false
+}
 
 func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -130,6 +130,15 @@ func (w *worker) mayWait(rejected Rejection) waiting {
 		until := w.seen.Add(devicemanager.Grace)
 		return waiting{reason: reasonDevices, why: rejected.Message, until: until, retry: holdRetry}
 	}
+	if rejected.Preempts && time.Now().Before(w.roomBy) {
+		return waiting{
+			reason: reasonRoom,
+			why:    "pods end to make room for it",
+			detail: " (" + rejected.Message + ")",
+			until:  w.roomBy,
+			retry:  roomRetry,
+		}
+	}
 	if name, until := w.r.departing(); rejected.Room && name != "" {
 		return waiting{
 			reason: reasonRoom,

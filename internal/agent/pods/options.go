@@ -15,8 +15,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -121,6 +123,9 @@ type Admission interface {
 	// Give has device plugins make ready what was assigned to a pod. They may take long, and no other pod waits for
 	// that. A pod that is rejected now has nothing.
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
+	// Preempt says which of the pods that are here end so that a critical pod, which Admit has just rejected, fits; ok
+	// is false where that does not help.
+	Preempt(pod *corev1.Pod, others []*corev1.Pod, present []podentry.Present) (p admission.Preemption, ok bool)
 	// Resize gives each request its verdict, in the order of requests. held are all pods that take something of the
 	// node, with those that ask.
 	Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict
@@ -131,6 +136,7 @@ type Rejection struct {
 	Reason, Message string
 	Later           bool // it may be another answer soon: ask again, for as long as a pod waits
 	Room            bool // what it lacks, other pods may hold
+	Preempts        bool // Preempt may find pods that end for it
 	Asks            bool // no answer yet: Consult, and ask again
 }
 
@@ -191,5 +197,9 @@ type Eviction struct {
 }
 
 func (v Eviction) order() podlife.StopOrder {
-	return podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message, Disrupts: v.Disrupts}
+	order := podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message}
+	if v.Disrupts {
+		order.Disruption = v.Message
+	}
+	return order
 }

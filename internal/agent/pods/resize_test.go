@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
@@ -28,7 +29,10 @@ type room struct {
 func (n *room) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
 func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection     { return nil }
 func (n *room) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
-func (n *room) Give(context.Context, *corev1.Pod) *Rejection    { return nil }
+func (n *room) Preempt(*corev1.Pod, []*corev1.Pod, []podentry.Present) (admission.Preemption, bool) {
+	return admission.Preemption{}, false
+}
+func (n *room) Give(context.Context, *corev1.Pod) *Rejection { return nil }
 
 func (n *room) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
 	n.asked++

@@ -29,6 +29,8 @@ type worker struct {
 	seen time.Time     // when it was first looked at; zero: not yet. Waits for devices begin then
 	up   bool          // a sandbox of it was ready since this agent is here: it waits for devices no more
 
+	roomBy time.Time // when the pods should be gone that end to make room for it; zero: none does
+
 	measured measured // of what it did, for metrics
 
 	unread     string    // why the runtime could not be read of which users had an Event last; empty: it was read since

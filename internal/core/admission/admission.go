@@ -7,6 +7,8 @@
 // has at that moment (Node): no verdict is remembered, so a shell misses none if it asks again whenever one of the two
 // has changed.
 //
+// Where a critical pod lacks nothing but amounts, Preempt chooses the pods that end for it.
+//
 // A node under pressure also rejects pods that it would have room for (UnderPressure). Of pods that come together,
 // Order says which is admitted first. Suits says which pods cannot run on the system at all.
 //
@@ -36,11 +38,11 @@ const (
 	TaintToleration = scheduler.PluginTaintToleration
 )
 
-func outOf(resource string, requested, used, capacity int64) *Rejection {
+func outOf(s shortage) *Rejection {
 	return &Rejection{
-		Reason: "OutOf" + resource,
+		Reason: "OutOf" + s.resource,
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-			resource, requested, used, capacity),
+			s.resource, s.requested, s.used, s.capacity),
 	}
 }
 

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
@@ -100,23 +101,47 @@ func (n *Node) Check(pod scheduler.Pod) *Rejection {
 }
 
 func (n *Node) check(pod scheduler.Pod) *Rejection {
-	if pods := int64(len(n.pods)); !scheduler.FitsOneMore(pods, n.offers.PodsMax) {
-		return outOf("pods", 1, pods, n.offers.PodsMax)
-	}
-	for _, a := range inOrder(pod.Requests) {
-		allocatable, known := n.allocatable[a.Resource]
-		if !known && isExtended(a.Resource) {
-			continue // something else counts it, cluster-wide (upstream does the same)
-		}
-		if requested := n.requested[a.Resource]; !scheduler.Fits(a.Value, requested, allocatable) {
-			return outOf(a.Resource, a.Value, requested, allocatable)
-		}
+	for s := range n.shortages(pod) {
+		return outOf(s)
 	}
 	if n.offers.Name == "" {
 		return nil
 	}
 	return n.objection(pod)
 }
+
+// shortage is an amount that the node does not have for a pod.
+type shortage struct {
+	resource                  string
+	requested, used, capacity int64
+}
+
+// shortages are all that the node lacks for a pod that is not on it yet, in the order of Check.
+func (n *Node) shortages(pod scheduler.Pod) iter.Seq[shortage] {
+	return func(yield func(shortage) bool) {
+		if on := int64(len(n.pods)); !scheduler.FitsOneMore(on, n.offers.PodsMax) {
+			if !yield(shortage{resource: pods, requested: 1, used: on, capacity: n.offers.PodsMax}) {
+				return
+			}
+		}
+		for _, a := range inOrder(pod.Requests) {
+			allocatable, known := n.allocatable[a.Resource]
+			if !known && isExtended(a.Resource) {
+				continue // something else counts it, cluster-wide (upstream does the same)
+			}
+			used := n.requested[a.Resource]
+			if scheduler.Fits(a.Value, used, allocatable) {
+				continue
+			}
+			if !yield(shortage{resource: a.Resource, requested: a.Value, used: used, capacity: allocatable}) {
+				return
+			}
+		}
+	}
+}
+
+// pods is the resource of which each pod takes one.
+const pods = "pods"
 
 // objection applies the scheduler's rules about more than amounts.
 func (n *Node) objection(pod scheduler.Pod) *Rejection {

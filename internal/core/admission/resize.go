@@ -88,9 +88,14 @@ func judgeResize(r Resize, requested, allocatable map[string]int64) Verdict {
 		if scheduler.Fits(more[a.Resource], requested[a.Resource], allocatable[a.Resource]) {
 			continue
 		}
-		// Upstream counts what others use, and requested is the whole of what this pod asks for.
-		others := requested[a.Resource] + more[a.Resource] - a.Value
-		return Verdict{Reason: Deferred, Message: outOf(a.Resource, a.Value, others, allocatable[a.Resource]).Message}
+		lacks := shortage{
+			resource:  a.Resource,
+			requested: a.Value,
+			// Upstream counts what others use, and requested is the whole of what this pod asks for.
+			used:     requested[a.Resource] + more[a.Resource] - a.Value,
+			capacity: allocatable[a.Resource],
+		}
+		return Verdict{Reason: Deferred, Message: outOf(lacks).Message}
 	}
 	return Verdict{Allocated: true}
 }

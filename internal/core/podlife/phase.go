@@ -74,8 +74,8 @@ func (p *plan) conditions(s Status) []Condition {
 		sandboxed.Reason, sandboxed.Message = h.Reason, h.Message
 	}
 	all := []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
-	if p.order != nil && p.order.Disrupts {
-		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Message})
+	if p.order != nil && p.order.Disruption != "" {
+		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Disruption})
 	}
 	if c := p.allRestartingCondition(s.Phase); c != nil {
 		all = append(all, *c)

@@ -213,7 +213,9 @@ type StopOrder struct {
 	Reason   string // for the pod's status, e.g. Evicted
 	Message  string
 	Rejected bool // the node rejected the pod: if nothing of it ran, no container statuses are reported
-	Disrupts bool // the node ends it for its own reasons: report the condition DisruptionTarget
+	// Disruption is the message of the condition DisruptionTarget, which says that the node ends the pod for its own
+	// reasons; empty: it is not reported.
+	Disruption string
 }
 
 // Resizing is what is known about a resize in addition to sizes.

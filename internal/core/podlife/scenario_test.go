@@ -32,7 +32,7 @@ import (
 //	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | it is removed from outside
 //	counted NAME N                               the API shows another restart count and another run
 //	image NAME I            its image changes
-//	stop grace=D [keep] [disrupts] [phase=P] [reason=R] [message=M]    order the end; keep: the pod object stays
+//	stop grace=D [keep] [disruption=M] [phase=P] [reason=R] [message=M]    order the end; keep: the pod object stays
 //	forget | reboot [lost]  the agent restarts | the machine reboots; lost: the runtime then has no containers
 //	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | there is a second sandbox
 //	resize NAME [cpu=M] [memory=B] [restart]     other limits are allocated; restart: its resize policy requires a restart
@@ -205,7 +205,14 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "image":
 		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
-		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts"), Rejected: d.Cmd == "refuse"})
+		w.order(duration(t, d, "grace", 0), StopOrder{
+			Remove:     d.Cmd == "stop" && !d.HasArg("keep"),
+			Phase:      phaseOf(d),
+			Reason:     text(d, "reason"),
+			Message:    text(d, "message"),
+			Disruption: text(d, "disruption"),
+			Rejected:   d.Cmd == "refuse",
+		})
 	case "forget":
 		w.restartAgent()
 	case "reboot":

@@ -75,6 +75,20 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	}
 }
 
+// AdmissionOccupant translates a pod that is on the node; ending: it ends soon.
+func AdmissionOccupant(pod *corev1.Pod, ending bool) admission.Occupant {
+	p := QoSPod(pod)
+	s := SchedulerPod(pod)
+	return admission.Occupant{
+		ID:       s.ID,
+		Requests: s.Requests,
+		Priority: s.Priority,
+		Critical: p.Critical,
+		Class:    qos.ClassOf(p),
+		Ending:   ending,
+	}
+}
+
 // AdmissionNode translates what a node offers to pods: allocatable resources, and by the API's Node (nil: not known
 // yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out:
 // something else counts them.

@@ -106,6 +106,7 @@ var meaningless = map[string]string{
 var unprovoked = map[string]string{
 	"kubelet_evictions":                                       "needs a node that is short of something; see test/e2e/disk",
 	"kubelet_eviction_stats_age_seconds":                      "likewise",
+	"kubelet_preemptions":                                     "needs a node without room; see TestCritical",
 	"kubelet_image_garbage_collected_total":                   "needs a full disk; see agent/imagegc",
 	"csi_operations_seconds":                                  "needs a CSI driver; see TestCSIDrivers",
 	"kubelet_device_plugin_registration_total":                "needs a device plugin; see test/e2e/resize",

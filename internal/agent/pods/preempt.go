@@ -1,0 +1,51 @@
+package pods
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// preempt has other pods end so that a critical one, which was just rejected, fits, and notes until when it waits for
+// that. Nobody else is admitted meanwhile: caller holds the Runner's admission lock. Where the agent ends before the
+// pods have, the next one decides anew.
+func (w *worker) preempt(pod *corev1.Pod, others []*corev1.Pod) {
+	w.roomBy = time.Time{}
+	p, ok := w.r.Admission.Preempt(pod, others, w.r.Present())
+	if !ok {
+		return
+	}
+	for _, id := range p.Victims {
+		w.preemptOne(types.UID(id), pod, p.Resource)
+	}
+	for _, other := range w.r.Present() {
+		if by := other.KillAt.Add(departure); !other.KillAt.IsZero() && by.After(w.roomBy) {
+			w.roomBy = by
+		}
+	}
+}
+
+// preemptOne orders the end of a pod within its own grace period, for another pod that lacks a resource.
+func (w *worker) preemptOne(uid types.UID, critical *corev1.Pod, resource string) {
+	e := w.r.entryOf(uid)
+	if e == nil || e.Stopping() {
+		return
+	}
+	now, _ := w.r.now()
+	e.Preempt(now, podlife.StopOrder{
+		Phase:      podlife.Failed,
+		Reason:     admission.ReasonPreempting,
+		Message:    admission.MessagePreempting,
+		Disruption: admission.MessageDisruption,
+	})
+	w.r.resync(e)
+	w.r.Metrics.Preemptions.WithLabelValues(resource).Inc()
+	if victim := e.Object(); victim != nil {
+		w.r.Recorder.Event(victim, corev1.EventTypeWarning, admission.ReasonPreempting, admission.MessagePreempting)
+	}
+	w.r.log(e).Warn("pod ends to make room for a critical one", "for", critical.Namespace+"/"+critical.Name, "lacks", resource)
+}
