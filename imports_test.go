@@ -226,7 +226,7 @@ internal/cluster/bootstrap: internal/host/durable internal/kube
 internal/cluster/pki: internal/host/durable
 internal/cluster/progress:
 internal/cluster/sparedisk:
-internal/cluster/supervise: internal/host/shortage
+internal/cluster/supervise: internal/host/link internal/host/shortage
 
 # the CSI driver
 internal/csi: internal/core/localvolume internal/core/unit internal/csi/store internal/host/disk internal/host/loop

@@ -17,8 +17,8 @@ import (
 func newImageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
-		Short: "Load, list and remove images on this machine's node",
-		Long: `Load images from archives into the container runtime of this machine's cluster, list the runtime's images, remove some.
+		Short: "Load, list and remove images on this machine's nodes",
+		Long: `Load images from archives into the container runtime of each of this machine's nodes, list their images, remove some.
 A pod uses a loaded image without a pull, if its imagePullPolicy is not Always.`,
 		Example: `  plimsoll image load app.tar
   plimsoll image ls`,
@@ -33,7 +33,7 @@ func newImageLoadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load FILE...",
 		Short: "Load the images of archives",
-		Long: `Load all images of each archive into the container runtime, under the names that they have in it. An archive is what
+		Long: `Load all images of each archive into the container runtime of each node, under the names that they have in it. An archive is what
 docker save, podman save, buildah push or skopeo copy writes, compressed with gzip or not; - is standard input. What the
 runtime has under the same names is replaced; pods that run are not changed.`,
 		Example: `  plimsoll image load app.tar
@@ -95,8 +95,8 @@ func newImageListCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the images that the runtime has",
-		Long: `List the images that this machine's container runtime has, a line for each name: what was pulled, what was loaded, and our
-own. It changes nothing. The size is the runtime's: containerd counts compressed layers.`,
+		Long: `List the images that this machine's container runtimes have, a line for each name: what was pulled, what was loaded, and
+our own. It changes nothing. The size is the runtime's: containerd counts compressed layers.`,
 		Example: `  plimsoll image ls
   plimsoll image ls -o json`,
 		Args: cobra.NoArgs,

@@ -54,6 +54,7 @@ routes through the nodes' addresses.`,
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
 	f.StringVar(&o.Token, "token", "", "token of the cluster, for the first join; else that of the environment "+
 		"variable "+tokenVariable)
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the token, read when one is needed; instead of --token")
 	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "",
 		"hash of the cluster's authority, sha256:<64 hexadecimal digits>; required with a token")
 	nodeFlags(c, &o)
@@ -76,6 +77,11 @@ func nodeFlags(c *cobra.Command, o *cluster.Options) {
 	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
 	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our "+
 		"containerd asks before a registry, or before all; may be repeated")
+	f.StringVar(&o.RegistriesDir, "registries-dir", "", "directory of containerd's files about registries (default: "+
+		"registries in the state directory)")
+	f.StringVar(&o.StorageKubeconfig, "storage-kubeconfig", "",
+		"kubeconfig of user plimsoll:storage, which plimsoll up keeps in "+
+			"pki/storage.kubeconfig: with it this machine makes volumes, by the driver csi.plimsoll.dev")
 	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most "+
 		"plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets "+

@@ -25,15 +25,21 @@ lifecycle controller, as supervised processes on this machine, until Ctrl-C or "
 crash, it takes over what still runs and restarts the rest. Another build of plimsoll takes over a cluster that runs and
 replaces its parts; pods go on running.
 
-As root, this machine becomes a node that runs containers. Without root, --hollow N gives N hollow nodes, which run no
-containers.`,
+As root, this machine becomes a node that runs containers. --nodes N makes it N nodes, to try what needs several: the
+first as always, and NODE-2 to NODE-N, each in a network namespace with its own runtime, agent and kube-proxy, as if
+"plimsoll join" had run on another machine. Every node reports all CPUs and memory of the machine as its own. Without root,
+--hollow N gives N hollow nodes, which run no containers.`,
 		Example: `  plimsoll up --detach                  # return when the node is Ready
+  plimsoll up --nodes 3                 # three nodes on this machine
   plimsoll up --hollow 100              # a hundred hollow nodes too; without root, only those
   plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Without root there can be no containers; with --hollow the user has said so.
 			o.Agent = !noAgent && (os.Geteuid() == 0 || o.Hollow == 0)
+			if o.Nodes > 1 && !c.Flags().Changed("bind-address") {
+				o.BindAddress = "" // it follows from --node-cidr
+			}
 			if err := o.Fill(); err != nil {
 				return usageError{err}
 			}
@@ -46,6 +52,8 @@ containers.`,
 	f := c.Flags()
 	instanceFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
+	f.IntVar(&o.Nodes, "nodes", 1, "number of nodes that this machine becomes; those beside the first are in network namespaces")
+	f.StringVar(&o.NodeCIDR, "node-cidr", "10.87.0.0/24", "network between the nodes of --nodes; kube-apiserver listens on its first address")
 	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, which run no containers")
 	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
@@ -56,7 +64,7 @@ containers.`,
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
 	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
 	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")
-	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to")
+	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to (with --nodes: the first of --node-cidr)")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
 	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
 	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for authorized clients; 0: none")
@@ -68,6 +76,7 @@ containers.`,
 	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
+	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0, "life of the certificates that kube-controller-manager signs, those of machines that join among them; 0: its default, a year")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
 	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")

@@ -199,6 +199,9 @@ func (b builder) controllerManager() supervise.Spec {
 		"--kube-api-burst=400",
 		"--profiling=false",
 	}
+	if d := b.o.SigningDuration; d != 0 {
+		args = append(args, "--cluster-signing-duration="+d.String())
+	}
 	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, b.certificateOf(whoControllerManager)},
 		append(args, b.sharedControllers()...)...)
 }

@@ -102,8 +102,9 @@ func (l layout) askToLeave() error {
 // takeDown stops and removes everything except the state directory. It continues after failures, so that as much as
 // possible is cleaned up.
 func (c *cluster) takeDown(ctx context.Context) error {
+	err := c.takeLocalNodesDown(ctx)
 	c.stopChildren(ctx)
-	err := errors.Join(c.cleanServices(ctx), c.removePods(ctx), c.removeRoutes())
+	err = errors.Join(err, c.removeNodeNetwork(), c.cleanServices(ctx), c.removePods(ctx), c.removeRoutes())
 	if left := c.supervisor.Survivors(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("stop children: still running: %s", strings.Join(left, ", ")))
 	}

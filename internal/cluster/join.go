@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,15 +63,7 @@ func (o *Options) FillJoined() error {
 
 // ValidateJoined returns everything that is wrong with the options of a machine that joins.
 func (o *Options) ValidateJoined() error {
-	err := o.Validate()
-	if o.Token != "" {
-		if _, _, bad := bootstrap.Parts(o.Token); bad != nil {
-			err = errors.Join(err, fmt.Errorf("--token: %w", bad)) // without its value, which is a secret
-		}
-		if bad := bootstrap.ParseHash(o.AuthorityHash); bad != nil {
-			err = errors.Join(err, fmt.Errorf("--discovery-token-ca-cert-hash %q: %w", o.AuthorityHash, bad))
-		}
-	}
+	err := errors.Join(o.Validate(), o.validateToken())
 	if ip := net.ParseIP(o.NodeIP); ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
 		err = errors.Join(err, fmt.Errorf("--node-ip %s: the server does not reach this machine by that address", o.NodeIP))
 	}
@@ -147,7 +140,13 @@ func (c *cluster) bringUpNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return parallel(ctx, c.nodeWaits(own)...)
+	waits := c.nodeWaits(own)
+	if c.o.has(addonCSI) {
+		waits = append(waits, func(ctx context.Context) error {
+			return c.awaitDriver(ctx, own, c.o.NodeName, childCSIDriver, childAgent)
+		})
+	}
+	return parallel(ctx, waits...)
 }
 
 // meet connects to the cluster, with the token if the node has no certificate yet, else with its certificate. It sets
@@ -167,7 +166,7 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 		identity, _ := c.identities()
 		why, expired = identity.Due(known, time.Now())
 	}
-	if why == "" || why == "it expires soon" {
+	if why == "" || why == bootstrap.ExpiresSoon {
 		client, err := c.client(whoAgent)
 		if err != nil {
 			return nil, err
@@ -179,6 +178,9 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 			return client, c.keepSettings()
 		}
 		return client, err
+	}
+	if err := c.o.readToken(); err != nil {
+		return nil, err
 	}
 	if c.o.Token == "" {
 		if expired {
@@ -206,6 +208,36 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 		return nil, err
 	}
 	return client, c.checkName(ctx, client)
+}
+
+// readToken reads the token from its file, if that is where it is.
+func (o *Options) readToken() error {
+	if o.Token != "" || o.TokenFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(o.TokenFile)
+	if err != nil {
+		return fmt.Errorf("read --token-file: %w", err)
+	}
+	o.Token = strings.TrimSpace(string(text))
+	if err := o.validateToken(); err != nil {
+		return fmt.Errorf("read --token-file %s: %w", o.TokenFile, err)
+	}
+	return nil
+}
+
+// validateToken checks what a first join needs, if there is a token.
+func (o *Options) validateToken() (err error) {
+	if o.Token == "" {
+		return nil
+	}
+	if _, _, bad := bootstrap.Parts(o.Token); bad != nil {
+		err = fmt.Errorf("--token: %w", bad) // without its value, which is a secret
+	}
+	if bad := bootstrap.ParseHash(o.AuthorityHash); bad != nil {
+		err = errors.Join(err, fmt.Errorf("--discovery-token-ca-cert-hash %q: %w", o.AuthorityHash, bad))
+	}
+	return err
 }
 
 // keptAuthority returns the authority of the cluster that the machine has joined; nil: it has not.

@@ -136,6 +136,11 @@ func Invite(ctx context.Context, o Options, life time.Duration, description stri
 		return Invitation{}, fmt.Errorf("create token: kube-apiserver listens on %s, which no other machine reaches: "+
 			"run `plimsoll down`, then `plimsoll up --bind-address 0.0.0.0` or with one address of this machine", o.BindAddress)
 	}
+	if o.several() {
+		return Invitation{}, fmt.Errorf("create token: with --nodes %d kube-apiserver listens on %s, the network between "+
+			"the nodes of this machine, which no other machine reaches: run `plimsoll down`, then `plimsoll up --bind-address "+
+			"0.0.0.0` without --nodes", o.Nodes, o.BindAddress)
+	}
 	client, err := TokenClient(o)
 	if err != nil {
 		return Invitation{}, err

@@ -60,6 +60,11 @@ func TestSharedArguments(t *testing.T) {
 		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller") {
 		t.Error("alone, upstream's lifecycle controllers run")
 	}
+	brief := sharedOptions(t)
+	brief.SigningDuration = time.Hour
+	if args := testBuilder(t, brief).controllerManager().Argv; !slices.Contains(args, "--cluster-signing-duration=1h0m0s") {
+		t.Errorf("certificates that last an hour: %q", args)
+	}
 	small := sharedOptions(t)
 	small.PodCIDR = "10.85.0.0/26"
 	if args := testBuilder(t, small).controllerManager().Argv; !slices.Contains(args, "--node-cidr-mask-size=26") {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"path/filepath"
@@ -29,6 +30,7 @@ func (l layout) agentRoot() string       { return l.state("agent") }
 func (l layout) staticPods() string      { return l.state("static-pods") }
 func (l layout) reserve() string         { return l.state("reserve") }
 func (l layout) podLogs() string         { return l.state("pod-logs") }
+func (l layout) registries() string      { return cmp.Or(l.o.RegistriesDir, l.state("registries")) }
 func (l layout) adminKubeconfig() string { return l.state("admin.kubeconfig") }
 func (l layout) kubeconfig(w who) string { return l.state("pki", string(w)+".kubeconfig") }
 func (l layout) stateDirectories() []string {
@@ -64,7 +66,18 @@ func (l layout) bridge() string {
 	if l.o.Instance == DefaultInstance {
 		return "plimsoll0"
 	}
-	name := "pl-" + l.o.Instance
+	return shortLink("pl-" + l.o.Instance)
+}
+
+// linkName is the name of another network interface of the instance.
+func (l layout) linkName(suffix string) string {
+	if l.o.Instance == DefaultInstance {
+		return shortLink(DefaultInstance + suffix)
+	}
+	return shortLink("pn-" + l.o.Instance + suffix)
+}
+
+func shortLink(name string) string {
 	if len(name) <= interfaceNameMax {
 		return name
 	}

@@ -47,14 +47,24 @@ type Options struct {
 	PodCIDR     string `json:"podCIDR"`     // of this machine's pods
 	ServiceCIDR string `json:"serviceCIDR"` // of Service addresses
 
+	// How long the certificates of machines that join last, and all others that kube-controller-manager signs; zero: its
+	// default, a year.
+	SigningDuration time.Duration `json:"signingDuration,omitempty"`
+
 	// Of a machine that joined the cluster of another one: https://HOST:PORT of its kube-apiserver. Such an instance has
 	// an agent, its runtime and kube-proxy, and no control plane. The pod network is that of all nodes.
 	Server string `json:"server,omitempty"`
+
+	// Of such a machine: a kubeconfig of user plimsoll:storage, with which it makes volumes; empty: it makes none.
+	StorageKubeconfig string `json:"storageKubeconfig,omitempty"`
 
 	EtcdServers  []string `json:"etcdServers,omitempty"` // empty: our own etcd
 	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
+
+	Nodes    int    `json:"nodes,omitempty"`    // on this machine, hollow ones aside; zero: one
+	NodeCIDR string `json:"nodeCIDR,omitempty"` // of their addresses, if there are several
 
 	Agent                    bool     `json:"agent"`                              // run an agent, which makes this machine a node
 	DevicePluginsDir         string   `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
@@ -62,6 +72,7 @@ type Options struct {
 	AgentBinary              string   `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
 	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	RegistryMirrors          []string `json:"registryMirrors,omitempty"`          // [REGISTRY=]URL; asked by our own containerd
+	RegistriesDir            string   `json:"registriesDir,omitempty"`            // of containerd; empty: in the state directory
 	Without                  []string `json:"without,omitempty"`                  // add-ons that are left out
 	Hollow                   int      `json:"hollow"`                             // the number of hollow nodes
 	NoLifecycle              bool     `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
@@ -75,6 +86,7 @@ type Options struct {
 	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
 
 	Token         string `json:"-"` // of a machine that joins for the first time
+	TokenFile     string `json:"-"` // with the token, if that is empty; read when a token is needed
 	AuthorityHash string `json:"-"` // likewise
 }
 
@@ -88,8 +100,13 @@ const (
 	gcPercentMax = 1000
 )
 
-// instancePattern allows names that suit directories, cgroups and (shortened) network interfaces.
-var instancePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+// signingDurationMin is the shortest life of certificates of machines that join. kube-controller-manager dates them
+// back by five minutes, and they are renewed in the last third of their life, which is then 2m40s (chosen).
+const signingDurationMin = 3 * time.Minute
+
+// instancePattern allows names that suit directories, cgroups and (shortened) network interfaces. Those of local nodes
+// end with a dot and their number.
+var instancePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?(\.[0-9]{1,5})?$`)
 
 // Fill sets options that the caller left empty. The values depend on the machine: the user, its name and its addresses.
 func (o *Options) Fill() error {
@@ -107,6 +124,7 @@ func (o *Options) Fill() error {
 		}
 		o.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
+	o.fillNodes()
 	if o.NodeIP == "" {
 		o.NodeIP = hostAddress().String()
 	}
@@ -115,7 +133,8 @@ func (o *Options) Fill() error {
 
 // absolute makes paths absolute: `down` may have another working directory than `up`.
 func (o *Options) absolute() (err error) {
-	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir} {
+	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir,
+		&o.RegistriesDir, &o.TokenFile, &o.StorageKubeconfig} {
 		if *path == "" {
 			continue
 		}
@@ -162,10 +181,23 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 
 // fullName is the instance's name where names of other programs occur too: plimsoll, or plimsoll-NAME.
 func (o *Options) fullName() string {
-	if o.Instance == DefaultInstance {
-		return DefaultInstance
+	if name, _, _ := strings.Cut(o.Instance, "."); name == DefaultInstance {
+		return o.Instance
 	}
 	return DefaultInstance + "-" + o.Instance
+}
+
+// longestSocket is the longest path of a socket of the instance or of its local nodes.
+func (o *Options) longestSocket() string {
+	l := layout{*o}
+	longest := l.longestSocket()
+	if o.several() {
+		last := layout{l.localNode(o.Nodes).o}.longestSocket()
+		if len(last) > len(longest) {
+			return last
+		}
+	}
+	return longest
 }
 
 // socketPathMax is the greatest length of sockaddr_un.sun_path without its terminating zero (unix(7)).
@@ -180,7 +212,7 @@ func (o *Options) Validate() error {
 	if !instancePattern.MatchString(o.Instance) {
 		bad("instance", fmt.Sprintf("%q", o.Instance), "want 1 to 32 lower case letters, digits and dashes")
 	}
-	if path := (layout{*o}).longestSocket(); len(path) > socketPathMax {
+	if path := o.longestSocket(); len(path) > socketPathMax {
 		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel's limit is %d: choose a shorter directory", path, len(path), socketPathMax)
 	}
 	if errs := validateNodeName(o.NodeName); errs != "" {
@@ -203,6 +235,7 @@ func (o *Options) Validate() error {
 	}
 	problems = append(problems, o.validatePorts()...)
 	problems = append(problems, o.validateShared()...)
+	problems = append(problems, o.validateNodes()...)
 	problems = append(problems, o.validateAddons()...)
 	problems = append(problems, o.validateEtcd()...)
 	if o.Agent && o.AgentConfig != "" {
@@ -216,6 +249,10 @@ func (o *Options) Validate() error {
 	}
 	if o.GCPercent != 0 && (o.GCPercent < gcPercentMin || o.GCPercent > gcPercentMax) {
 		bad("gc-percent", o.GCPercent, "want %d to %d", gcPercentMin, gcPercentMax)
+	}
+	if o.SigningDuration != 0 && o.SigningDuration < signingDurationMin {
+		bad("cluster-signing-duration", o.SigningDuration, "want %s or more: machines look at their certificates "+
+			"once a minute", signingDurationMin)
 	}
 	if o.HollowZones < 0 {
 		bad("hollow-zones", o.HollowZones, "want 0 or more zones")

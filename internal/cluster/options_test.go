@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // testOptions returns options of an instance in a directory of the test.
@@ -66,7 +67,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	o.EtcdServers = []string{"ftp://a"}
 	o.EtcdCAFile, o.EtcdCertFile = "/no/such/file", ""
 	o.EtcdKeyFile = "/no/such/key"
-	o.Hollow, o.GCPercent = -1, 5
+	o.Hollow, o.GCPercent, o.SigningDuration = -1, 5, time.Second
 	o.ContainerRuntimeEndpoint = "relative.sock"
 	err := o.Validate()
 	if err == nil {
@@ -76,7 +77,7 @@ func TestValidateReportsEverything(t *testing.T) {
 		`--pod-cidr "10.85.0.1/16"`, `--service-cidr "ten"`, "--apiserver-port 0", "--controller-manager-port 70000",
 		"--agent-health-port 10250: --agent-port has the same port",
 		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: has no effect with --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
-		"--hollow -1", "--gc-percent 5", "--container-runtime-endpoint relative.sock"} {
+		"--hollow -1", "--gc-percent 5", "--cluster-signing-duration 1s", "--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)
 		}

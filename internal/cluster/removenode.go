@@ -45,6 +45,10 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 	if o.Agent && r.Node == o.NodeName {
 		return fmt.Errorf("remove node %s: it is the node of the machine with the cluster: `plimsoll down` ends both", r.Node)
 	}
+	if o.isLocal(r.Node) {
+		return fmt.Errorf("remove node %s: it is one of the %d nodes of this machine: run `plimsoll down`, then `plimsoll "+
+			"up` with fewer --nodes", r.Node, o.Nodes)
+	}
 	node := &corev1.Node{}
 	err = client.Get(ctx, kube.Nodes, "", r.Node, node)
 	if apierrors.IsNotFound(err) {

@@ -50,6 +50,7 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 		AllPods:    l.o.PodCIDR,
 		CgroupRoot: l.podCgroup(),
 		Mirrors:    mirrors,
+		Registries: l.registries(),
 		External:   l.o.ContainerRuntimeEndpoint,
 	})
 }

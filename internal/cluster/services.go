@@ -35,9 +35,9 @@ import (
 var addons = []string{childKubeProxy, addonDNS, addonMetrics, addonCSI}
 
 // has reports whether the instance has an add-on. All are for pods, so an instance without an agent has none. Volumes
-// are made on the machine with the control plane only.
+// are made on machines whose supervisor has the rights to: those of the machine with the control plane.
 func (o *Options) has(addon string) bool {
-	return o.Agent && !slices.Contains(o.Without, addon) && !(addon == addonCSI && o.joined())
+	return o.Agent && !slices.Contains(o.Without, addon) && !(addon == addonCSI && o.joined() && o.StorageKubeconfig == "")
 }
 
 func (o *Options) validateAddons() (problems []error) {
@@ -245,7 +245,11 @@ func address(host string, port int) string {
 
 // servicesReady returns nil once kube-proxy says that it has programmed the Services.
 func (c *cluster) servicesReady(ctx context.Context) error {
-	at := address(c.o.localAddress(), c.o.KubeProxyHealthPort)
+	return proxyReady(ctx, address(c.o.localAddress(), c.o.KubeProxyHealthPort))
+}
+
+// proxyReady is servicesReady of the kube-proxy whose /healthz is at an address; empty: it has none.
+func proxyReady(ctx context.Context, at string) error {
 	if at == "" {
 		return nil
 	}

@@ -100,6 +100,11 @@ func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	if s.Children, err = supervise.Read(l.record()); err != nil {
 		return s, err
 	}
+	local, err := l.localChildren()
+	if err != nil {
+		return s, err
+	}
+	s.Children = append(s.Children, local...)
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s.APIServer = "ready"

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,19 +109,24 @@ func (b builder) csiDriver() supervise.Spec {
 }
 
 func (b builder) storage() supervise.Spec {
-	kubeconfig := b.kubeconfig(whoStorage)
+	kubeconfig := cmp.Or(b.o.StorageKubeconfig, b.kubeconfig(whoStorage))
+	argv := []string{
+		b.controllers,
+		"--kubeconfig=" + kubeconfig,
+		"--csi-address=" + b.csiSocket(),
+		"--node-name=" + b.o.NodeName,
+	}
+	inputs := []string{kubeconfig}
+	if !b.o.joined() {
+		argv = append(argv, "--snapshot-controller") // one node of a cluster has it: the one with the control plane
+		inputs = append(inputs, b.certificateOf(whoStorage))
+	}
 	return supervise.Spec{
-		Name: childStorage,
-		Argv: []string{
-			b.controllers,
-			"--kubeconfig=" + kubeconfig,
-			"--csi-address=" + b.csiSocket(),
-			"--node-name=" + b.o.NodeName,
-			"--snapshot-controller", // one node of a cluster has it: the one with the control plane
-		},
+		Name:   childStorage,
+		Argv:   argv,
 		Env:    environment(),
 		Dir:    b.o.RunDir,
-		Inputs: []string{kubeconfig, b.certificateOf(whoStorage)},
+		Inputs: inputs,
 		Log:    b.log(childStorage),
 		Grace:  graceComponent,
 	}
@@ -169,15 +175,15 @@ func installSnapshotClass(ctx context.Context, client *kube.Client, o Options) e
 	return removeObjects(ctx, client, documents(snapshotClass))
 }
 
-// awaitDriver waits until the node has the driver: until then no volume is made for a pod, and a snapshot would never
+// awaitDriver waits until a node has the driver: until then no volume is made for a pod, and a snapshot would never
 // be taken, since its controller does not see on which node the volume is. A driver that is late does not make the
 // cluster useless.
-func (c *cluster) awaitDriver(ctx context.Context, client *kube.Client) error {
+func (c *cluster) awaitDriver(ctx context.Context, client *kube.Client, node string, children ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, addonsTimeout, fmt.Errorf("not within %s", addonsTimeout))
 	defer cancel()
-	registered := func(ctx context.Context) error { return driverRegistered(ctx, client, c.o.NodeName) }
-	return progress.Step(c.sink, "volumes", func() (string, error) {
-		err := c.await(ctx, "the CSI driver", registered, childCSIDriver, childAgent, childAPIServer)
+	registered := func(ctx context.Context) error { return driverRegistered(ctx, client, node) }
+	return progress.Step(c.sink, "volumes of "+node, func() (string, error) {
+		err := c.await(ctx, "the CSI driver", registered, append(children, childAPIServer)...)
 		if err == nil || errors.Is(context.Cause(ctx), context.Canceled) {
 			return driverName, err
 		}

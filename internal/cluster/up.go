@@ -29,7 +29,8 @@ var ErrHandedOver = errors.New("handed over")
 
 // Up brings an instance up, calls ready, and supervises it until ctx ends (then it takes the instance down) or another
 // process takes over (ErrHandedOver). If the instance does not come up, and the user did not cancel it, the children
-// are stopped again. The containers of pods are left running, because they may be those of an earlier, good run.
+// are stopped again. The containers of this machine's own pods are left running, because they may be those of an
+// earlier, good run; local nodes are taken down.
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
 	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
 	defer done()
@@ -71,9 +72,11 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	case err != nil && c.halfJoined:
 		return errors.Join(err, c.leave(ctx))
 	case err != nil:
-		c.stopChildren(context.WithoutCancel(ctx))
-		c.supervisor.Stop(context.WithoutCancel(ctx), childContainerd, graceStore)
-		return err
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, c.takeLocalNodesDown(ctx))
+		c.stopChildren(ctx)
+		c.supervisor.Stop(ctx, childContainerd, graceStore)
+		return errors.Join(err, c.removeNodeNetwork())
 	}
 	c.halfJoined = false
 	c.keepReserve()
@@ -146,6 +149,7 @@ func (c *cluster) doChores(ctx context.Context) {
 	}
 	c.keepReserve()
 	c.keepAddons(ctx)
+	c.keepLocalNodes(ctx)
 	var renewed []string
 	var err error
 	if c.o.joined() {
@@ -294,7 +298,12 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	if err := removeSurplus(ctx, client, c.o.Hollow); err != nil {
 		return err
 	}
-	var waits []func(context.Context) error
+	keeping, stop := context.WithCancel(ctx)
+	defer stop() // supervise goes on with it
+	c.keepCluster(keeping, func() {})
+	waits := []func(context.Context) error{
+		func(ctx context.Context) error { return c.startLocalNodes(ctx, client) },
+	}
 	if !c.o.NoControllerManager {
 		waits = append(waits, c.step("controllers", "running",
 			func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer))
@@ -342,7 +351,9 @@ func (c *cluster) nodeWaits(client *kube.Client) (waits []func(context.Context) 
 		waits = append(waits, c.step("services", c.build.proxyMode, c.servicesReady, childKubeProxy, childAPIServer))
 	}
 	if c.o.has(addonCSI) {
-		waits = append(waits, func(ctx context.Context) error { return c.awaitDriver(ctx, client) })
+		waits = append(waits, func(ctx context.Context) error {
+			return c.awaitDriver(ctx, client, c.o.NodeName, childCSIDriver, childAgent)
+		})
 	}
 	return waits
 }
@@ -445,6 +456,9 @@ func checkUser(o Options) error {
 
 // preflight returns everything that prevents a start, before anything is started.
 func (c *cluster) preflight() error {
+	if err := c.prepareNodeNetwork(); err != nil {
+		return err // it has the address of the ports
+	}
 	var err error
 	c.build, err = c.programs()
 	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd(), c.checkKubeProxy(), c.build.findStorage()}

@@ -1,6 +1,7 @@
 package containerruntime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -34,6 +35,7 @@ type Options struct {
 	OCIRuntime string   // runc or crun; default runc, or crun if there is no runc
 	LogLevel   string   // containerd's level names: debug, info, warn (default), error
 	Mirrors    []Mirror // of registries; asked in this order
+	Registries string   // directory of files about registries; default registries in StateDir
 	External   string   // socket of another program's runtime; then only ImageDir and CgroupRoot are used
 }
 
@@ -103,12 +105,14 @@ func (o Options) validate() error {
 }
 
 // The paths of the instance. Nothing else in this package joins StateDir or RunDir with a name.
-func (o Options) configPath() string      { return filepath.Join(o.StateDir, "containerd.toml") }
-func (o Options) containerdRoot() string  { return filepath.Join(o.StateDir, "containerd") }
-func (o Options) cniConfDir() string      { return filepath.Join(o.StateDir, "cni") }
-func (o Options) cniBinDir() string       { return filepath.Join(o.StateDir, "cni-bin") }
-func (o Options) leaseDir() string        { return filepath.Join(o.StateDir, "cni-leases") }
-func (o Options) registriesDir() string   { return filepath.Join(o.StateDir, "registries") }
+func (o Options) configPath() string     { return filepath.Join(o.StateDir, "containerd.toml") }
+func (o Options) containerdRoot() string { return filepath.Join(o.StateDir, "containerd") }
+func (o Options) cniConfDir() string     { return filepath.Join(o.StateDir, "cni") }
+func (o Options) cniBinDir() string      { return filepath.Join(o.StateDir, "cni-bin") }
+func (o Options) leaseDir() string       { return filepath.Join(o.StateDir, "cni-leases") }
+func (o Options) registriesDir() string {
+	return cmp.Or(o.Registries, filepath.Join(o.StateDir, "registries"))
+}
 func (o Options) containerdState() string { return filepath.Join(o.RunDir, "containerd") }
 func (o Options) runcRoot() string        { return filepath.Join(o.RunDir, "oci") }
 func (o Options) networkName() string     { return o.Bridge }

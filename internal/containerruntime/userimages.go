@@ -102,6 +102,9 @@ func scan(path string) ([]image.Contained, error) {
 	return contained, errors.Join(err, in.Close())
 }
 
+// ErrNoImage is in the chain of errors about an image that the runtime does not have.
+var ErrNoImage = errors.New("the runtime has no such image (`plimsoll image ls` lists those it has)")
+
 // RemoveImage removes an image with all its names, and returns it. An image that a container or every pod needs is not
 // removed.
 func (i *Instance) RemoveImage(ctx context.Context, name string) (removed Image, err error) {
@@ -111,7 +114,7 @@ func (i *Instance) RemoveImage(ctx context.Context, name string) (removed Image,
 			return err
 		}
 		if has == nil {
-			return errors.New("the runtime has no such image (`plimsoll image ls` lists those it has)")
+			return ErrNoImage
 		}
 		removed = imageOf(has)
 		if has.GetPinned() || slices.Contains(removed.Names, image.Pause) {

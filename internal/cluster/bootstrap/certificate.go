@@ -42,6 +42,9 @@ func (i Identity) signer() (name string, usage certificatesv1.KeyUsage) {
 // Chosen.
 const renewFraction = 3
 
+// ExpiresSoon is what Due says of a certificate that is still good.
+const ExpiresSoon = "it expires soon"
+
 // Due says why the certificate must be requested; empty: it exists, it fits its key, the authority and the node, and it
 // does not expire soon. expired is set if it has expired, so that it cannot be used to request another one.
 func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, expired bool) {
@@ -60,7 +63,7 @@ func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, e
 	case now.After(c.NotAfter):
 		return "it has expired", true
 	case c.NotAfter.Sub(now) < c.NotAfter.Sub(c.NotBefore)/renewFraction:
-		return "it expires soon", false
+		return ExpiresSoon, false
 	}
 	return "", false
 }

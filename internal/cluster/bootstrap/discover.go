@@ -18,9 +18,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	tokenapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/cluster-bootstrap/token/jws"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // clockSkewMax is how far the clocks of a machine and of the server may be apart, in either direction. Chosen:
@@ -98,6 +101,20 @@ func (s Seed) Discover(ctx context.Context, now time.Time) (authority []byte, er
 			"the one that it was made for"}
 	}
 	return checkAuthority([]byte(text), s.Hash)
+}
+
+// Signed returns nil once cluster-info is signed with a token, so that its bearers can discover the cluster.
+func Signed(ctx context.Context, c *kube.Client, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	info := &corev1.ConfigMap{}
+	if err := c.Get(ctx, kube.ConfigMaps, metav1.NamespacePublic, tokenapi.ConfigMapClusterInfo, info); err != nil {
+		return err
+	}
+	if info.Data[tokenapi.JWSSignatureKeyPrefix+id] == "" {
+		return fmt.Errorf("kube-controller-manager has not signed ConfigMap kube-public/%s with token %s yet",
+			tokenapi.ConfigMapClusterInfo, id)
+	}
+	return nil
 }
 
 // TokenError says that a cluster does not accept a token.

@@ -138,11 +138,18 @@ func DeleteToken(ctx context.Context, c *kube.Client, token string) error {
 		return fmt.Errorf("delete token %q: want the id, 6 lower case letters and digits, as `plimsoll token "+
 			"list` prints it", id)
 	}
-	err := c.Delete(ctx, kube.Secrets, metav1.NamespaceSystem, tokenutil.BootstrapTokenSecretName(id),
-		metav1.DeleteOptions{})
+	err := ForgetToken(ctx, c, id)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete token %s: there is none (see `plimsoll token list`)", id)
 	}
+	return err
+}
+
+// ForgetToken deletes a token that was created here. The error is that of the API server if there is none any more.
+func ForgetToken(ctx context.Context, c *kube.Client, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	err := c.Delete(ctx, kube.Secrets, metav1.NamespaceSystem, tokenutil.BootstrapTokenSecretName(id),
+		metav1.DeleteOptions{})
 	if err != nil {
 		return fmt.Errorf("delete token %s: %w", id, err)
 	}

@@ -123,7 +123,7 @@ func (c *child) leave() {
 func (c *child) stop(ctx context.Context, grace time.Duration) {
 	c.leave()
 	if p := c.process(); p != nil {
-		p.end(ctx, grace)
+		p.end(ctx, c.spec.end(), grace)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 )
 
 // process is one running process, referred to by a pidfd.
@@ -56,7 +58,7 @@ func start(spec Spec, m mark, owner string) (*process, error) {
 	cmd.Dir = spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if err := cmd.Start(); err != nil {
+	if err := link.Start(spec.Namespace, cmd); err != nil {
 		return nil, err
 	}
 	if pidfd < 0 {
@@ -133,9 +135,9 @@ func (p *process) signal(sig unix.Signal) error {
 	return unix.PidfdSendSignal(p.pidfd, sig, nil, 0)
 }
 
-// end stops the process: SIGTERM, then SIGKILL after grace or when ctx ends. It returns when the process is gone.
-func (p *process) end(ctx context.Context, grace time.Duration) {
-	if err := p.signal(unix.SIGTERM); errors.Is(err, unix.ESRCH) {
+// end stops the process: a signal, then SIGKILL after grace or when ctx ends. It returns when the process is gone.
+func (p *process) end(ctx context.Context, first unix.Signal, grace time.Duration) {
+	if err := p.signal(first); errors.Is(err, unix.ESRCH) {
 		<-p.done
 		return
 	}
@@ -179,8 +181,13 @@ func (s Spec) digest() (string, error) {
 	if !ok {
 		return "", fmt.Errorf("stat %s: no device and inode number", s.Argv[0])
 	}
+	network, err := link.Namespace(s.Namespace)
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %d %d %d %d\n", s.Argv, s.Env, s.Dir, sys.Dev, sys.Ino, sys.Size, info.ModTime().UnixNano())
+	fmt.Fprintf(h, "%q %q %q %d %d %d %d %s\n", s.Argv, s.Env, s.Dir, sys.Dev, sys.Ino, sys.Size,
+		info.ModTime().UnixNano(), network)
 	for _, path := range s.Inputs {
 		content, err := os.ReadFile(path)
 		if err != nil {

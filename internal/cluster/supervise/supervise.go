@@ -45,7 +45,18 @@ type Spec struct {
 	Dir    string        // working directory
 	Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
 	Log    string        // file that standard output and error are appended to
-	Grace  time.Duration // between SIGTERM and SIGKILL
+	Grace  time.Duration // between End and SIGKILL
+	End    unix.Signal   // that makes it end; zero: SIGTERM
+
+	// Namespace is the name of the network namespace in which the child runs; empty: the supervisor's.
+	Namespace string
+}
+
+func (s Spec) end() unix.Signal {
+	if s.End == 0 {
+		return unix.SIGTERM
+	}
+	return s.End
 }
 
 // Options configure a Supervisor.
@@ -164,7 +175,7 @@ func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err er
 		running.stop(ctx, spec.Grace)
 	case survivor != nil && known.Digest != digest:
 		s.options.Logger.Info("replace survivor: its program, arguments or inputs changed", "child", spec.Name, "pid", survivor.pid)
-		survivor.end(ctx, spec.Grace)
+		survivor.end(ctx, spec.end(), spec.Grace)
 		survivor = nil
 	}
 
@@ -193,7 +204,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string, grace time.Duration)
 		c.stop(ctx, grace)
 	}
 	if survivor != nil {
-		survivor.end(ctx, grace)
+		survivor.end(ctx, unix.SIGTERM, grace)
 	}
 	s.mu.Lock()
 	delete(s.children, name)

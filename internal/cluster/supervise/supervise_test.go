@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -34,6 +35,12 @@ func TestMain(m *testing.M) {
 		signal.Notify(terminated, syscall.SIGTERM)
 		fmt.Println("ready")
 		<-terminated
+	case "user": // ends on SIGUSR1 with 0, and is deaf to SIGTERM
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGUSR1)
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("ready")
+		<-asked
 	case "stubborn": // has to be killed
 		ignored := make(chan os.Signal, 1)
 		signal.Notify(ignored, syscall.SIGTERM)
@@ -392,6 +399,67 @@ func TestStopIsPatientThenFirm(t *testing.T) {
 		t.Errorf("still known: %+v", left)
 	}
 	x.Stop(t.Context(), "never-was", time.Hour)
+}
+
+// A child ends by the signal that its spec names, when it is stopped and when it is replaced.
+func TestEndSignal(t *testing.T) {
+	x := open(t, t.TempDir(), Backoff{})
+	spec := childSpec(x.dir, "a", "user")
+	spec.End, spec.Grace = unix.SIGUSR1, time.Hour
+	x.apply(spec)
+	awaitLog(t, spec.Log, "ready")
+	first := x.pid("a")
+	spec.Argv = append(spec.Argv, "--other")
+	if x.apply(spec) || x.pid("a") == first {
+		t.Error("it was not replaced")
+	}
+	x.await("a second one", func(s Status) bool { return s.PID != 0 && s.PID != first })
+	x.Stop(t.Context(), "a", 20*time.Second)
+}
+
+// A child runs in the network namespace that its spec names, and is replaced if that is another one by now.
+func TestNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	x := open(t, t.TempDir(), Backoff{})
+	spec := childSpec(x.dir, "a", "polite")
+	spec.Namespace = fmt.Sprintf("supervise-%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := link.DeleteNamespace(spec.Namespace); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := x.Apply(t.Context(), spec); err == nil {
+		t.Error("it runs in a namespace that does not exist")
+	}
+	last := 0
+	for range 2 {
+		if err := link.EnsureNamespace(spec.Namespace); err != nil {
+			t.Fatal(err)
+		}
+		x.apply(spec)
+		pid := x.pid("a")
+		if pid == last {
+			t.Error("it was not replaced")
+		}
+		last = pid
+		want, err := link.Namespace(spec.Namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var is unix.Stat_t
+		err = unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &is)
+		if got := fmt.Sprintf("%d:%d", is.Dev, is.Ino); err != nil || got != want {
+			t.Errorf("it is in %s, want %s, %v", got, want, err)
+		}
+		if !x.apply(spec) {
+			t.Error("it was replaced, and nothing has changed")
+		}
+		if err := link.DeleteNamespace(spec.Namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A released child is not restarted, but it is still known, and can be stopped or adopted again.

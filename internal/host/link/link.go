@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 
@@ -259,20 +260,70 @@ func EnsureNamespace(name string) error {
 	if err := os.Remove(NamespacePath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("create network namespace %s: %w", name, err)
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread, which is in the new namespace, ends with this goroutine
+	err := aside(func() error {
 		ns, err := netns.NewNamed(name)
-		if err == nil {
-			ns.Close()
-			err = SetUp("lo")
+		if err != nil {
+			return err
 		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
+		ns.Close()
+		return SetUp("lo")
+	})
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%w: this kernel has no network namespaces (CONFIG_NET_NS)", err)
+	}
+	if err != nil {
 		return fmt.Errorf("create network namespace %s: %w", name, err)
 	}
 	return nil
+}
+
+// aside calls do on a thread whose network namespace do may change. The thread returns to its own namespace; one that
+// cannot ends.
+func aside(do func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		defer home.Close()
+		err = do()
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread() // else the thread ends with this goroutine
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// Start starts a program in a named network namespace; without a name in the caller's.
+func Start(namespace string, program *exec.Cmd) error {
+	if namespace == "" {
+		return program.Start()
+	}
+	return aside(func() error {
+		if err := Enter(namespace); err != nil {
+			return err
+		}
+		return program.Start()
+	})
+}
+
+// Namespace identifies a named network namespace, or the caller's without a name: another one of the same name has
+// another identity.
+func Namespace(name string) (id string, err error) {
+	path := "/proc/thread-self/ns/net"
+	if name != "" {
+		path = NamespacePath(name)
+	}
+	var is unix.Stat_t
+	if err := unix.Stat(path, &is); err != nil {
+		return "", fmt.Errorf("find network namespace %s: %w", path, err)
+	}
+	return fmt.Sprintf("%d:%d", is.Dev, is.Ino), nil
 }
 
 // DeleteNamespace deletes a named network namespace. The kernel removes it, with its links, when no process is in it.
@@ -355,7 +406,11 @@ func connect(c Cable) error {
 			PeerName:      c.There,
 			PeerNamespace: netlink.NsFd(ns),
 		}
-		if err := netlink.LinkAdd(pair); err != nil {
+		err = netlink.LinkAdd(pair)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = fmt.Errorf("%w: this kernel has no virtual network cables (CONFIG_VETH)", err)
+		}
+		if err != nil {
 			return err
 		}
 		there, err = inside.LinkByName(c.There)

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -101,6 +103,48 @@ func TestBridge(t *testing.T) {
 			t.Errorf("%d bridges, %v", n, err)
 		}
 	})
+}
+
+// TestStart: a program runs in the namespace that is named, and the process that starts it stays in its own.
+func TestStart(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	name := fmt.Sprintf("link-start-%d", os.Getpid())
+	home, err := Namespace("")
+	must(t, err)
+	made := map[string]bool{}
+	for range 2 { // a namespace that is made again is another one
+		must(t, EnsureNamespace(name))
+		there, err := Namespace(name)
+		must(t, err)
+		if there == home {
+			t.Errorf("namespace %s is the test's own", there)
+		}
+		made[there] = true
+		for namespace, want := range map[string]string{"": home, name: there} {
+			var said strings.Builder
+			program := exec.Command("stat", "-L", "-c", "%d:%i", "/proc/self/ns/net")
+			program.Stdout = &said
+			must(t, Start(namespace, program))
+			must(t, program.Wait())
+			if got := strings.TrimSpace(said.String()); got != want {
+				t.Errorf("in %q: namespace %s, want %s", namespace, got, want)
+			}
+		}
+		must(t, DeleteNamespace(name))
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	must(t, err)
+	for _, thread := range threads {
+		var is unix.Stat_t
+		if unix.Stat(thread, &is) == nil && made[fmt.Sprintf("%d:%d", is.Dev, is.Ino)] {
+			t.Errorf("%s has not returned", thread)
+		}
+	}
+	if err := Start(name, exec.Command("true")); err == nil {
+		t.Error("a program was started in a namespace that does not exist")
+	}
 }
 
 // TestNamespace: a namespace is made, connected and deleted, all twice.

@@ -45,6 +45,8 @@
 // flushed: a UDP client that keeps its source port may still send to the port's former pod until the kernel drops the
 // flow (nf_conntrack_udp_timeout, 30 s).
 //
+// Masquerade writes a table of another kind, for machines behind this one.
+//
 // The package decides nothing and does not know pods; IPv4 only.
 package nat
 
@@ -162,6 +164,37 @@ func write(n Network, socket []expr.Any) error {
 	}
 	if err := routeLoopback(n.Bridge); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", n.Bridge, err)
+	}
+	return nil
+}
+
+// Masquerade creates or updates a table that lets a network reach what is beyond this machine: it has the address of
+// this machine there. Between the network and those in reaches, addresses stay as they are. Delete removes the table.
+func Masquerade(table string, network netip.Prefix, reaches ...netip.Prefix) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("write nftables table %s: %w", table, err)
+	}
+	t := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: table})
+	chain := conn.AddChain(&nftables.Chain{
+		Name:     "postrouting",
+		Table:    t,
+		Type:     nftables.ChainTypeNAT,
+		Hooknum:  nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityNATSource,
+	})
+	conn.FlushChain(chain)
+	rule := join(
+		address(source, expr.CmpOpEq, network),
+		address(destination, expr.CmpOpNeq, network),
+		address(destination, expr.CmpOpNeq, multicast),
+	)
+	for _, to := range reaches {
+		rule = join(rule, address(destination, expr.CmpOpNeq, to))
+	}
+	conn.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: append(rule, &expr.Masq{})})
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("write nftables table %s: %w", table, explain(err))
 	}
 	return nil
 }

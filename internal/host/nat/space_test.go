@@ -327,3 +327,59 @@ func TestForwards(t *testing.T) {
 		t.Errorf("the forwards are gone, and %s answers", got)
 	}
 }
+
+// TestMasquerade: a network behind the machine reaches hosts beyond it under the machine's address, and the machine's
+// pods under its own. Both may be written and deleted twice.
+func TestMasquerade(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	host, node, pod, remote := newSpace(t), newSpace(t), newSpace(t), newSpace(t)
+	join2(t, host, "nodes0", "10.86.0.1/24", node, "eth0", "10.86.0.2/24")
+	join2(t, host, "pods0", "10.85.0.1/24", pod, "eth0", "10.85.0.2/24")
+	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
+	node.ip(t, "route add default via 10.86.0.1")
+	pod.ip(t, "route add default via 10.85.0.1")
+	for _, s := range []struct {
+		space   *space
+		address string
+	}{{pod, "10.85.0.2:80"}, {remote, "192.0.2.2:80"}} {
+		var l net.Listener
+		if err := s.space.in(func() (err error) { l, err = net.Listen("tcp4", s.address); return err }); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+				io.WriteString(conn, host)
+				conn.Close()
+			}
+		}()
+	}
+	for range 2 {
+		err := host.in(func() error {
+			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+				Masquerade("nodes0", netip.MustParsePrefix("10.86.0.0/24"), netip.MustParsePrefix("10.85.0.0/16")))
+		})
+		if errors.Is(err, ErrUnsupported) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, want := range map[string]string{"192.0.2.2:80": "192.0.2.1", "10.85.0.2:80": "10.86.0.2"} {
+		if got := node.ask("tcp", at); got != want {
+			t.Errorf("%s sees %s, want %s", at, got, want)
+		}
+	}
+	for range 2 {
+		if err := host.in(func() error { return Delete("nodes0") }); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -39,25 +39,9 @@ const (
 	networkLen = 24
 )
 
-// apart marks the process in its own network namespace.
-const apart = "PLIMSOLL_NODES_APART"
-
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if os.Geteuid() != 0 || os.Getenv(apart) != "" {
-		os.Exit(inside(m))
-	}
-	again := exec.Command("/proc/self/exe", os.Args[1:]...)
-	again.Args[0] = os.Args[0]
-	again.Env = append(os.Environ(), apart+"=1")
-	again.Stdout, again.Stderr = os.Stdout, os.Stderr
-	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the signal comes with the end of this thread
-	if err := again.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		fmt.Fprintln(os.Stderr, "FAIL: a network namespace of its own:", err)
-		os.Exit(1)
-	}
-	os.Exit(again.ProcessState.ExitCode())
+	os.Exit(rig.Apart(func() int { return inside(m) }))
 }
 
 func inside(m *testing.M) int {
@@ -271,56 +255,6 @@ func ready(t *testing.T, c *rig.Cluster, node string) {
 	c.WaitCondition(t, node, corev1.NodeReady, corev1.ConditionTrue, time.Minute)
 }
 
-// servers starts a pod with an HTTP server on each node and returns their addresses by node.
-func servers(t *testing.T, c *rig.Cluster, namespace string, nodes ...string) map[string]string {
-	t.Helper()
-	for _, node := range nodes {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "on-" + node, Labels: map[string]string{"app": "server"}},
-			Spec: corev1.PodSpec{
-				NodeName:                      node,
-				TerminationGracePeriodSeconds: new(int64),
-				Containers: []corev1.Container{{
-					Name:  "app",
-					Image: "plimsoll.dev/workload:dev",
-					Args:  []string{"http"},
-				}},
-			},
-		}
-		if _, err := c.API.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ips := map[string]string{}
-	for _, node := range nodes {
-		rig.Eventually(t, time.Minute, "the pod on "+node+" runs", func(ctx context.Context) error {
-			pod, err := c.API.CoreV1().Pods(namespace).Get(ctx, "on-"+node, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			if ips[node] = pod.Status.PodIP; pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
-				return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.Conditions)
-			}
-			return nil
-		})
-	}
-	return ips
-}
-
-// reach lets the pod of every node ask each URL. That goes through the agents' servers too, so that it shows that
-// kube-apiserver trusts them.
-func reach(t *testing.T, c *rig.Cluster, namespace string, nodes []string, urls ...string) {
-	t.Helper()
-	for _, node := range nodes {
-		for _, url := range urls {
-			rig.Eventually(t, 30*time.Second, node+" reaches "+url, func(context.Context) error {
-				_, err := c.TryKubectl(t, "-n", namespace, "exec", "on-"+node, "--", "/workload", "get", url)
-				return err
-			})
-		}
-	}
-}
-
 // TestJoin makes two machines nodes, lets pods on all three reach each other, a Service and its name, kills a
 // supervisor, and cuts a machine off.
 func TestJoin(t *testing.T) {
@@ -341,10 +275,10 @@ func TestJoin(t *testing.T) {
 	checkNetworks(t, c)
 	namespace := c.Namespace(t)
 	nodes := []string{c.NodeName, "b", "d"}
-	ips := servers(t, c, namespace, nodes...)
+	ips := c.Servers(t, namespace, nodes...)
 	c.Kubectl(t, "-n", namespace, "create", "service", "clusterip", "shop", "--tcp=80:8080")
 	c.Kubectl(t, "-n", namespace, "set", "selector", "service/shop", "app=server")
-	reach(t, c, namespace, nodes, "http://"+ips[c.NodeName]+":8080/", "http://"+ips["b"]+":8080/",
+	c.Reach(t, namespace, nodes, "http://"+ips[c.NodeName]+":8080/", "http://"+ips["b"]+":8080/",
 		"http://"+ips["d"]+":8080/",
 		"http://shop."+namespace+".svc.cluster.local/")
 
@@ -428,8 +362,8 @@ func cutOff(t *testing.T, c *rig.Cluster, m *machine, namespace string, ips map[
 		t.Fatal(err)
 	}
 	ready(t, c, m.name)
-	reach(t, c, namespace, []string{c.NodeName}, "http://"+ips[m.name]+":8080/")
-	reach(t, c, namespace, []string{m.name}, "http://"+ips[c.NodeName]+":8080/")
+	c.Reach(t, namespace, []string{c.NodeName}, "http://"+ips[m.name]+":8080/")
+	c.Reach(t, namespace, []string{m.name}, "http://"+ips[c.NodeName]+":8080/")
 }
 
 // remove: a node that is removed is drained, and its machine keeps nothing of it.

@@ -210,8 +210,10 @@ func (c *Cluster) start(o Options, number int) error {
 // Up runs `plimsoll up --detach` with the flags of the start and returns its output.
 func (c *Cluster) Up() (string, error) { return c.UpWith(c.binary) }
 
-// UpWith is Up of another build of plimsoll.
-func (c *Cluster) UpWith(binary string) (string, error) { return c.runs(binary, "up", c.up...) }
+// UpWith is Up of another build of plimsoll, or with more flags.
+func (c *Cluster) UpWith(binary string, flags ...string) (string, error) {
+	return c.runs(binary, "up", append(slices.Clone(c.up), flags...)...)
+}
 
 // watchOver starts a process that takes the instance down if this process dies before it has done so.
 func (c *Cluster) watchOver() error {

@@ -28,7 +28,7 @@ func (c *Cluster) Stop() error {
 				problems = append(problems, err)
 			}
 		}
-		if _, err := c.Plimsoll("down", "--purge"); err != nil {
+		if _, err := c.Plimsoll("down", "--purge", "--run-dir", c.RunDir); err != nil {
 			problems = append(problems, err)
 		}
 	}
