@@ -110,7 +110,7 @@ test-unit: bin/plimsoll-csi ## run the tests that need no control plane; those t
 	$(GO) test ./internal/core/scheduler
 	PLIMSOLL_HISTORIES=10000 $(GO) test -run TestHistories ./internal/agent/pods
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
-	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./record ./stats ./lifecycle ./perf ./scheduler ./shape
+	cd bench && $(GO) vet ./binds ./plane ./node ./up ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./up ./record ./stats ./lifecycle ./perf ./scheduler ./shape
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 	cd storage && $(GO) vet ./... && $(GO) test ./...
@@ -248,6 +248,10 @@ bench-lifecycle: build ## measure our lifecycle controller and upstream's on 5,0
 .PHONY: bench-node
 bench-node: build bench-build ## measure our agent, upstream's kubelet and a bare CRI client (root; ARGS='--rounds 1 --steady 60s' for a quick look)
 	cd bench && $(GO) run ./node $(ARGS)
+
+.PHONY: bench-up
+bench-up: build ## measure up with one node and with three (root; ARGS='--rounds 1 --rest 20s' for a quick look)
+	cd bench && $(GO) run ./up $(ARGS)
 
 .PHONY: bench-numa
 bench-numa: ## measure our decisions on CPUs and NUMA nodes, and the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)

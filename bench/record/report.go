@@ -9,6 +9,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -62,8 +63,9 @@ func (m *Measurement) Put(name string, value float64, samples int) {
 // Report is the report of a run.
 type Report struct {
 	Title        string
-	Program      string // directory in bench
-	Ours, Theirs string // sides
+	Program      string    // directory in bench
+	Ours, Theirs string    // sides
+	Heads        [2]string // of the columns of theirs and ours; empty: upstream and ours
 	Lines        []Line
 	Rounds       int
 	Args         []string
@@ -204,7 +206,8 @@ func (r *Report) Render() (string, bool) {
 			warnings = append(warnings, fmt.Sprintf("%s, %s: %s", l.Group, l.Title, text))
 		}
 	}
-	writeTable(&b, []string{"", "unit", "upstream", "ours", "ratio", "bar"}, cells)
+	theirs, ours := cmp.Or(r.Heads[0], "upstream"), cmp.Or(r.Heads[1], "ours")
+	writeTable(&b, []string{"", "unit", theirs, ours, "ratio", "bar"}, cells)
 	writeList(&b, "Problems", r.Problems)
 	writeList(&b, "Warnings", warnings)
 	fmt.Fprintf(&b, "\n## Every round\n\n")
