@@ -24,7 +24,8 @@ const (
 	nodeIP   = "172.31.255.1" // on the loopback interface, but not a loopback address
 	podCIDR  = "10.85.0.0/16"
 	svcCIDR  = "10.96.0.0/16"
-	nodes    = 1
+	nodeCIDR = "10.87.0.0/24" // between several nodes
+	serverIP = "10.87.0.1"    // with several nodes: the first of nodeCIDR
 )
 
 // agentConfig is the agent's configuration in addition to that of `up`. Upstream's kubelet does not start on cgroup v1
@@ -78,11 +79,15 @@ func (k *cluster) up(ctx context.Context) error {
 		return err
 	}
 	progress("plimsoll up")
-	up := []string{"up", "--detach", "--instance", k.name, "--state-dir", k.state(),
-		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
-		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
-		"--registry-mirror", mirrored + "=http://" + registryAddress,
-		"--agent-config", file, "--timeout", upTimeout.String()}
+	mirror, network := registryAddress, []string{"--bind-address", "0.0.0.0", "--node-ip", nodeIP}
+	if k.nodes > 1 {
+		mirror = net.JoinHostPort(serverIP, registryPort)
+		network = []string{"--nodes", strconv.Itoa(k.nodes), "--node-cidr", nodeCIDR}
+	}
+	up := append([]string{"up", "--detach", "--instance", k.name, "--state-dir", k.state(),
+		"--node-name", nodeName, "--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
+		"--registry-mirror", mirrored + "=http://" + mirror,
+		"--agent-config", file, "--timeout", upTimeout.String()}, network...)
 	if k.agent != "" {
 		up = append(up, "--agent-binary", k.agent)
 	}
@@ -91,15 +96,25 @@ func (k *cluster) up(ctx context.Context) error {
 	}
 	progress("import images")
 	archive := filepath.Join(k.programs, "images.tar")
-	if err := k.ctr(ctx, "images", "import", archive); err != nil {
-		return err
+	for node := range k.nodes {
+		if err := k.ctr(ctx, k.runtimeOf(node+1), "images", "import", archive); err != nil {
+			return err
+		}
 	}
 	return k.push(ctx)
 }
 
+// runtimeOf returns the socket of a node's runtime; nodes are counted from 1.
+func (k *cluster) runtimeOf(node int) string {
+	if node == 1 {
+		return k.runtime()
+	}
+	return filepath.Join(k.state(), "run", "nodes", strconv.Itoa(node), "containerd.sock")
+}
+
 // ctr calls containerd's client.
-func (k *cluster) ctr(ctx context.Context, args ...string) error {
-	return k.call(ctx, "ctr", append([]string{"--address", k.runtime(), "--namespace", "k8s.io"}, args...)...)
+func (k *cluster) ctr(ctx context.Context, socket string, args ...string) error {
+	return k.call(ctx, "ctr", append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
 }
 
 // addresses adds the network namespace's only address, and a route to Services.

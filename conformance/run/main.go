@@ -42,6 +42,7 @@ type config struct {
 	tests      []string       // parts of names; only these tests run, and each must exist
 	leftOut    []omission
 	earlier    []string // directories of logs of earlier runs; what passed there does not run again
+	nodes      int      // of the cluster
 	procs      int      // how many tests run at a time
 	waiting    int      // how many tests that mostly wait run beside them
 	repeat     int
@@ -80,6 +81,7 @@ func parseFlags(args []string) (config, error) {
 		c.earlier = append(c.earlier, dir)
 		return nil
 	})
+	f.IntVar(&c.nodes, "nodes", 1, "nodes of the cluster; with two, tests run that are left out because they need two nodes")
 	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] run alone")
 	f.IntVar(&c.waiting, "waiting", 10,
 		"tests at a time, beside those of --procs, of the tests that mostly wait: probes and [Slow]")
@@ -92,8 +94,9 @@ func parseFlags(args []string) (config, error) {
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
-	if c.procs < 1 || c.waiting < 1 || c.repeat < 1 {
-		return c, fmt.Errorf("--procs %d, --waiting %d, --repeat %d: want at least 1", c.procs, c.waiting, c.repeat)
+	if c.nodes < 1 || c.procs < 1 || c.waiting < 1 || c.repeat < 1 {
+		return c, fmt.Errorf("--nodes %d, --procs %d, --waiting %d, --repeat %d: want at least 1", c.nodes, c.procs, c.waiting,
+			c.repeat)
 	}
 	var err error
 	if c.focus, err = regexp.Compile(*focus); err != nil {

@@ -71,6 +71,20 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestTwoNodes: what needs two nodes runs where there are two, and only there.
+func TestTwoNodes(t *testing.T) {
+	file := write(t, "Far away  # needs two nodes\n")
+	for nodes, leftOut := range map[string]int{"1": 1, "2": 0} {
+		p, err := planned(t, "--nodes", nodes, "--left-out", file)
+		if err != nil || len(p.leftOut) != leftOut {
+			t.Errorf("with %s nodes %d tests are left out, want %d, %v", nodes, len(p.leftOut), leftOut, err)
+		}
+	}
+	if _, err := parseFlags([]string{"--nodes", "0"}); err == nil {
+		t.Error("no node is accepted")
+	}
+}
+
 // TestNamed: tests that are named run in one part, the slow ones too, and a name that fits none is an error.
 func TestNamed(t *testing.T) {
 	p, err := planned(t, "--left-out", "", "--tests", write(t, "# a comment\n\n  should run: simple  \nwaits\n"))

@@ -19,8 +19,10 @@ import (
 // fails as it does without.
 const (
 	mirrored        = "registry.k8s.io"
-	registryAddress = "127.0.0.1:5055" // chosen; tests use 5000 themselves
-	registryTimeout = 20 * time.Second // chosen: it listens within a second
+	registryPort    = "5055" // chosen; tests use 5000 themselves
+	registryAddress = "127.0.0.1:" + registryPort
+	registryListens = "0.0.0.0:" + registryPort // in the run's network namespace, for its other nodes too
+	registryTimeout = 20 * time.Second          // chosen: it listens within a second
 )
 
 // pulled returns the names of the images that tests pull.
@@ -45,7 +47,7 @@ func startRegistry(ctx context.Context, c config, dir string) (*registry, error)
 		return nil, err
 	}
 	file := filepath.Join(dir, "config.yaml")
-	text := fmt.Sprintf(registryConfig, filepath.Join(dir, "images"), registryAddress)
+	text := fmt.Sprintf(registryConfig, filepath.Join(dir, "images"), registryListens)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func (k *cluster) push(ctx context.Context) error {
 	progress("push images")
 	for _, name := range pulled() {
 		to := registryAddress + strings.TrimPrefix(name, mirrored)
-		if err := k.ctr(ctx, "images", "push", "--plain-http", to, name); err != nil {
+		if err := k.ctr(ctx, k.runtime(), "images", "push", "--plain-http", to, name); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func runPart(ctx context.Context, k *cluster, p part, dir string) ([]types.SpecR
 	args = append(args, filepath.Join(k.programs, "e2e.test"), "--",
 		"--kubeconfig="+k.kubeconfig(),
 		"--provider=skeleton",
-		"--num-nodes="+strconv.Itoa(nodes),
+		"--num-nodes="+strconv.Itoa(k.nodes),
 		"--node-os-distro=debian",
 		"--dns-domain=cluster.local",
 		"--non-blocking-taints=",
