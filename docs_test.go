@@ -51,6 +51,87 @@ func TestEveryPackageHasOneDoc(t *testing.T) {
 	}
 }
 
+// TestArchitectureListsEveryPackage finds directories with Go code that the tree in ARCHITECTURE.md does not have, and
+// names in the tree that are no directories. What is below a directory of another line may stand in one line with it.
+func TestArchitectureListsEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{} // paths, and for names below a path: path:name
+	top := ""
+	tree, _, _ := strings.Cut(string(text), "\nArrows go one way")
+	for line := range strings.Lines(tree) {
+		names := treeNames.FindString(line)
+		if names == "" {
+			continue
+		}
+		for _, name := range strings.Fields(names) {
+			name = strings.TrimSuffix(name, "/")
+			if strings.HasPrefix(line, "     ") {
+				listed[top+":"+name] = true
+				continue
+			}
+			if top = name; !isDir(name) {
+				t.Errorf("ARCHITECTURE.md: %s is not a directory", name)
+			}
+			listed[name] = true
+		}
+	}
+	if len(listed) < 150 {
+		t.Fatalf("%d names were found in the tree of ARCHITECTURE.md", len(listed))
+	}
+	there := map[string]bool{}
+	for dir, code := range goDirs(t) {
+		if code && !inTree(dir, listed) {
+			t.Errorf("%s is not in the tree of ARCHITECTURE.md: add it, with a few words about what is in it", dir)
+		}
+		for above := filepath.ToSlash(filepath.Dir(dir)); above != "."; above = filepath.ToSlash(filepath.Dir(above)) {
+			there[above+":"+filepath.Base(dir)] = true
+		}
+	}
+	for name := range listed {
+		if strings.Contains(name, ":") && !there[name] {
+			t.Errorf("ARCHITECTURE.md: there is no Go code in %s", strings.ReplaceAll(name, ":", "/.../"))
+		}
+	}
+}
+
+// treeNames are the names at the beginning of a line of the tree.
+var treeNames = regexp.MustCompile(`^ {4,8}([a-z0-9-]+/)+( ([a-z0-9-]+/)+)*`)
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// goDirs returns the directories with Go code, and whether some of it is not a test.
+func goDirs(t *testing.T) map[string]bool {
+	dirs := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") {
+			dir := filepath.ToSlash(filepath.Dir(path))
+			dirs[dir] = dirs[dir] || !strings.HasSuffix(path, "_test.go")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
+// inTree reports whether a directory is listed: as a path, or by its name below a path. Below internal/ each package is
+// listed by itself; elsewhere one line may stand for all that is below it.
+func inTree(dir string, listed map[string]bool) bool {
+	for above := dir; above != "."; above = filepath.ToSlash(filepath.Dir(above)) {
+		if listed[above] && (above == dir || !strings.HasPrefix(dir, "internal/")) || listed[above+":"+filepath.Base(dir)] {
+			return true
+		}
+	}
+	return dir == "."
+}
+
 func docProblem(file *ast.File) string {
 	text := file.Doc.Text()
 	name := strings.TrimSuffix(file.Name.Name, "_test")

@@ -56,7 +56,8 @@ func histories(t *testing.T) int {
 // with stop orders, resizes, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is
 // deleted, and nothing may be left. The world judges meanwhile (judged): a stop is obeyed within its grace, no slot is
 // held while a user's code runs or a grace passes, a program is started once for each attempt, a status never goes
-// back, nobody else's condition is written, what is reported as allocated and what is set was allocated, and in the end is set.
+// back, nobody else's condition is written, what is reported as allocated and what is set was allocated, and in the end
+// is set.
 //
 // make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make
 // campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that

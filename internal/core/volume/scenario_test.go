@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. After each command it steps and prints the calls, the notices, and
-// what changed of why pods wait. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt in virtual time. After each command it steps and prints the calls, the notices,
+// and what changed of why pods wait. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	node                                     a new agent without knowledge
 //	driver NAME [gone]                       a driver registers, or goes
