@@ -138,7 +138,7 @@ internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns inte
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission internal/host/cri internal/kube/translate
 internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/host/durable
-    internal/host/mount internal/host/untrusted
+    internal/host/loop internal/host/mount internal/host/untrusted
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
     internal/core/registration internal/host/deviceplugin
     internal/kube/kubeletstate

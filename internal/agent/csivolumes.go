@@ -99,6 +99,28 @@ func (d csiAPI) Token(
 	return volume.KubeTokens(d.client)(ctx, namespace, account, request)
 }
 
+// Sizes reads the claim, and the volume if more was asked for than it has.
+func (d csiAPI) Sizes(
+	ctx context.Context, claim types.NamespacedName, name string,
+) (size, has unit.Bytes, err error) {
+	claims := volume.KubeClaims(d.client)
+	c, err := claims.Claim(ctx, claim.Namespace, claim.Name)
+	if err != nil {
+		return 0, 0, err
+	}
+	present := c.Status.Capacity[corev1.ResourceStorage]
+	has = unit.Bytes(present.Value())
+	if wanted := c.Spec.Resources.Requests[corev1.ResourceStorage]; wanted.Cmp(present) <= 0 {
+		return has, has, nil
+	}
+	v, err := claims.Volume(ctx, name)
+	if err != nil {
+		return 0, 0, err
+	}
+	of := v.Spec.Capacity[corev1.ResourceStorage]
+	return unit.Bytes(of.Value()), has, nil
+}
+
 // Grown writes the size of a claim's volume, and that no expansion is outstanding any more.
 func (d csiAPI) Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error {
 	status := map[string]any{

@@ -50,6 +50,9 @@ func (d *Driver) NodePublishVolume(
 	d.mu.Lock()
 	d.published[r.VolumeId] = append(d.published[r.VolumeId], r)
 	d.mu.Unlock()
+	if r.VolumeCapability.GetBlock() != nil {
+		return &csi.NodePublishVolumeResponse{}, makeDevice(r.TargetPath)
+	}
 	return &csi.NodePublishVolumeResponse{}, d.bind(d.Content(r.VolumeId), r.TargetPath, r.Readonly)
 }
 
@@ -85,6 +88,15 @@ func (d *Driver) bind(from, target string, readOnly bool) error {
 		err = unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	}
 	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+// makeDevice makes a block device at path, the first loop device, unless one is there.
+func makeDevice(path string) error {
+	err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0)))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return status.Error(codes.Internal, err.Error())
 	}
 	return nil

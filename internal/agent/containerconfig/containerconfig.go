@@ -44,6 +44,8 @@ type Volumes interface {
 	VolumePath(pod *corev1.Pod, name string) (string, error)
 	// Mounts are the container's mounts. The one of its termination message is the last, if it has one.
 	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
+	// BlockDevices are the container's block volumes.
+	BlockDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.Device, error)
 }
 
 // Assignments knows what is assigned to pods.
@@ -172,6 +174,11 @@ func (b Builder) Container(
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := b.Volumes.BlockDevices(pod, c)
+	if err != nil {
+		return nil, err
+	}
+	config.Devices = append(config.Devices, volumes...)
 	if err := b.Devices.Configure(ctx, string(pod.UID), c.Name, config); err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 const crashVar = "CSIVOLUME_CRASH" // <root>:<directory of the driver>
 
-// crashVolumes are two pods that share a volume, and have one each, inline and persistent.
+// crashVolumes are two pods that share a volume and a block volume, and have one each, inline and persistent.
 func crashVolumes(t testing.TB) map[*corev1.Pod][]*Source {
 	all := map[*corev1.Pod][]*Source{}
 	for _, uid := range []string{"u0", "u1"} {
@@ -25,7 +25,7 @@ func crashVolumes(t testing.TB) map[*corev1.Pod][]*Source {
 			CSI: &corev1.CSIVolumeSource{Driver: "d"},
 		}})
 		must(t, err)
-		all[pod] = []*Source{volumeOf(t, "d", "shared"), volumeOf(t, "d", "own-"+uid), inline}
+		all[pod] = []*Source{volumeOf(t, "d", "shared"), volumeOf(t, "d", "own-"+uid), inline, volumeOf(t, "d", "block", block)}
 	}
 	return all
 }
@@ -104,7 +104,7 @@ func TestCrash(t *testing.T) {
 
 // count counts the records that a kill left of calls that had not ended, and of those that had.
 func count(root string, early, late int) (int, int) {
-	for _, pattern := range []string{"plugins/kubernetes.io/csi/*/*/" + recordFile, "pods/*/volumes/*/*/" + recordFile} {
+	for _, pattern := range []string{"plugins/kubernetes.io/csi/d/*/" + recordFile, "pods/*/volumes/*/*/" + recordFile} {
 		paths, _ := filepath.Glob(filepath.Join(root, pattern))
 		for _, path := range paths {
 			if r, err := readRecord(filepath.Join(filepath.Dir(path), "x")); err == nil && r.done() {

@@ -15,7 +15,7 @@
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                            published to a pod
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json                    its record
 //
-// One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made
+// Block volumes have directories of their own (block.go). One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made
 // does not have it, so the call is made again, which drivers must allow.
 //
 // # Invariants
@@ -75,6 +75,8 @@ type API interface {
 	) (*authenticationv1.TokenRequest, error)
 	// Grown records in a claim's status that its volume has been expanded on the node.
 	Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error
+	// Sizes returns the size of a persistent volume, and what the status of its claim says.
+	Sizes(ctx context.Context, claim types.NamespacedName, volume string) (size, has unit.Bytes, err error)
 }
 
 // Options are what a Manager needs. All are required but Took.
@@ -99,6 +101,7 @@ type Manager struct {
 	Options
 	ctx   context.Context
 	begun time.Time
+	looks chan struct{} // bounds how many claims are read at the same time
 
 	mu      sync.Mutex
 	r       *core.Reconciler
@@ -124,9 +127,13 @@ type want struct {
 	failed string // why the last call for the pod failed
 }
 
+// looksMax is how many claims are read at the same time (chosen: it may take long, and delays nobody).
+const looksMax = 2
+
 // New returns a Manager that knows what agents before it left. Its calls end with ctx.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	k := &Manager{Options: o, ctx: ctx, begun: time.Now(), r: core.New(), volumes: map[core.Name]*known{}}
+	k.looks = make(chan struct{}, looksMax)
 	if err := k.find(); err != nil {
 		return nil, fmt.Errorf("find volumes of drivers: %w", err)
 	}
@@ -142,8 +149,9 @@ func (k *Manager) now() unit.Instant { return unit.Instant(time.Second).Add(time
 
 // Place is where a volume is.
 type Place struct {
-	Path     string
+	Path     string // a directory, or a block device
 	ReadOnly bool
+	Block    bool
 }
 
 // WaitingError says why a volume is not there yet. Its pod is tried again when that changes, and has Events.
@@ -153,7 +161,7 @@ func (e *WaitingError) Error() string { return e.Why }
 
 // Want has a volume mounted for a pod, and returns where. A WaitingError means that it is not there yet.
 func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, source *Source) (Place, error) {
-	place := Place{Path: k.target(source.id, pod.UID), ReadOnly: source.readOnly}
+	place := Place{Path: k.target(source.id, pod.UID), ReadOnly: source.readOnly, Block: source.Block}
 	spec, err := k.specOf(ctx, source)
 	if err != nil {
 		return Place{}, err
@@ -284,6 +292,11 @@ func (k *Manager) step() {
 	for _, n := range d.Notices {
 		k.notice(n)
 	}
+	for _, name := range d.Looks {
+		if v := k.volumes[name]; v.source != nil {
+			go k.look(k.ctx, name, v.source)
+		}
+	}
 	if k.timer != nil {
 		k.timer.Stop()
 		k.timer = nil
@@ -344,6 +357,9 @@ func (k *Manager) told(j job, err error) {
 	}
 	w.failed = err.Error()
 	text, reason := failures[j.call.Verb], "FailedMount"
+	if j.id.Block {
+		text, reason = blockFailures[j.call.Verb], "FailedMapVolume"
+	}
 	if j.call.Verb == core.Expand {
 		reason = "FileSystemResizeFailed"
 	}

@@ -305,6 +305,80 @@ func TestGrows(t *testing.T) {
 	r.empty()
 }
 
+// TestBlock: two pods have a block volume, an agent that is started anew asks for it again, and nothing is left in the
+// end; with and without staging. A driver that gives something else than a device is told so.
+func TestBlock(t *testing.T) {
+	for _, staged := range []bool{true, false} {
+		r := newRig(t)
+		d := startDriver(t, t.TempDir())
+		r.put("driver/d", detached())
+		if staged {
+			r.add("d", d.client(), stages)
+		} else {
+			r.add("d", d.client())
+		}
+		r.start()
+		a, b, source := podOfUID("a"), podOfUID("b"), volumeOf(t, "d", "v1", block)
+		path := r.place(a, source)
+		if got, err := os.Readlink(filepath.Join(r.root, "pods/a/volumeDevices/kubernetes.io~csi/pv-v1")); got != path {
+			t.Errorf("the pod's link leads to %q, %v; want %q", got, err, path)
+		}
+		r.place(b, source)
+		kubelets := r.blockDir("pv-v1", "dev", "a") // a kubelet binds the device there, too
+		must(t, os.MkdirAll(filepath.Dir(kubelets), 0o750))
+		must(t, d.bindDevice(kubelets))
+		r.start()
+		r.place(a, source)
+		r.Known()
+		r.release(a)
+		if mountsAt(path)+mountsAt(kubelets) != 0 {
+			t.Errorf("%s is mounted", path)
+		}
+		r.release(b)
+		r.empty()
+		if d.publish[0].VolumeCapability.GetBlock() == nil {
+			t.Errorf("the driver was asked for %v", d.publish[0].VolumeCapability)
+		}
+		d.set(func() { d.lie["publish"] = true })
+		_, err := r.Want(t.Context(), a, "data", source)
+		if err == nil {
+			t.Error("there before the driver was called")
+		}
+		r.eventually("an Event", func() bool {
+			select {
+			case e := <-r.events.Events:
+				return strings.Contains(e, "FailedMapVolume") && strings.Contains(e, "the driver says that it succeeded")
+			default:
+				return false
+			}
+		})
+		r.release(a)
+		r.empty()
+	}
+}
+
+// TestGrowsLater: a claim that is given a larger volume while a pod has it is looked at again, and expanded.
+func TestGrowsLater(t *testing.T) {
+	r := newRig(t)
+	d := startDriver(t, t.TempDir())
+	r.put("driver/d", detached())
+	r.add("d", d.client(), stages, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	r.start()
+	a := podOfUID("a")
+	source := volumeOf(t, "d", "v1")
+	r.place(a, source)
+	r.sizes["pv-v1"] = 3 << 30
+	r.grown["shop/claim-v1"] = 1 << 30
+	r.look(t.Context(), source.id.name(""), source)
+	r.eventually("the claim has grown", func() bool {
+		_, has, _ := r.Sizes(t.Context(), source.claim, "pv-v1")
+		return has == 3<<30
+	})
+	expectCalls(t, d, "stage v1", "publish v1", "expand v1")
+	r.release(a)
+	r.empty()
+}
+
 // TestNames: names of drivers and volumes do not lead out of their directories.
 func TestNames(t *testing.T) {
 	for _, driver := range []string{"", "..", "a/b", "../x", ".hidden", "volumeDevices"} {

@@ -29,10 +29,17 @@ var operations = map[core.Verb]string{
 	core.Unstage: "unmount_device", core.Expand: "volume_fs_resize",
 }
 
-// failures begin the text of Events, as upstream's.
-var failures = map[core.Verb]string{
-	core.Stage: "MountVolume.MountDevice", core.Publish: "MountVolume.SetUp", core.Expand: "MountVolume.NodeExpandVolume",
-}
+// failures begin the text of Events, as upstream's; blockFailures those of block volumes.
+var (
+	failures = map[core.Verb]string{
+		core.Stage: "MountVolume.MountDevice", core.Publish: "MountVolume.SetUp",
+		core.Expand: "MountVolume.NodeExpandVolume",
+	}
+	blockFailures = map[core.Verb]string{
+		core.Stage: "MapVolume.SetUpDevice", core.Publish: "MapVolume.SetUpDevice",
+		core.Expand: "MountVolume.NodeExpandVolume",
+	}
+)
 
 // dirMode is the kubelet's mode of the directories above volumes.
 const dirMode = 0o750
@@ -55,16 +62,32 @@ func (k *Manager) do(j job) (core.Outcome, error) {
 		return k.publish(ctx, driver, j)
 	case core.Unpublish:
 		target := k.target(j.id, podOf(j))
-		_, err := driver.Node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
+		err := unfinish(target, j.id)
+		if j.id.Block {
+			err = k.leaveMap(j.id.Spec, podOf(j))
+		}
+		if err != nil {
+			return core.Unsent, err
+		}
+		_, err = driver.Node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 			VolumeId: j.id.Handle, TargetPath: target,
 		})
-		return takenAway(j.call.Verb, target, err)
+		if j.id.Block {
+			return k.unpublishBlock(j.id, podOf(j), err)
+		}
+		return takenAway(j.call.Verb, target, err, removeEmpty)
 	case core.Unstage:
 		staging := k.staging(j.id)
+		if err := unfinish(staging, j.id); err != nil {
+			return core.Unsent, err
+		}
 		_, err := driver.Node.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
 			VolumeId: j.id.Handle, StagingTargetPath: staging,
 		})
-		return takenAway(j.call.Verb, staging, err)
+		if j.id.Block {
+			return k.unstageBlock(j.id, err)
+		}
+		return takenAway(j.call.Verb, staging, err, removeEmpty)
 	}
 	return k.expand(ctx, driver, j)
 }
@@ -76,9 +99,23 @@ func ended(verb core.Verb, err error) core.Outcome {
 	return core.OutcomeOf(verb, core.Code(status.Code(err)))
 }
 
-// takenAway removes the directory and record of a volume that a driver says it has taken away. A driver that lies, so
-// that something is still mounted there, is asked again.
-func takenAway(verb core.Verb, target string, err error) (core.Outcome, error) {
+// unfinish takes from a volume's record that it is there for certain. An agent that is started while the call that takes
+// the volume away is still on its way must not believe so.
+func unfinish(target string, i id) error {
+	if i.Block {
+		return nil // its record says nothing of the kind
+	}
+	r, err := readRecord(target)
+	if err != nil || !r.done() {
+		return err
+	}
+	delete(r, keyDone)
+	return r.write(target)
+}
+
+// takenAway removes what is left of a volume that a driver says it has taken away. A driver that lies, so that something
+// is still mounted there, is asked again.
+func takenAway(verb core.Verb, target string, err error, remove func(target string) error) (core.Outcome, error) {
 	if err != nil {
 		return ended(verb, err), err
 	}
@@ -87,7 +124,7 @@ func takenAway(verb core.Verb, target string, err error) (core.Outcome, error) {
 		err = fmt.Errorf("the driver says that it succeeded, and %s is still mounted", target)
 	}
 	if err == nil {
-		err = removeEmpty(target)
+		err = remove(target)
 	}
 	if err != nil {
 		return core.Unclear, err
@@ -151,14 +188,7 @@ func (k *Manager) stage(ctx context.Context, driver Driver, j job) (core.Outcome
 	if err != nil {
 		return core.Unsent, fmt.Errorf("fetching NodeStageSecretRef failed: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(target), dirMode); err != nil {
-		return core.Unsent, err
-	}
-	return given(core.Stage, target, stageRecord(j.id), func() error {
-		// The agent makes this directory, by CSI's specification, and the driver that of a published volume.
-		if err := os.Mkdir(target, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
-			return &afterwards{err}
-		}
+	call := func() error {
 		_, err := driver.Node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
 			VolumeId:          j.id.Handle,
 			PublishContext:    publishContext,
@@ -168,6 +198,19 @@ func (k *Manager) stage(ctx context.Context, driver Driver, j job) (core.Outcome
 			VolumeContext:     j.source.attributes,
 		})
 		return err
+	}
+	if j.id.Block {
+		return k.stageBlock(j.id, call)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), dirMode); err != nil {
+		return core.Unsent, err
+	}
+	return given(core.Stage, target, stageRecord(j.id), func() error {
+		// The agent makes this directory, by CSI's specification, and the driver that of a published volume.
+		if err := os.Mkdir(target, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return &afterwards{err}
+		}
+		return call()
 	})
 }
 
@@ -229,9 +272,12 @@ func (k *Manager) publish(ctx context.Context, driver Driver, j job) (core.Outco
 		}
 		return nil
 	}
-	if j.call.Again {
+	switch {
+	case j.call.Again:
 		err := call()
 		return ended(core.Publish, err), err
+	case j.id.Block:
+		return k.publishBlock(j.id, j.pod, call)
 	}
 	return given(core.Publish, target, k.publishRecord(j.id), call)
 }
@@ -350,16 +396,15 @@ func merge(into, from map[string]string) map[string]string {
 
 // capability describes the volume to its driver. The group of its files is told to drivers that set it themselves.
 func capability(driver Driver, j job) *csi.VolumeCapability {
+	if j.id.Block {
+		return blockCapability(driver, j.source)
+	}
 	m := &csi.VolumeCapability_MountVolume{FsType: j.source.fsType, MountFlags: j.source.mountOptions}
 	if group := groupOf(j.pod); group != nil && driver.Can[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		m.VolumeMountGroup = strconv.FormatInt(*group, 10)
 	}
-	mode := corev1.ReadWriteOnce // upstream's of inline volumes, too
-	if len(j.source.modes) > 0 {
-		mode = j.source.modes[0]
-	}
 	return &csi.VolumeCapability{
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(driver, mode)},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(driver, j.source.mode())},
 		AccessType: &csi.VolumeCapability_Mount{Mount: m},
 	}
 }
@@ -399,7 +444,7 @@ func policyOf(object *storagev1.CSIDriver) storagev1.FSGroupPolicy {
 // takesGroup reports whether the agent gives a volume's files to the pod's group, by the driver's policy.
 func takesGroup(driver Driver, s *Source, pod *corev1.Pod, policy storagev1.FSGroupPolicy) bool {
 	switch {
-	case groupOf(pod) == nil, s.readOnly, policy == storagev1.NoneFSGroupPolicy:
+	case groupOf(pod) == nil, s.readOnly, s.Block, policy == storagev1.NoneFSGroupPolicy:
 		return false
 	case driver.Can[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
 		return false

@@ -82,6 +82,17 @@ func (d *testDriver) begin(ctx context.Context, method, handle string) (do bool,
 	return err == nil && !lies, err
 }
 
+// turn waits until the driver does nothing else. It returns false, and does not hold serial, if who called does not wait
+// any more.
+func (d *testDriver) turn(ctx context.Context) bool {
+	d.serial.Lock()
+	if ctx.Err() != nil {
+		d.serial.Unlock()
+		return false
+	}
+	return true
+}
+
 func (d *testDriver) bad(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,6 +116,22 @@ func (d *testDriver) bind(from, target string, readOnly bool) error {
 		}
 	}
 	return nil
+}
+
+// bindDevice mounts a block device on target.
+func (d *testDriver) bindDevice(target string) error {
+	device := filepath.Join(d.dir, "device")
+	err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) // nobody opens it
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if mountsAt(target) > 0 {
+		return nil
+	}
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return unix.Mount(device, target, "", unix.MS_BIND, "")
 }
 
 func (d *testDriver) unbind(target string) error {
@@ -136,7 +163,9 @@ func (d *testDriver) NodeStageVolume(
 	ctx context.Context, r *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
 	do, err := d.begin(ctx, "stage", r.VolumeId)
-	d.serial.Lock()
+	if !d.turn(ctx) {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	defer d.serial.Unlock()
 	if do {
 		volume := filepath.Join(d.dir, r.VolumeId)
@@ -149,7 +178,9 @@ func (d *testDriver) NodePublishVolume(
 	ctx context.Context, r *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	do, err := d.begin(ctx, "publish", r.VolumeId)
-	d.serial.Lock()
+	if !d.turn(ctx) {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	defer d.serial.Unlock()
 	d.mu.Lock()
 	d.publish = append(d.publish, r)
@@ -163,7 +194,10 @@ func (d *testDriver) NodePublishVolume(
 	} else if do && mountsAt(from) == 0 {
 		d.bad("%s is published before it is staged", r.VolumeId)
 	}
-	if do {
+	switch {
+	case do && r.VolumeCapability.GetBlock() != nil:
+		err = d.bindDevice(r.TargetPath)
+	case do:
 		err = d.bind(from, r.TargetPath, r.Readonly)
 	}
 	return &csi.NodePublishVolumeResponse{}, err
@@ -173,7 +207,9 @@ func (d *testDriver) NodeUnpublishVolume(
 	ctx context.Context, r *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	do, err := d.begin(ctx, "unpublish", r.VolumeId)
-	d.serial.Lock()
+	if !d.turn(ctx) {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	defer d.serial.Unlock()
 	if do {
 		err = d.unbind(r.TargetPath)
@@ -185,7 +221,9 @@ func (d *testDriver) NodeUnstageVolume(
 	ctx context.Context, r *csi.NodeUnstageVolumeRequest,
 ) (*csi.NodeUnstageVolumeResponse, error) {
 	do, err := d.begin(ctx, "unstage", r.VolumeId)
-	d.serial.Lock()
+	if !d.turn(ctx) {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	defer d.serial.Unlock()
 	if do {
 		err = d.unbind(r.StagingTargetPath)

@@ -38,7 +38,8 @@ type rig struct {
 	mu      sync.Mutex
 	drivers map[string]Driver
 	objects map[string]any
-	grown   map[string]unit.Bytes
+	grown   map[string]unit.Bytes // by claim
+	sizes   map[string]unit.Bytes // by persistent volume
 	shared  []string
 }
 
@@ -65,6 +66,7 @@ func newRig(t testing.TB) *rig {
 func rigIn(t testing.TB, root string) *rig {
 	return &rig{
 		t: t, root: root, drivers: map[string]Driver{}, objects: map[string]any{}, grown: map[string]unit.Bytes{},
+		sizes: map[string]unit.Bytes{},
 	}
 }
 
@@ -265,6 +267,11 @@ func volumeOf(t testing.TB, driver, handle string, change ...func(*corev1.Persis
 	return source
 }
 
+func block(pv *corev1.PersistentVolume) {
+	mode := corev1.PersistentVolumeBlock
+	pv.Spec.VolumeMode = &mode
+}
+
 // detached returns a CSIDriver whose volumes no controller attaches.
 func detached(change ...func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
 	no := false
@@ -278,4 +285,12 @@ func detached(change ...func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
 		c(&d.Spec)
 	}
 	return d
+}
+
+func (r *rig) Sizes(
+	_ context.Context, claim types.NamespacedName, volume string,
+) (size, has unit.Bytes, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sizes[volume], r.grown[claim.String()], nil
 }

@@ -25,6 +25,7 @@ type id struct {
 	Handle string
 	Spec   string // the persistent volume's name, or that of an inline volume in its pod
 	Inline bool
+	Block  bool // pods have it as a device
 }
 
 // name is the volume's unique name on the node (upstream's GetUniqueVolumeName).
@@ -37,11 +38,17 @@ func (i id) name(uid types.UID) core.Name {
 
 // staging is where a volume is staged.
 func (k *Manager) staging(i id) string {
+	if i.Block {
+		return k.blockDir("staging", i.Spec)
+	}
 	return filepath.Join(k.RootDir, StagingDir, i.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(i.Handle))), "globalmount")
 }
 
 // target is where a volume is published to a pod.
 func (k *Manager) target(i id, uid types.UID) string {
+	if i.Block {
+		return k.blockDir("publish", i.Spec, string(uid))
+	}
 	return filepath.Join(poddir.Of(k.RootDir, uid), poddir.Volumes, poddir.CSI, i.Spec, "mount")
 }
 
@@ -66,8 +73,13 @@ type Source struct {
 func FromVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, readOnly bool) (*Source, error) {
 	s := pv.Spec.CSI
 	err := checkNames(s.Driver, s.VolumeHandle)
-	if err == nil && filepath.Base(pv.Name) != pv.Name {
+	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	switch {
+	case err != nil:
+	case filepath.Base(pv.Name) != pv.Name:
 		err = errors.New("its name is not one path element")
+	case block && blockNames[pv.Name]:
+		err = errors.New("a block volume of this name cannot be told from the directories of others")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("persistent volume %s: %w", pv.Name, err)
@@ -75,7 +87,7 @@ func FromVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim
 	size := pv.Spec.Capacity[corev1.ResourceStorage]
 	has := claim.Status.Capacity[corev1.ResourceStorage]
 	return &Source{
-		id:           id{Driver: s.Driver, Handle: s.VolumeHandle, Spec: pv.Name},
+		id:           id{Driver: s.Driver, Handle: s.VolumeHandle, Spec: pv.Name, Block: block},
 		fsType:       s.FSType,
 		readOnly:     readOnly || s.ReadOnly,
 		attributes:   s.VolumeAttributes,
@@ -168,10 +180,19 @@ func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
 func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
 	driver, _ := k.Drivers.Driver(s.Driver)
 	spec.Stages = !s.Inline && driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
-	if driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && s.has > 0 && s.size > s.has && !s.readOnly {
+	spec.Grows = driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && !s.Inline && !s.readOnly
+	if spec.Grows && s.has > 0 && s.size > s.has {
 		spec.Expand = s.size
 	}
 	return spec
+}
+
+// mode is the access mode that drivers are told.
+func (s *Source) mode() corev1.PersistentVolumeAccessMode {
+	if len(s.modes) > 0 {
+		return s.modes[0]
+	}
+	return corev1.ReadWriteOnce // upstream's of inline volumes, too
 }
 
 // attachment is the name of the VolumeAttachment of a volume (upstream's getAttachmentName).

@@ -16,6 +16,7 @@ const Pods = "pods"
 // The parts of a pod's directory.
 const (
 	Volumes  = "volumes"
+	Devices  = "volumeDevices"   // links to block volumes
 	SubPaths = "volume-subpaths" // mounts of parts of volumes, which are counted as volumes
 )
 

@@ -135,6 +135,10 @@ func (v fakeVolumes) VolumePath(*corev1.Pod, string) (string, error) {
 	return "", errors.New("no such volume")
 }
 
+func (v fakeVolumes) BlockDevices(*corev1.Pod, *corev1.Container) ([]*runtimeapi.Device, error) {
+	return nil, nil
+}
+
 func (v fakeVolumes) Mounts(*corev1.Pod, *corev1.Container, volume.ContainerFacts) ([]*runtimeapi.Mount, error) {
 	return nil, nil
 }

@@ -99,6 +99,7 @@ type Volumes interface {
 	Update(pod *corev1.Pod)
 	VolumePath(pod *corev1.Pod, name string) (string, error)
 	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
+	BlockDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.Device, error)
 	// Release takes down what a pod that has ended no longer needs, TearDown everything.
 	Release(ctx context.Context, uid types.UID) error
 	TearDown(ctx context.Context, uid types.UID) error

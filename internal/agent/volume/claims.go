@@ -47,6 +47,47 @@ type claimed struct {
 	plugin   string // for metrics, without pluginPrefix
 	readOnly bool   // by the pod's volume, for all its containers
 	byCSI    bool   // a driver mounts it
+	block    bool   // path is a device
+}
+
+func isBlock(pv *corev1.PersistentVolume) bool {
+	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// checkMode returns an error, in the kubelet's words, if a container mounts a block device, or wants a file system as a
+// device.
+func checkMode(pod *corev1.Pod, volume string, block bool) error {
+	mounted, device := false, false
+	for _, c := range containersOf(pod) {
+		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+		device = device || slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume })
+	}
+	switch {
+	case block && mounted:
+		return fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", volume)
+	case !block && device:
+		return fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", volume)
+	}
+	return nil
+}
+
+func containersOf(pod *corev1.Pod) (all []corev1.Container) {
+	all = slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for _, e := range pod.Spec.EphemeralContainers {
+		all = append(all, corev1.Container(e.EphemeralContainerCommon))
+	}
+	return all
+}
+
+func checkDevice(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if st.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return fmt.Errorf("path %s is no block device", path)
+	}
+	return nil
 }
 
 // usesClaim returns the name of v's claim, if v is one.
@@ -61,7 +102,7 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 }
 
 // setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
-// are existing directories, and are mounted into containers as they are.
+// are existing directories or devices, and containers have them as they are.
 func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
 	pv, claim, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
@@ -69,9 +110,16 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 	}
 	found := claimed{readOnly: v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly}
 	switch {
+	case pv.Spec.HostPath != nil && isBlock(pv):
+		const why = "persistent volume %s is a block device of kind hostPath; those of kind csi and local are attached"
+		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf(why, pv.Name)}
 	case pv.Spec.HostPath != nil:
 		found.plugin = pluginHostPath
 		found.path, err = pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
+	case pv.Spec.Local != nil && isBlock(pv):
+		found.plugin = pluginLocal
+		found.block = true
+		found.path, err = pv.Spec.Local.Path, checkDevice(pv.Spec.Local.Path)
 	case pv.Spec.Local != nil:
 		found.plugin = pluginLocal
 		found.path, err = pv.Spec.Local.Path, checkLocal(pv.Spec.Local.Path)
@@ -112,6 +160,7 @@ func (k *Manager) setUpCSI(ctx context.Context, s *podState, v *corev1.Volume, s
 	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
 	s.claims[v.Name] = claimed{
 		path: place.Path, plugin: pluginCSI + source.Driver, readOnly: place.ReadOnly, byCSI: true,
+		block: place.Block,
 	}
 	return err
 }
@@ -143,9 +192,8 @@ func (k *Manager) boundVolume(
 		const text = "PV %s is not bound to PVC %s/%s (UID %s)"
 		return nil, nil, fmt.Errorf(text, pv.Name, claim.Namespace, claim.Name, claim.UID)
 	}
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
-		const why = "persistent volume %s is a block device; file systems are mounted"
-		return nil, nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf(why, pv.Name)}
+	if err := checkMode(pod, v.Name, isBlock(pv)); err != nil {
+		return nil, nil, err
 	}
 	if err := reachable(pv, k.NodeLabels()); err != nil {
 		const text = "persistent volume %s cannot be reached from this node: " +

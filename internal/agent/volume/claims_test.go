@@ -153,7 +153,7 @@ func TestClaimsRefused(t *testing.T) {
 	r.bind("u1-own", local)
 	for name, want := range map[string]string{
 		"missing": "failed to fetch PVC from API server", "csi": "persistent volume pv-csi is of kind csi (driver d.example.com)", "nfs": "pv-nfs is of kind nfs",
-		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others", "device": "pv-device is a block device",
+		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others", "device": "has volumeMode Block, but is",
 		"away": "cannot be reached from this node", "gone": "does not exist", "up": "must not contain '..'", "own": "was not created for pod default/u1",
 	} {
 		pod := podWith("u1", claimVolume("v", name))
@@ -165,7 +165,7 @@ func TestClaimsRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
-		if unsupported := errors.As(err, new(*UnsupportedError)); unsupported != (name == "csi" || name == "nfs" || name == "device") {
+		if unsupported := errors.As(err, new(*UnsupportedError)); unsupported != (name == "csi" || name == "nfs") {
 			t.Errorf("%s: for good: %v", name, unsupported)
 		}
 	}

@@ -130,6 +130,10 @@ func (r *csiRig) Token(
 
 func (r *csiRig) Grown(context.Context, string, string, unit.Bytes) error { return nil }
 
+func (r *csiRig) Sizes(context.Context, types.NamespacedName, string) (size, has unit.Bytes, err error) {
+	return 0, 0, nil
+}
+
 // again repeats what waits for a driver, each time that something has changed, until it is done or fails otherwise.
 func (r *csiRig) again(do func() error) error {
 	r.t.Helper()
@@ -269,6 +273,50 @@ func TestCSIFails(t *testing.T) {
 	}
 	if err := r.again(func() error { return r.TearDown(t.Context(), pod.UID) }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCSIBlock: a container has a block volume as a device, with the access that its claim allows; volumes of the wrong
+// mode are told apart.
+func TestCSIBlock(t *testing.T) {
+	r := newCSIRig(t)
+	_, v := r.bind("raw", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+		Driver: "d.example.com", VolumeHandle: "v1",
+	}})
+	mode := corev1.PersistentVolumeBlock
+	v.Spec.VolumeMode = &mode
+	pod := podWith("u1", claimVolume("raw", "raw"))
+	pod.Namespace = "default"
+	err := r.SetUp(t.Context(), pod)
+	if want := "volume raw has volumeMode Block, but is specified in volumeMounts"; err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("mounted: %v, want %q", err, want)
+	}
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts = nil
+	c.VolumeDevices = []corev1.VolumeDevice{{Name: "raw", DevicePath: "/dev/xvda"}}
+	if err := r.again(func() error { return r.SetUp(t.Context(), pod) }); err != nil {
+		t.Fatal(err)
+	}
+	devices, err := r.BlockDevices(pod, c)
+	if err != nil || len(devices) != 1 {
+		t.Fatalf("devices %v, %v", devices, err)
+	}
+	st, err := os.Stat(devices[0].HostPath)
+	if err != nil || st.Mode()&os.ModeDevice == 0 || devices[0].ContainerPath != "/dev/xvda" {
+		t.Errorf("device %v is %v, %v", devices[0], st, err)
+	}
+	if devices[0].Permissions != "mrw" {
+		t.Errorf("permissions %s", devices[0].Permissions)
+	}
+	if err := r.again(func() error { return r.TearDown(t.Context(), pod.UID) }); err != nil {
+		t.Fatal(err)
+	}
+	v.Spec.VolumeMode = nil
+	err = r.SetUp(t.Context(), pod)
+	if want := "volume raw has volumeMode Filesystem, but is specified in volumeDevices"; err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("as a device: %v, want %q", err, want)
 	}
 }
 

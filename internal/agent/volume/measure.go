@@ -98,7 +98,7 @@ func (k *Manager) Collect(out chan<- prometheus.Metric) {
 					continue
 				}
 				counts[count{plugin, "actual_state_of_world"}]++
-				if name, ok := usesClaim(s.pod, v); ok && s.claims[v.Name].path != "" {
+				if name, ok := usesClaim(s.pod, v); ok && s.claims[v.Name].path != "" && !s.claims[v.Name].block {
 					claims[claimKey{s.pod.Namespace, name}] = s.claims[v.Name].path
 				}
 			}

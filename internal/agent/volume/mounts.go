@@ -52,9 +52,6 @@ func (k *Manager) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFa
 	if err := checkElement("container name", c.Name); err != nil {
 		return nil, err
 	}
-	if len(c.VolumeDevices) > 0 {
-		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("block device %q cannot be attached", c.VolumeDevices[0].Name)}
-	}
 	s := k.lockPod(pod.UID)
 	defer s.mu.Unlock()
 	mounts := make([]*runtimeapi.Mount, 0, len(c.VolumeMounts)+2)
@@ -82,6 +79,30 @@ func (k *Manager) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFa
 		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: absolute(c.TerminationMessagePath), HostPath: file, SelinuxRelabel: k.selinux})
 	}
 	return mounts, nil
+}
+
+// BlockDevices returns the block volumes of container c.
+func (k *Manager) BlockDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.Device, error) {
+	if len(c.VolumeDevices) == 0 {
+		return nil, nil
+	}
+	s := k.lockPod(pod.UID)
+	defer s.mu.Unlock()
+	var devices []*runtimeapi.Device
+	for _, d := range c.VolumeDevices {
+		behind := s.claims[d.Name]
+		if !s.ready[d.Name] || !behind.block {
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", d.Name, c.Name)
+		}
+		permissions := "mrw"
+		if behind.readOnly {
+			permissions = "r"
+		}
+		devices = append(devices, &runtimeapi.Device{
+			ContainerPath: d.DevicePath, HostPath: behind.path, Permissions: permissions,
+		})
+	}
+	return devices, nil
 }
 
 // mount returns container c's i-th volume mount.

@@ -18,7 +18,7 @@ import (
 //
 //	node                                     a new agent without knowledge
 //	driver NAME [gone]                       a driver registers, or goes
-//	want POD VOLUME [driver=D] [stages] [attaches] [exclusive] [republish] [expand=BYTES]
+//	want POD VOLUME [driver=D] [stages] [attaches] [exclusive] [republish] [grows] [expand=BYTES]
 //	release POD                              its containers have ended
 //	found VOLUME yes|uncertain [stages ...]  it was staged before this agent began
 //	found VOLUME yes|uncertain pod=POD ...   it was published to a pod before
@@ -90,6 +90,8 @@ func (p *player) play() string {
 			spec.Exclusive = true
 		case "republish":
 			spec.Republish = true
+		case "grows":
+			spec.Grows = true
 		case "expand":
 			_, err := fmt.Sscan(value, &spec.Expand)
 			p.must(err == nil, "expand=%s", value)
@@ -183,6 +185,9 @@ func (p *player) step(prefix string) {
 	for _, c := range decided.Calls {
 		p.calls[c.ID] = c
 		fmt.Fprintf(&p.out, "%s%v\n", prefix, c)
+	}
+	for _, name := range decided.Looks {
+		fmt.Fprintf(&p.out, "%slook at the sizes of %s\n", prefix, name)
 	}
 	for _, n := range decided.Notices {
 		late := ""

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -74,6 +75,7 @@ func (s *step) decide() {
 	s.give(pods)
 	s.expand(pods)
 	s.republish(pods)
+	s.look()
 	for _, pod := range pods {
 		if u := s.v.uses[pod]; !u.wanted && u.published == No && (s.v.call == nil || s.v.call.Pod != pod) {
 			delete(s.v.uses, pod)
@@ -183,7 +185,7 @@ func (v *volume) isPublished() bool {
 // expand has the volume grow once a pod has it.
 func (s *step) expand(pods []Pod) {
 	v := s.v
-	if v.spec.Expand <= v.expanded {
+	if v.spec.Expand == 0 || v.spec.Expand == v.expanded {
 		return
 	}
 	for _, pod := range pods {
@@ -210,6 +212,33 @@ func (s *step) republish(pods []Pod) {
 			s.call(&u.again, Call{Verb: Publish, Pod: pod, Again: true})
 		}
 	}
+}
+
+// look has the sizes of a volume that pods have read again. Volumes that came at the same time take turns.
+func (s *step) look() {
+	v := s.v
+	if !v.spec.Grows || !v.wanted || !v.isPublished() {
+		v.lookAt = 0
+		return
+	}
+	if v.lookAt.IsZero() {
+		v.lookAt = s.now.Add(lookAfter/2 + spread(v.name, lookAfter/2))
+	}
+	if s.now >= v.lookAt {
+		s.into.Looks = append(s.into.Looks, v.name)
+		v.lookAt = s.now.Add(lookAfter)
+	}
+	s.wake = s.wake.Earlier(v.lookAt)
+}
+
+// spread returns a part of a time, which is always the same for a name: by its hash (FNV-1a, 32 bits).
+func spread(name Name, of time.Duration) time.Duration {
+	const offset, prime = 2166136261, 16777619
+	hash := uint32(offset)
+	for _, b := range []byte(name) {
+		hash = (hash ^ uint32(b)) * prime
+	}
+	return time.Duration(uint64(of) * uint64(hash) >> 32)
 }
 
 // notify tells users what their pods wait for: at once if the wait does not end by itself, otherwise when it takes
@@ -272,7 +301,7 @@ func (r *Reconciler) Waits(now unit.Instant, pod Pod, name Name) Reason {
 	if why := v.why(r, now, pod); why != None {
 		return why
 	}
-	if v.spec.Expand > v.expanded && v.grow.wait == 0 {
+	if v.spec.Expand != 0 && v.spec.Expand != v.expanded && v.grow.wait == 0 {
 		return Calling
 	}
 	return None

@@ -58,6 +58,10 @@ const (
 	// republishAfter is how long after a call for a driver with requiresRepublish the next one follows. Upstream calls
 	// with each periodic sync of the pod, every 60 to 90 s.
 	republishAfter = time.Minute
+
+	// lookAfter is how often the sizes of a volume that pods have are read. Upstream does so with each periodic sync of
+	// the pod, every 60 to 90 s. Less often, and volumes grow later; more often, and the API server answers more.
+	lookAfter = time.Minute
 )
 
 // Name is a volume's unique name on the node, upstream's UniqueVolumeName: kubernetes.io/csi/<driver>^<handle>. One
@@ -74,6 +78,7 @@ type Spec struct {
 	Attaches  bool   // a controller attaches it to the node
 	Exclusive bool   // one pod at a time may have it (ReadWriteOncePod)
 	Republish bool   // the driver wants to be called again and again for each pod
+	Grows     bool   // others may ask for a larger size, which nobody tells: it is looked at again and again
 
 	// Expand is the size to which the volume is to grow on the node; 0: it need not grow.
 	Expand unit.Bytes
@@ -123,6 +128,7 @@ type Notice struct {
 type Decision struct {
 	Calls   []Call
 	Notices []Notice
+	Looks   []Name       // volumes whose sizes are to be read again; Want follows if Spec has changed
 	Wake    unit.Instant // when to call Step again at the latest; zero: when something is learned
 }
 
@@ -148,9 +154,10 @@ type volume struct {
 	call     *Call      // that has not ended
 	before   State      // of what the call takes away: before the call
 	expanded unit.Bytes // Spec.Expand of the last Expand that is not to be repeated
-	wanted   bool       // some pod has wanted it since this Reconciler began
-	again    backoff    // of Stage and Unstage
-	grow     backoff    // of Expand
+	lookAt   unit.Instant
+	wanted   bool    // some pod has wanted it since this Reconciler began
+	again    backoff // of Stage and Unstage
+	grow     backoff // of Expand
 
 	wake unit.Instant
 	at   int // in Reconciler.waiting

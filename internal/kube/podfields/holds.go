@@ -77,6 +77,7 @@ var containerHolds = []hold{
 		why:       "this node's agent does not attach block devices",
 		help:      "use a volume with a file system, or " + helpElsewhere,
 		container: func(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 },
+		able:      func(a Abilities) bool { return a.CSIVolumes },
 	},
 	{
 		path: "spec.containers[].securityContext.seccompProfile.localhostProfile", code: "seccomp-localhost",

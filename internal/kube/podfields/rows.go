@@ -201,7 +201,7 @@ func containerAreas() []Area {
 			{c + ".env[].valueFrom", "fieldRef.apiVersion", NoEffect, "", oneVersion},
 			{c + ".envFrom[]", "prefix configMapRef.name configMapRef.optional secretRef.name secretRef.optional", CarriedOut, ObserverContainer, ""},
 			{c + ".volumeMounts[]", "name mountPath readOnly recursiveReadOnly mountPropagation subPath subPathExpr", CarriedOut, ObserverContainer, ""},
-			{c, "volumeDevices*", Held, "", ""},
+			{c + ".volumeDevices[]", "name devicePath", CarriedOut, "internal/agent/volume.TestCSIBlock", ""},
 		}},
 		{"Security of containers", []Group{
 			{c + ".securityContext", "privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation capabilities.add[] capabilities.drop[]", CarriedOut, ObserverContainer, ""},
@@ -252,7 +252,7 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].clusterTrustBundle", "name signerName labelSelector* optional path", CarriedOut, "internal/agent/trustbundle.TestAnchors", "with the feature gate ClusterTrustBundleProjection of the KubeletConfiguration; held without it, as by default"},
 			{v + ".projected.sources[].podCertificate", "signerName keyType maxExpirationSeconds userAnnotations*", CarriedOut, "internal/agent/podcert.TestIssue", withPodCertificates},
 			{v + ".projected.sources[].podCertificate", "credentialBundlePath keyPath certificateChainPath", CarriedOut, "internal/agent/volume.TestPodCertificate", withPodCertificates},
-			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer, "of persistent volumes of kind csi, hostPath and local with a file system; others are held"},
+			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer, "of persistent volumes of kind csi, hostPath and local; others are held"},
 			{v + ".csi", "driver fsType nodePublishSecretRef.name readOnly volumeAttributes*", CarriedOut, "internal/agent/csivolume.TestInline", ""},
 			{v + ".image", "reference pullPolicy", CarriedOut, "internal/agent/imagepull.TestImageOfVolume", "needs containerd 2.1 or CRI-O 1.31, for a subPath 2.2 or 1.33: it is held elsewhere"},
 			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "", "the controller manager creates the claim, which is mounted like any other"},
