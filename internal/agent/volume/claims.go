@@ -33,12 +33,12 @@ type kubeClaims struct{ client *kube.Client }
 
 func (k kubeClaims) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	out := &corev1.PersistentVolumeClaim{}
-	return out, k.client.Get(ctx, kube.VolumeClaims, namespace, name, out)
+	return out, admitted(ctx, func() error { return k.client.Get(ctx, kube.VolumeClaims, namespace, name, out) })
 }
 
 func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	out := &corev1.PersistentVolume{}
-	return out, k.client.Get(ctx, kube.Volumes, "", name, out)
+	return out, admitted(ctx, func() error { return k.client.Get(ctx, kube.Volumes, "", name, out) })
 }
 
 // claimed is the volume behind a claim, or a volume of a driver. The path of one that is not ready is empty.

@@ -118,24 +118,35 @@ func (k *Manager) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKe
 	if key.audience != "" {
 		request.Spec.Audiences = []string{key.audience}
 	}
+	var asked moment // the lifetime in the answer begins later than this
+	var answer *authenticationv1.TokenRequest
+	err := admitted(ctx, func() (err error) {
+		asked = k.clock()
+		answer, err = k.Tokens(ctx, pod.Namespace, pod.Spec.ServiceAccountName, request)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	life := time.Duration(key.seconds) * time.Second
+	if answer.Spec.ExpirationSeconds != nil {
+		life = time.Duration(*answer.Spec.ExpirationSeconds) * time.Second
+	}
+	return newToken(answer.Status.Token, asked, life), nil
+}
+
+// admitted repeats a request for a while that may have come too early.
+func admitted(ctx context.Context, request func() error) error {
 	began := time.Now()
 	for wait := 20 * time.Millisecond; ; wait *= 2 {
-		asked := k.clock() // the lifetime in the answer begins later than this
-		answer, err := k.Tokens(ctx, pod.Namespace, pod.Spec.ServiceAccountName, request)
-		if err == nil {
-			life := time.Duration(key.seconds) * time.Second
-			if answer.Spec.ExpirationSeconds != nil {
-				life = time.Duration(*answer.Spec.ExpirationSeconds) * time.Second
-			}
-			return newToken(answer.Status.Token, asked, life), nil
-		}
-		if !tooEarly(err) || time.Since(began)+wait > admitMax {
-			return nil, err
+		err := request()
+		if err == nil || !tooEarly(err) || time.Since(began)+wait > admitMax {
+			return err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil, err
+			return err
 		}
 	}
 }

@@ -60,12 +60,15 @@ func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 		wait = backoffBase
 	}
 	t.retryAt = now.Add(wait)
+	t.asked = askedKey(a)
 }
 
 // Retry ends all waits before retries, because something that they may have waited for has changed.
 func (l *Life) Retry() {
 	for _, t := range l.troubles {
 		t.retryAt = 0
+		delete(l.asked, t.asked)
+		delete(l.askedBy, t.asked)
 	}
 }
 
@@ -165,6 +168,7 @@ type trouble struct {
 	attempt         uint32       // attempt number of the start that failed
 	tries           int          // failures in a row with the same reason
 	retryAt         unit.Instant // when to retry; zero: at once
+	asked           string       // askedKey of the action
 	since           unit.Instant // when it last failed
 }
 

@@ -27,6 +27,7 @@ import (
 //	run TIME [quiet]        let time pass; prints actions, and phase and container states when they change
 //	status                  print what is reported
 //	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
+//	retry                   something has changed that it may have waited for
 //	probe NAME [starting] [unready] [dead]       result of its probes from now on
 //	probe NAME grace=D      dead, by a probe that has its own grace period
 //	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | it is removed from outside
@@ -221,6 +222,8 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		w.sandboxes[len(w.sandboxes)-1].State = SandboxNotReady
 	case "heal":
 		w.failures = nil
+	case "retry":
+		w.life.Retry()
 	case "fragile":
 		n, err := strconv.Atoi(first)
 		if err != nil {
