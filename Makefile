@@ -153,11 +153,10 @@ swap: build bench-build ## have upstream's kubelet and our agent take a node fro
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
 
 .PHONY: test-long
-test-long: ## run the tests that take longer: a runtime frozen for longer than a lease, the renewal of a certificate, a thousand nodes on a bad day, a database whose agent is killed, hostile tenants one by one (more than an hour)
+test-long: ## run the tests that take longer: a runtime frozen for longer than a lease, the renewal of a certificate, a thousand nodes on a bad day, hostile tenants one by one (more than an hour)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestAliveInNameOnly' ./test/e2e/crash
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestPodCertificateRenewal' ./test/e2e/pods
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
-	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 40m -run TestPostgres ./test/e2e/storage
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
 # Seeds that nobody has played. A failure says its seed: PLIMSOLL_SEED is what is added to those of the tests.

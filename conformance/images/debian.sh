@@ -2,8 +2,6 @@
 # Fetches the parts of the images that come from Debian into the directory $1: the trees tools/ (programs that tests
 # run, with every library that they need), nginx/ and stress/, and the program busybox, built from Debian's source
 # package: tests read its shell. What exists is not fetched again. Nothing is installed on this machine.
-#
-#	debian.sh DIR NAME PACKAGE...   the tree DIR/NAME of these packages alone
 set -euo pipefail
 
 out=$(realpath -m "$1")
@@ -63,11 +61,6 @@ busybox() {
 	mv "$work/source/busybox" "$out/busybox"
 }
 
-if (($# > 1)); then
-	tree "${@:2}"
-	rm -rf "$lists"
-	exit
-fi
 busybox
 tree tools bash bind9-dnsutils curl iperf iproute2 libc-bin netcat-openbsd util-linux
 tree nginx nginx-light
