@@ -18,10 +18,10 @@ import (
 )
 
 // Storage: our CSI driver keeps volumes in the state directory, and upstream's controllers make them when a claim asks
-// (storage/). Both are children: pods would need volumes of the host with more rights than any other add-on, and an
-// image each. Volumes survive `down`, and `down --purge` removes them.
+// (storage/). Both are children and not pods: as pods they would need an image each, and more access to the host than
+// any other add-on. Volumes survive `down`, and `down --purge` removes them.
 
-// snapshotClass is installed when the definitions, which are objects too, are served.
+// snapshotClass is installed once the API server serves the kind, whose definition is an object too.
 const snapshotClass = `apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata:
@@ -154,8 +154,8 @@ func definitions() ([]string, error) {
 	return all, nil
 }
 
-// installDefinitions applies the definitions of VolumeSnapshots, if the instance has the add-on. They stay when it is
-// left out: without them the API server would remove the snapshots that there are.
+// installDefinitions applies the definitions of VolumeSnapshots, if the instance has the add-on. They stay when the
+// add-on is left out: if they were removed, the API server would remove the existing snapshots.
 func (l layout) installDefinitions(ctx context.Context, client *kube.Client) error {
 	if !l.o.has(addonCSI) {
 		return nil
@@ -175,9 +175,9 @@ func installSnapshotClass(ctx context.Context, client *kube.Client, o Options) e
 	return removeObjects(ctx, client, documents(snapshotClass))
 }
 
-// awaitDriver waits until a node has the driver: until then no volume is made for a pod, and a snapshot would never
-// be taken, since its controller does not see on which node the volume is. A driver that is late does not make the
-// cluster useless.
+// awaitDriver waits until a node has the driver. Until then no volume is made for a pod, and a snapshot would never be
+// taken, because its controller does not know on which node the volume is. A driver that is late is no reason to fail:
+// the cluster is of use without it.
 func (c *cluster) awaitDriver(ctx context.Context, client *kube.Client, node string, children ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, addonsTimeout, fmt.Errorf("not within %s", addonsTimeout))
 	defer cancel()

@@ -119,7 +119,7 @@ func (l *Login) check() {
 	config, leaf, stamps, err := loadLogin(l.path, l.pairFile)
 	if err != nil {
 		if l.config != nil && (l.err == nil || l.err.Error() != err.Error()) {
-			slog.Warn("the files to log in to the API server with changed and cannot be used; those before stay in use",
+			slog.Warn("changed credentials for the API server cannot be used; the previous ones stay in use",
 				"err", err)
 		}
 		l.stamps, l.err = stamps, err
@@ -280,7 +280,7 @@ func (t *loginTransport) transport(config *rest.Config, version int) (http.Round
 	base, send, err := dial(config)
 	if err != nil {
 		if t.send != nil {
-			slog.Warn("connections to the API server go on with the files before", "err", err)
+			slog.Warn("connections to the API server keep the previous credentials", "err", err)
 			return t.send, nil
 		}
 		return nil, err

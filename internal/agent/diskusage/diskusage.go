@@ -167,7 +167,7 @@ func (m *Meter) layout(s *statsapi.Summary) eviction.Disks {
 	}
 	same, err := m.o.SameDisk(m.o.NodeFS, m.o.ImageFS)
 	if err != nil {
-		slog.Warn("disks of images and node not compared", "err", err)
+		slog.Warn("cannot tell whether images are on the node's file system; what was known is used", "err", err)
 		return m.Disks()
 	}
 	if same {

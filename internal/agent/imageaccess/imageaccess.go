@@ -201,7 +201,7 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 func (r *Records) learn(image, id string, with *imageaccess.Credentials) error {
 	before, err := r.read(id)
 	if err != nil {
-		slog.Warn("record of a pulled image not read; it is begun anew", "image", image, "err", err)
+		slog.Warn("record of a pulled image not read; a new one replaces it", "image", image, "err", err)
 		before = nil
 	}
 	after, changed := before.Learn(id, image, with, unit.WallOf(time.Now()))

@@ -245,7 +245,7 @@ func (e *ensuring) mayUse(ctx context.Context, image criconfig.Image) bool {
 	may, remember := q.Record.May(e.c.Image, user)
 	if remember != nil {
 		if err := e.Records.Learn(e.c.Image, image.ID, remember); err != nil {
-			slog.Warn("a credential that is good for an image not recorded", "image", e.c.Image, "err", err)
+			slog.Warn("credentials with which an image was pulled not recorded", "image", e.c.Image, "err", err)
 		}
 	}
 	if may {
@@ -357,7 +357,7 @@ func (e *ensuring) notPulled(err error) error {
 		}
 	}
 	if e.lacks != nil {
-		f.Err = fmt.Errorf("%w; credentials that could not be had: %w", f.Err, e.lacks)
+		f.Err = fmt.Errorf("%w; credentials that were not obtained: %w", f.Err, e.lacks)
 	}
 	return f
 }
@@ -384,7 +384,7 @@ func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
 		e.creds = append(e.creds, given.For(e.c.Image)...)
 	}
 	if e.lacks = errors.Join(errs...); e.lacks != nil {
-		slog.Warn("credentials for an image could not be had", "image", e.c.Image, "namespace", e.pod.Namespace, "pod", e.pod.Name, "err", e.lacks)
+		slog.Warn("some credentials for an image not obtained", "image", e.c.Image, "namespace", e.pod.Namespace, "pod", e.pod.Name, "err", e.lacks)
 	}
 	return e.creds
 }

@@ -83,7 +83,7 @@ func New(node, kernelLog string, pods Pods, recorder record.EventRecorder) *Watc
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		slog.Warn("boot not named", "err", err)
+		slog.Warn("id of this boot not read; a kill may be taken for one of an earlier boot", "err", err)
 	}
 	w.boot = strings.TrimSpace(string(boot))
 	if w.log, err = kmsg.Open(kernelLog, w.record); err != nil {

@@ -276,7 +276,7 @@ func (w *worker) startContainer(
 	if group := w.r.Groups.Container(pod, id); group != "" {
 		err := w.r.Assignments.Check(string(pod.UID), c.Name, group)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
-			w.log().Error("container is not where it was put", "err", err)
+			w.log().Error("a started container's cgroup differs from its assignment", "err", err)
 		}
 	}
 	unread := w.view.ReadContainer(ctx, id, a.ID)

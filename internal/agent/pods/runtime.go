@@ -191,7 +191,7 @@ func (r *Runner) learnHandlers(ctx context.Context) {
 	defer cancel()
 	changed, err := r.handlers.Learn(ctx, r.Runtime)
 	if err != nil && ctx.Err() == nil {
-		slog.Warn("the runtime does not say what its handlers can", "err", err)
+		slog.Warn("the runtime does not say what its handlers can do", "err", err)
 	}
 	if changed {
 		r.ResyncHeld() // some may have waited for another release of the runtime

@@ -66,7 +66,7 @@ func Open(dir string, config userns.Config) (*Users, error) {
 			continue
 		}
 		if err := u.recall(e.Name()); err != nil {
-			slog.Warn("ids of a pod that was here before", "pod", e.Name(), "err", err)
+			slog.Warn("user ids of an earlier pod not known; no pod gets new ones until it is gone", "pod", e.Name(), "err", err)
 		}
 	}
 	return u, nil

@@ -121,7 +121,7 @@ func (k *Manager) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 		return err
 	}
 	if err := quota.Begin(temporary); err != nil && !errors.Is(err, quota.ErrNone) {
-		slog.Warn("volume is counted by walks", "pod", pod.UID, "volume", v.Name, "err", err)
+		slog.Warn("volume has no project quota; its files are counted instead", "pod", pod.UID, "volume", v.Name, "err", err)
 	}
 	if err := setOwner(temporary, 0o777, ownerOf(pod)); err != nil {
 		return err

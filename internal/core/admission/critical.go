@@ -10,14 +10,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// Of a pod that ends to make room for a critical one, in upstream's words (pkg/kubelet/preemption).
+// Texts about a pod that ends to make room for a critical one, in upstream's words (pkg/kubelet/preemption).
 const (
 	ReasonPreempting  = "Preempting"
 	MessagePreempting = "Preempted in order to admit critical pod"
 	MessageDisruption = "Pod was preempted by Kubelet to accommodate a critical pod."
 )
 
-// Occupant is a pod on the node, as one that may have to make room.
+// Occupant is a pod on the node that may have to make room.
 type Occupant struct {
 	ID       scheduler.PodID
 	Requests []scheduler.Amount
@@ -27,26 +27,27 @@ type Occupant struct {
 	Ending   bool // it ends within EndsSoon, whatever is decided
 }
 
-// EndsSoon is how long a critical pod waits for pods that end anyway before others have to end for it: the API's default
-// termination grace period.
+// EndsSoon is how long a critical pod waits for pods that end anyway before others have to end for it: the API's
+// default termination grace period.
 const EndsSoon = 30 * time.Second
 
-// A Preemption says what has to end before the node has room for a critical pod.
+// A Preemption says which pods have to end before the node has room for a critical pod.
 type Preemption struct {
-	// Victims are to end, if they do not already. None: what ends soon is enough, and is to be waited for.
+	// Victims have to end, if they do not end already. None: the pods that end soon are enough, and the critical pod
+	// waits for them.
 	Victims []scheduler.PodID
 	// Resource is the first one that the node lacks, by the order of Node.Check.
 	Resource string
 }
 
-// Preempt chooses the pods that end so that a critical pod fits on the node. ok is false for a pod that is not
-// critical, that the node does not lack only amounts for (a host port or a label frees nothing), or that would not fit
-// if all others ended that may have to.
+// Preempt chooses the pods that end so that a critical pod fits on the node. ok is false if the pod is not critical, if
+// something other than an amount rejects it (a host port, a label), or if it would not fit even without all pods that
+// may have to end.
 //
-// What ends soon makes room first. Of the rest, a pod may have to end if it is not critical or has a lower priority
-// (upstream's rule). BestEffort pods end before Burstable ones, and these before Guaranteed ones: of each class as few
-// as the classes before it leave necessary. Within a class the pod ends next that leaves the least of what is lacked;
-// of equal ones the one with the smaller requests of memory, then of CPU, then with the lower priority, then by ID.
+// Pods that end soon count first. Of the others, a pod may have to end if it is not critical or has a lower priority
+// (upstream's rule). BestEffort pods end before Burstable ones, and these before Guaranteed ones; of each class no more
+// pods end than necessary. Within a class, the next pod to end is the one after which the least is missing; among equal
+// pods the one that requests less memory, then less CPU, then the one with the lower priority, then by ID.
 func (n *Node) Preempt(pod Applicant, occupants []Occupant) (p Preemption, ok bool) {
 	lacked := slices.Collect(n.shortages(pod.Pod))
 	if !pod.Critical || len(lacked) == 0 || n.offers.Name != "" && n.objection(pod.Pod) != nil {
@@ -79,10 +80,10 @@ func (n *Node) Preempt(pod Applicant, occupants []Occupant) (p Preemption, ok bo
 	return p, true
 }
 
-// amounts are what is needed still; none is zero or less.
+// amounts are what is still missing; none is zero or less.
 type amounts []scheduler.Amount
 
-// without is what is needed still once pods have ended.
+// without returns what is still missing once pods have ended.
 func (need amounts) without(ended ...Occupant) amounts {
 	var left amounts
 	for _, a := range need {
@@ -96,7 +97,8 @@ func (need amounts) without(ended ...Occupant) amounts {
 	return left
 }
 
-// choose returns pods whose end is enough, one by one the nearest to what is needed then.
+// choose returns pods whose end is enough. It takes one after the other, each time the one after which the least is
+// missing.
 func (need amounts) choose(from []Occupant) (chosen []Occupant, enough bool) {
 	from = slices.Clone(from)
 	for len(need) > 0 {
@@ -117,8 +119,8 @@ func (need amounts) choose(from []Occupant) (chosen []Occupant, enough bool) {
 	return chosen, true
 }
 
-// distance is how much a pod's end leaves of what is needed: the sum of the squares of what part of each amount it
-// leaves, so that a resource weighs the same whatever its unit (upstream's measure).
+// distance is how much is still missing after a pod's end: the sum of the squares of the missing part of each amount,
+// so that a resource weighs the same whatever its unit (upstream's measure).
 func (need amounts) distance(o Occupant) (sum float64) {
 	for _, a := range need {
 		if left := a.Value - o.requests(a.Resource); left > 0 {

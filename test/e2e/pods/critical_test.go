@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A node without room takes a critical pod in nevertheless: another one ends for it. The node has one of what they lack,
-// and no other pod asks for that.
+// A node without room takes a critical pod in nevertheless: another one ends for it. The node has one of what they
+// lack, and no other pod asks for that.
 func TestCritical(t *testing.T) {
 	b := at(t)
 	const lacked = "example.com/seat"

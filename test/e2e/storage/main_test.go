@@ -5,8 +5,8 @@
 //
 //	make build && go test -tags e2e ./test/e2e/storage
 //
-// With PLIMSOLL_E2E_AGENT=$PWD/bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the agent:
-// what fails there too is not the agent's fault.
+// With PLIMSOLL_E2E_AGENT=$PWD/bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the
+// agent: what fails there too is not the agent's fault.
 package storage
 
 import (

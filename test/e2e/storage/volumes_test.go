@@ -105,8 +105,8 @@ func (k keeper) wantStarts(n int) {
 	})
 }
 
-// grow asks for a larger volume, and waits until the claim and the file system in the pod have that size. Where root may
-// not grow an ext4 that is mounted, the volume grows when its pod starts again. It returns how often that did.
+// grow asks for a larger volume, and waits until the claim and the file system in the pod have that size. Where root
+// may not grow an ext4 that is mounted, the volume grows when its pod starts again. It returns how often that did.
 func (k keeper) grow(size string) (starts int) {
 	k.t.Helper()
 	k.kubectl("patch", "persistentvolumeclaim", "data-keeper-0", "--patch",
