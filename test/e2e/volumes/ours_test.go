@@ -71,23 +71,32 @@ func (b bench) startOurs() ourDriver {
 	return ourDriver{b, spec.NewControllerClient(conn)}
 }
 
-// provision makes a volume, and a persistent volume and a claim of it. It returns the volume's handle.
-func (d ourDriver) provision(name string) (handle string) {
+// make makes a volume and returns its handle.
+func (d ourDriver) make(name string, capability *spec.VolumeCapability) (handle string) {
 	d.t.Helper()
-	answer, err := d.controller.CreateVolume(d.t.Context(), &spec.CreateVolumeRequest{
-		Name:          d.ns + name,
-		CapacityRange: &spec.CapacityRange{RequiredBytes: 32 << 20},
-		VolumeCapabilities: []*spec.VolumeCapability{{
-			AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{FsType: "ext4"}},
-			AccessMode: &spec.VolumeCapability_AccessMode{
-				Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
-			},
-		}},
-	})
+	capability.AccessMode = &spec.VolumeCapability_AccessMode{
+		Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+	}
+	ctx, cancel := context.WithTimeout(d.t.Context(), soon)
+	defer cancel()
+	answer, err := d.controller.CreateVolume(ctx, &spec.CreateVolumeRequest{
+		Name:               d.ns + name,
+		CapacityRange:      &spec.CapacityRange{RequiredBytes: 32 << 20},
+		VolumeCapabilities: []*spec.VolumeCapability{capability},
+	}, grpc.WaitForReady(true))
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	handle = answer.Volume.VolumeId
+	return answer.Volume.VolumeId
+}
+
+// provision makes a volume with a file system, and a persistent volume and a claim of it. It returns the volume's
+// handle.
+func (d ourDriver) provision(name string) (handle string) {
+	d.t.Helper()
+	handle = d.make(name, &spec.VolumeCapability{
+		AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{FsType: "ext4"}},
+	})
 	source := corev1.CSIPersistentVolumeSource{Driver: csi.Name, VolumeHandle: handle, FSType: "ext4"}
 	d.volume(name, source, func(v *corev1.PersistentVolume) {
 		v.Spec.MountOptions = []string{"noatime"}
@@ -130,12 +139,13 @@ func TestFileSystems(t *testing.T) {
 	if out, err := d.in("reader", "write", "/data/x", "x"); err == nil {
 		t.Errorf("the reader writes: %s", out)
 	}
+	staged := filepath.Join(b.AgentRoot(), "plugins/kubernetes.io/csi", csi.Name) + "/"
 	table, err := os.ReadFile("/proc/mounts")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(table)) {
-		if strings.Contains(line, "/"+csi.Name+"/") && !strings.Contains(line, "noatime") {
+		if strings.Contains(line, staged) && !strings.Contains(line, "noatime") {
 			t.Errorf("mounted without its option: %s", line)
 		}
 	}
@@ -161,6 +171,49 @@ func TestFileSystems(t *testing.T) {
 	d.kills()
 	d.delete("writer", "later")
 	d.nothingLeft(csi.Name)
+	d.remove(handle)
+}
+
+// TestDevices: pods share a block volume as a device, the agent is killed in between, and nothing is left on the node in
+// the end.
+func TestDevices(t *testing.T) {
+	b := at(t)
+	d := b.startOurs()
+	handle := d.make("raw", &spec.VolumeCapability{
+		AccessType: &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}},
+	})
+	source := corev1.CSIPersistentVolumeSource{Driver: csi.Name, VolumeHandle: handle}
+	d.volume("raw", source, func(v *corev1.PersistentVolume) {
+		mode := corev1.PersistentVolumeBlock
+		v.Spec.VolumeMode = &mode
+	})
+	device := func(name string, args ...string) *corev1.Pod {
+		p := pod(name, []corev1.Volume{claimOf("raw")}, args...)
+		p.Spec.Containers[0].VolumeMounts = nil
+		p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "raw", DevicePath: "/dev/raw"}}
+		return p
+	}
+	wrote := func(p *corev1.Pod, want string) {
+		t.Helper()
+		d.ready(p.Name)
+		path := filepath.Join(
+			b.AgentRoot(), "plugins/kubernetes.io/csi/volumeDevices/publish", d.ns+"-raw", string(p.UID))
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		begin := make([]byte, len(want))
+		if _, err := f.Read(begin); err != nil || string(begin) != want {
+			t.Errorf("%s begins with %q, %v; want %q", path, begin, err, want)
+		}
+	}
+	wrote(d.create(device("first", "write /dev/raw hello", "sleep infinity")), "hello")
+	d.killAgent()
+	wrote(d.create(device("second", "write /dev/raw later", "sleep infinity")), "later")
+	d.delete("first", "second")
+	d.nothingLeft("volumeDevices/publish")
+	d.nothingLeft("volumeDevices/" + d.ns + "-raw")
 	d.remove(handle)
 }
 
