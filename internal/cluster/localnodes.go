@@ -60,7 +60,8 @@ const (
 	// localNodeFirst is the number of the first local node: the machine itself is number 1.
 	localNodeFirst = 2
 	// localNodeMemory is what a local node needs before it has pods: its supervisor, agent, containerd and kube-proxy,
-	// with their heaps (measured 2026-11-24 by bench/up).
+	// with their heaps. Twice what one adds at rest, shared pages aside
+	// (70 MiB, bench/results/up.md), since it may compute.
 	localNodeMemory = 160 * unit.MiB
 	// localJoinTimeout is how long a local node may take to be Ready. `up` gives up earlier (--timeout); later it is a
 	// restart beside a machine that may be busy (chosen).
