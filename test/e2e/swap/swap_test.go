@@ -5,8 +5,11 @@
 //
 // The instance's agent is a script that becomes one program or the other. No container of the pods that are watched may
 // end: those from the beginning, a static pod, and pods that started seconds before a swap. Their processes are looked
-// at from outside, so that it does not matter who reports what: which CPUs they may run on, and what they see of a
-// secret that changes with each swap. A pod that one agent started is removed by the other without remains.
+// at from outside, so that it does not matter who reports what: which CPUs they may run on, which devices they have, who
+// their users are on the host, and what they see of a secret that changes with each swap. A pod that one agent started
+// is removed by the other without remains, and its device is free again. No two pods ever have the same device or users.
+//
+// Pods with users of their own are there where the runtime can give them (containerd 2).
 package swap
 
 import (
@@ -14,6 +17,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -38,6 +42,10 @@ const (
 
 	ours    = "plimsoll"
 	kubelet = "upstream-kubelet"
+
+	// pluginsDir is where device plugins register; a kubelet takes no other directory.
+	pluginsDir = "/var/lib/kubelet/device-plugins"
+	gpu        = corev1.ResourceName("example.com/gpu")
 )
 
 // config is what both agents get. On two CPUs the second one can be exclusive. A kubelet reads volumes anew when it
@@ -63,13 +71,15 @@ type swapper struct {
 	which     string // file that says which agent starts next
 	namespace string
 	kept      map[string]kept // containers that must go on, by pod and container
+	users     bool            // the runtime can give pods users of their own
 }
 
 // kept is a container that runs.
 type kept struct {
-	pod types.UID
-	id  string
-	pid int // of its first process
+	pod   types.UID
+	id    string
+	pid   int    // of its first process
+	users string // of its user namespace, as the kernel lists them (user_namespaces(7))
 }
 
 func TestSwap(t *testing.T) {
@@ -78,12 +88,14 @@ func TestSwap(t *testing.T) {
 	}
 	s := start(t)
 	s.Eventually(time.Minute, "static pod", s.static)
-	for _, pod := range lasting() {
+	s.startPlugin()
+	s.users = s.canGiveUsers()
+	for _, pod := range s.lasting() {
 		s.create(pod)
 	}
 	stop := s.load()
 	defer stop()
-	for _, pod := range lasting() {
+	for _, pod := range s.lasting() {
 		s.keep(pod.Name)
 	}
 	last := ""
@@ -91,7 +103,7 @@ func TestSwap(t *testing.T) {
 		for i, agent := range []string{ours, kubelet} {
 			s.swap(agent)
 			name := fmt.Sprintf("late-%d-%d", round, i)
-			s.create(plain(name)) // it starts seconds before the next swap
+			s.create(s.late(name)) // it starts seconds before the next swap
 			s.keep(name)
 			s.changeSecret(fmt.Sprint("round ", round, agent))
 			s.check(agent)
@@ -125,8 +137,8 @@ func start(t *testing.T) *swapper {
 	dir := t.TempDir()
 	s := &swapper{t: t, which: filepath.Join(dir, "which"), kept: map[string]kept{}}
 	agent := filepath.Join(dir, "agent")
-	script := fmt.Sprintf("#!/bin/sh\ncase $(cat %s) in\n%s) exec %s agent \"$@\";;\n*) exec %s \"$@\";;\nesac\n",
-		s.which, ours, program, filepath.Join(bin, kubelet))
+	script := fmt.Sprintf("#!/bin/sh\ncase $(cat %s) in\n%s) exec %s agent \"$@\" --device-plugins-dir %s;;\n"+
+		"*) exec %s \"$@\";;\nesac\n", s.which, ours, program, pluginsDir, filepath.Join(bin, kubelet))
 	file := filepath.Join(dir, "config.yaml")
 	for path, text := range map[string]string{s.which: kubelet, agent: script, file: config} {
 		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
@@ -180,7 +192,7 @@ func amounts(cpu, memory string) corev1.ResourceList {
 }
 
 // lasting are the pods that run from the first to the last round.
-func lasting() []*corev1.Pod {
+func (s *swapper) lasting() []*corev1.Pod {
 	exclusive := plain("exclusive")
 	exclusive.Spec.Containers[0].Resources = corev1.ResourceRequirements{
 		Requests: amounts("1", "32Mi"), Limits: amounts("1", "32Mi"),
@@ -205,7 +217,121 @@ func lasting() []*corev1.Pod {
 	probed.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
 		Exec: &corev1.ExecAction{Command: []string{"/workload", "cat", "/secret/key"}},
 	}}
-	return []*corev1.Pod{exclusive, restarts, sidecar, probed, plain("plain")}
+	pods := []*corev1.Pod{exclusive, restarts, sidecar, probed, plain("plain"), withDevice("device")}
+	if s.users {
+		pods = append(pods, withUsers(plain("users")))
+	}
+	return pods
+}
+
+// late is a pod that starts seconds before a swap.
+func (s *swapper) late(name string) *corev1.Pod {
+	pod := withDevice(name)
+	if s.users {
+		pod = withUsers(pod)
+	}
+	return pod
+}
+
+func withDevice(name string) *corev1.Pod {
+	pod := plain(name)
+	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
+	return pod
+}
+
+func withUsers(pod *corev1.Pod) *corev1.Pod {
+	host := false
+	pod.Spec.HostUsers = &host
+	return pod
+}
+
+// startPlugin starts a device plugin with a device for each pod that has one at the same time: the lasting one, and the
+// last two late ones. It waits until the node offers them.
+func (s *swapper) startPlugin() {
+	s.t.Helper()
+	cmd := exec.Command(rig.Build(s.t, "test/deviceplugin/plugin"), "--dir", pluginsDir, "--resource", string(gpu),
+		"--devices", "gpu0@0,gpu1@0,gpu2@0", "--env", "GPUS")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		stdin.Close() // it ends
+		if err := cmd.Wait(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.Eventually(time.Minute, "the node offers devices", func(ctx context.Context) error {
+		node, err := s.API.CoreV1().Nodes().Get(ctx, s.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if q := node.Status.Allocatable[gpu]; q.Value() != 3 {
+			return fmt.Errorf("%d of 3", q.Value())
+		}
+		return nil
+	})
+}
+
+// canGiveUsers returns whether the runtime says that it can give pods users of their own.
+func (s *swapper) canGiveUsers() bool {
+	s.t.Helper()
+	node, err := s.API.CoreV1().Nodes().Get(s.t.Context(), s.NodeName, metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range node.Status.RuntimeHandlers {
+		if h.Name == "" && h.Features != nil && h.Features.UserNamespaces != nil {
+			return *h.Features.UserNamespaces
+		}
+	}
+	s.t.Log("the runtime gives no pod users of its own: pods with them are left out")
+	return false
+}
+
+// alone checks that what belongs to one pod only belongs to one: devices, and users of the host.
+func (s *swapper) alone() {
+	s.t.Helper()
+	owner := map[string]string{}
+	for name, k := range s.kept {
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", k.pid))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		users := usersOf(k.pid)
+		if users != k.users {
+			s.t.Errorf("%s has the users %q, had %q", name, users, k.users)
+		}
+		var own []string
+		for _, variable := range strings.Split(string(environ), "\x00") {
+			if strings.HasPrefix(variable, "GPUS=") {
+				own = append(own, variable)
+			}
+		}
+		if fields := strings.Fields(users); len(fields) == 3 && fields[1] != "0" {
+			own = append(own, "user "+fields[1])
+		} else if s.users && (strings.HasPrefix(name, "users/") || strings.HasPrefix(name, "late-")) {
+			s.t.Errorf("%s has the users of the host: %q", name, users)
+		}
+		for _, what := range own {
+			if other, taken := owner[what]; taken {
+				s.t.Errorf("%s and %s both have %s", name, other, what)
+			}
+			owner[what] = name
+		}
+	}
+}
+
+func usersOf(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 func (s *swapper) create(pod *corev1.Pod) {
@@ -254,7 +380,7 @@ func (s *swapper) note(ctx context.Context, namespace, name string) error {
 		if pid == 0 {
 			return fmt.Errorf("%s/%s: no process of %s", name, status.Name, id)
 		}
-		found[name+"/"+status.Name] = kept{pod: pod.UID, id: id, pid: pid}
+		found[name+"/"+status.Name] = kept{pod: pod.UID, id: id, pid: pid, users: usersOf(pid)}
 	}
 	if len(found) == 0 {
 		return fmt.Errorf("%s has no containers yet: phase %s", name, pod.Status.Phase)
@@ -369,6 +495,7 @@ func (s *swapper) check(agent string) {
 			return s.reported(ctx, namespace, pod, container, k)
 		})
 	}
+	s.alone()
 	if s.t.Failed() {
 		s.t.FailNow()
 	}
@@ -482,7 +609,7 @@ func (s *swapper) freeCPU() {
 	if err := s.API.CoreV1().Pods(s.namespace).Delete(s.t.Context(), "exclusive", metav1.DeleteOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
-	next := lasting()[0]
+	next := s.lasting()[0]
 	next.Name = "exclusive-next"
 	s.create(next)
 	s.keep(next.Name)
