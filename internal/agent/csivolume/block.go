@@ -163,11 +163,15 @@ func (k *Manager) dropRecord(spec string) error {
 // findBlock tells the core which block volumes agents before this one left.
 func (k *Manager) findBlock() {
 	ids := map[string]id{}
-	records, _ := filepath.Glob(k.blockDir("*", "data", recordFile))
-	for _, path := range records {
-		spec := filepath.Base(filepath.Dir(filepath.Dir(path)))
-		r := k.readFound(filepath.Join(filepath.Dir(path), "device"))
+	dirs, _ := filepath.Glob(k.blockDir("*"))
+	for _, dir := range dirs {
+		spec := filepath.Base(dir)
+		if blockNames[spec] {
+			continue
+		}
+		r := k.readFound(k.blockRecord(spec))
 		if r == nil {
+			_ = os.Remove(dir) // what has content stays
 			continue
 		}
 		i := r.id()

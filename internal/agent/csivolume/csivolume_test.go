@@ -357,6 +357,17 @@ func TestBlock(t *testing.T) {
 	}
 }
 
+// TestUnfinishedRecord: what an agent left that was killed while it wrote the record of a block volume is removed.
+func TestUnfinishedRecord(t *testing.T) {
+	r := newRig(t)
+	must(t, os.MkdirAll(r.root+"/plugins/kubernetes.io/csi/volumeDevices/pv/data", 0o750))
+	must(t, os.WriteFile(r.root+"/plugins/kubernetes.io/csi/volumeDevices/pv/data/."+recordFile+".new", nil, 0o600))
+	r.start()
+	if left, _ := filepath.Glob(r.blockDir("*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // TestGrowsLater: a claim that is given a larger volume while a pod has it is looked at again, and expanded.
 func TestGrowsLater(t *testing.T) {
 	r := newRig(t)
