@@ -199,7 +199,7 @@ func TestNodes(t *testing.T) {
 // status: each node's children are shown, and no token is left once all nodes have joined.
 func status(t *testing.T, c *rig.Cluster) {
 	for _, child := range []string{
-		"agent", "node-2", "node-2/agent", "node-2/containerd", "node-2/kube-proxy", "node-3/agent", "node-3/csi-driver",
+		"agent", "node-2", "node-2/agent", "node-2/containerd", "node-2/kube-proxy", "node-3/agent",
 	} {
 		if c.PID(t, child) == 0 {
 			t.Errorf("%s does not run", child)
