@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,6 +169,18 @@ func (n *node) testVanishing(t *testing.T) {
 	await(t, before+8) // the API server keeps connections for its next request
 }
 
+// output is what a command has written; begun is closed when it has written something.
+type output struct {
+	bytes.Buffer
+	begun chan struct{}
+	once  sync.Once
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	defer o.once.Do(func() { close(o.begun) })
+	return o.Buffer.Write(b)
+}
+
 // A container logs all the time, and its log is followed while it is rotated again and again: every line arrives once,
 // in order.
 func (n *node) testRotation(t *testing.T) {
@@ -179,14 +192,20 @@ func (n *node) testRotation(t *testing.T) {
 			return err
 		}}
 	ctx, cancel := context.WithCancel(within(t))
-	rotating := make(chan error, 1)
-	go func() { rotating <- r.Run(ctx) }()
 	follow := n.command(within(t), "logs", "p", "-c", "log", "-f")
-	var out bytes.Buffer
+	out := output{begun: make(chan struct{})}
 	follow.Stdout, follow.Stderr = &out, &out
 	if err := follow.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// Rotation removes the first lines within two seconds, in which a busy machine may not have started kubectl.
+	select {
+	case <-out.begun:
+	case <-ctx.Done():
+		t.Fatal("logs -f shows nothing")
+	}
+	rotating := make(chan error, 1)
+	go func() { rotating <- r.Run(ctx) }()
 	n.ended(t, "log")
 	err := follow.Wait()
 	cancel()
