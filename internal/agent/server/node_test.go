@@ -171,14 +171,14 @@ func (n *node) testVanishing(t *testing.T) {
 
 // output is what a command has written; begun is closed when it has written something.
 type output struct {
-	bytes.Buffer
+	text  bytes.Buffer
 	begun chan struct{}
 	once  sync.Once
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	defer o.once.Do(func() { close(o.begun) })
-	return o.Buffer.Write(b)
+	return o.text.Write(b)
 }
 
 // A container logs all the time, and its log is followed while it is rotated again and again: every line arrives once,
@@ -211,11 +211,11 @@ func (n *node) testRotation(t *testing.T) {
 	cancel()
 	<-rotating
 	if err != nil {
-		t.Fatalf("logs -f: %v: %s", err, out.String())
+		t.Fatalf("logs -f: %v: %s", err, out.text.String())
 	}
 	seen, last := map[string]int{}, 0
 	newest := map[bool]int{} // by stream: the runtime keeps no order between streams
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(out.text.String()) {
 		seen[strings.TrimSpace(line)]++
 		last++
 		var number int

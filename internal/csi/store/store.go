@@ -165,17 +165,29 @@ func (s *Store) open(dir string) (err error) {
 	return s.restore()
 }
 
+// How long a process that was killed may still have the lock, and how often it is tried meanwhile. A child that it made
+// just before has it until it runs its own program, or ends. Chosen: far longer than either takes on a busy machine.
+const (
+	lockWait = 5 * time.Second
+	lockPoll = 10 * time.Millisecond
+)
+
 func (s *Store) takeLock() error {
 	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return fmt.Errorf("another process keeps the volumes there (%w): end it, or choose another directory", err)
+	for until := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			s.lock = f
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
+			f.Close()
+			return fmt.Errorf("another process keeps the volumes there (%w): end it, or choose another directory", err)
+		}
 	}
-	s.lock = f
-	return nil
 }
 
 // Close releases the directory.
