@@ -275,6 +275,7 @@ func TestTerminationGrace(t *testing.T) {
 	for _, name := range []string{"deaf", "now", "force", "shortened", "polite"} {
 		b.ready(name)
 	}
+	time.Sleep(2 * time.Second) // until each process ignores SIGTERM, which a busy machine may start late
 	end := make(chan *corev1.Pod, 1)
 	watch, err := b.API.CoreV1().Pods(b.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=deaf"})
 	if err != nil {
