@@ -201,6 +201,16 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// completeVolumes sets up what is not up of the volumes of a pod whose sandbox an agent before this one made. What
+// stood against it when the pod was taken up may be over: a Node whose labels were not known yet, a driver.
+func (w *worker) completeVolumes(ctx context.Context, pod *corev1.Pod, slot *turns.Slot) error {
+	if w.volumes != volumesUntouched && w.volumes != volumesPartlyUp {
+		return nil
+	}
+	slot.Release()
+	return w.setUp(ctx, pod)
+}
+
 func (w *worker) startContainer(
 	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot,
 ) error {
@@ -216,11 +226,8 @@ func (w *worker) startContainer(
 	if err != nil {
 		return containerFailed("CreateContainerError", err)
 	}
-	if w.volumes == volumesUntouched { // the sandbox was adopted: the keeper of volumes does not know the pod
-		slot.Release()
-		if err := w.setUp(ctx, pod); err != nil {
-			return err
-		}
+	if err := w.completeVolumes(ctx, pod, slot); err != nil {
+		return err
 	}
 	images, err := w.imagesOfVolumes(ctx, pod, c, slot)
 	if err != nil {

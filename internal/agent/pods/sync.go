@@ -105,9 +105,9 @@ func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observati
 		if volume.OnlyWaits(err) {
 			return // it is tried again when they are there
 		}
-		// Its containers run with what they have; the keeper goes on trying.
+		// Its containers run with what they have. The next one that starts has the rest set up.
 		w.log().Warn("volumes of a running pod not taken up", "err", err)
-		w.volumes = volumesUp
+		w.volumes = volumesPartlyUp
 	}
 }
 

@@ -258,6 +258,46 @@ type refusing struct {
 
 func (v refusing) SetUp(context.Context, *corev1.Pod) error { return v.err }
 
+// TestVolumesAreCompleted: where the volumes of a pod that runs could not all be taken up, they are set up before one of
+// its containers starts again, as often as that fails; not in between, and not any more once they are up.
+func TestVolumesAreCompleted(t *testing.T) {
+	r := testRunner()
+	e := r.newEntry("uid-1")
+	e.Set(testPod(), noon)
+	w := workerOf(r, e)
+	away := errors.New("the node's labels are not known")
+	running := podlife.Observation{Containers: []podlife.Container{{Name: "zeta"}}}
+	for i, c := range []struct {
+		err, want error
+		asked     bool
+		do        func() error
+	}{
+		{away, nil, true, func() error { w.adopt(t.Context(), e.Object(), running); return nil }},
+		{away, nil, false, func() error { w.adopt(t.Context(), e.Object(), running); return nil }},
+		{away, away, true, func() error { return w.completeVolumes(t.Context(), e.Object(), r.starts.Slot()) }},
+		{nil, nil, true, func() error { return w.completeVolumes(t.Context(), e.Object(), r.starts.Slot()) }},
+		{away, nil, false, func() error { return w.completeVolumes(t.Context(), e.Object(), r.starts.Slot()) }},
+	} {
+		asked := false
+		r.Volumes = answering{err: c.err, asked: &asked}
+		if err := c.do(); !errors.Is(err, c.want) || asked != c.asked {
+			t.Errorf("step %d: %v, want %v; asked: %t", i, err, c.want, asked)
+		}
+	}
+}
+
+// answering answers SetUp, and notes that it was asked.
+type answering struct {
+	Volumes
+	err   error
+	asked *bool
+}
+
+func (v answering) SetUp(context.Context, *corev1.Pod) error {
+	*v.asked = true
+	return v.err
+}
+
 // TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of
 // it is here.
 func TestUnsuitedIsRejected(t *testing.T) {

@@ -49,7 +49,8 @@ type volumeState int
 
 const (
 	volumesUntouched volumeState = iota // an agent before this one may have set them up
-	volumesUp                           // they were set up, or taken up as far as that was possible
+	volumesPartlyUp                     // they were taken up as far as that was possible
+	volumesUp                           // they were set up
 	volumesReleased                     // the pod has ended for good: volumes and cgroup were taken down
 )
 

@@ -168,9 +168,7 @@ func TestFileSystems(t *testing.T) {
 	d.create(pod("later", []corev1.Volume{claimOf("data")}, "sleep infinity"))
 	d.ready("later")
 	d.has("later", "/data/sub/file", "hello")
-	if os.Getenv("PLIMSOLL_E2E_LONG") != "" { // fails at times: see CHANGELOG, Known limits
-		d.kills()
-	}
+	d.kills()
 	d.delete("writer", "later")
 	d.nothingLeft(csi.Name)
 	d.remove(handle)
