@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
-// Its fields are set once; what changes is in ledger.
+// admit applies core/admission to the pods that are on the node and to what the node offers now. It implements
+// pods.Admission. Its fields are set once; what changes is in ledger.
 type admit struct {
 	ledger      *ledger
 	assignments *agentnuma.Manager
@@ -27,16 +27,17 @@ type admit struct {
 	staticMemory bool // memoryManagerPolicy is Static
 	swaps        func(*corev1.Pod, *corev1.Container) bool
 
-	node  func() *corev1.Node          // as last seen; nil: not yet
-	fresh func() (*corev1.Node, error) // as it is now, from the API server
-	// elsewhere are resources that assignments count, with those that pods keep while their plugin is away.
+	node  func() *corev1.Node          // the Node as the watch delivered it last; nil: not yet
+	fresh func() (*corev1.Node, error) // the Node as it is now, from the API server
+	// elsewhere returns the resources that assignments count instead of the ledger: those of device plugins, including the
+	// plugins that are not connected.
 	elsewhere func() []string
 
-	conditions func() []eviction.Condition // the pressures of this moment
+	conditions func() []eviction.Condition // the present pressure conditions
 }
 
-// Admit assigns to the pod what it has for itself and counts what it requests, both or neither, in upstream's order: a
-// rejection by the former comes first.
+// Admit assigns CPUs, memory and devices to the pod and counts its requests, both or neither. As upstream does, it
+// reports a failed assignment before requests that do not fit.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	asked := a.ledger.candidate(pod)
 	if r := admission.UnderPressure(asked.Applicant, a.conditions()); r != nil {
@@ -65,29 +66,29 @@ func (a admit) Consult(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
 	return notAssigned(rejection)
 }
 
-// notAssigned translates a rejection by the assignments: other pods may have what this one lacks.
+// notAssigned translates a rejection by the assignments. Room is set because other pods may have what this one lacks.
 func notAssigned(r *numa.Rejection) *pods.Rejection {
 	rejected := pods.RejectionOf(r)
 	rejected.Room = true
 	return rejected
 }
 
-// Give implements pods.Admission.
-func (a admit) Give(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
+// Allocate implements pods.Admission.
+func (a admit) Allocate(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
 	return a.plugins.allocate(ctx, string(pod.UID))
 }
 
 // Wait implements pods.Admission.
 func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
-	a.plugins.update() // what is waited for may be there this moment
+	a.plugins.update() // the awaited plugin may have connected just now
 	return a.plugins.wait(pod, since)
 }
 
-// count checks the pod against what the others leave.
+// count checks the pod against what the other pods leave of the node.
 func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	r := a.ledger.check(pod, others, a.node(), a.elsewhere())
 	if r != nil && (r.Reason == admission.NodeAffinity || r.Reason == admission.TaintToleration) {
-		// The label that the pod asks for may have come a moment ago, or the taint that it does not tolerate gone.
+		// The pod's label may have been added to the Node a moment ago, or its taint removed: the watch may be behind.
 		if node, err := a.fresh(); err == nil {
 			r = a.ledger.check(pod, others, node, a.elsewhere())
 		}
@@ -113,24 +114,41 @@ func (a admit) Preempt(
 	return a.ledger.preempt(pod, others, occupants, a.node(), a.elsewhere())
 }
 
-// Resize judges pods that ask for other resources than are allocated to them.
-func (a admit) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
+// Resize returns the verdicts on pods that request other resources than are allocated to them.
+func (a admit) Resize(requests []allocation.Request, holders []*corev1.Pod) []allocation.Verdict {
 	asked := make([]admission.Resize, 0, len(requests))
 	for _, request := range requests {
 		change := a.changeOf(request)
 		asked = append(asked, admission.Resize{Class: change.Class, Since: request.Since, Never: admission.Never(change)})
 	}
 	verdicts := make([]allocation.Verdict, 0, len(requests))
-	for _, v := range a.ledger.resizes(requests, asked, held, a.node(), a.elsewhere()) {
+	for _, v := range a.ledger.resizes(requests, asked, holders, a.node(), a.elsewhere()) {
 		verdicts = append(verdicts, allocation.Verdict(v))
 	}
 	return verdicts
 }
 
-// changeOf says what a resize changes, and what of this node stands against it.
+// changeOf returns what a resize changes, and the settings of this node that may forbid it.
 func (a admit) changeOf(request allocation.Request) admission.Change {
 	c := translate.AdmissionChange(request.Allocated, request.Desired, a.swaps)
 	c.StaticCPUs = a.staticCPUs
 	c.StaticMemory = a.staticMemory
 	return c
+}
+
+// admission constructs the node's admission of pods.
+func (a *Agent) admission(ctx context.Context) admit {
+	c := a.o.Config
+	return admit{
+		ledger:       newLedger(a.resources),
+		assignments:  a.assignments,
+		plugins:      a.plugins,
+		staticCPUs:   c.CPUManagerPolicy == "static",
+		staticMemory: c.MemoryManagerPolicy == "Static",
+		swaps:        a.groups.swaps,
+		node:         a.node.Node,
+		fresh:        func() (*corev1.Node, error) { return a.nodeNow(ctx) },
+		elsewhere:    a.plugins.resources,
+		conditions:   func() []eviction.Condition { return a.guard.Pressure() },
+	}
 }

@@ -34,10 +34,11 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 
 // clients are the API clients. Writes about pods are throttled, so that an API server in trouble gets fewer of them.
 type clients struct {
-	// the Node's status and Lease: no limit, as in the kubelet; a burst of pods must not make the node look unreachable
+	// heartbeats is for the Node's status and Lease. As in the kubelet it has no limit: a burst of pods must not make the
+	// node look unreachable.
 	heartbeats *kube.Client
-	pods       *kube.Client // everything else
-	events     *kube.Client // a budget of their own, so that a burst of Events does not delay statuses
+	pods       *kube.Client // for everything but heartbeats and Events
+	events     *kube.Client // has limits of its own, so that a burst of Events does not delay statuses
 }
 
 func (a *Agent) clients() (clients, error) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -23,12 +24,19 @@ import (
 // running containers.
 func (a *Agent) prepareAssignments(ctx context.Context) error {
 	if a.groups.unmanaged && a.numa.CPU.Static {
-		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
+		return errors.New("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: " +
+			"the CPUs that containers share are set on the cgroups of their pods")
 	}
 	var err error
 	a.assignments, err = numa.New(numa.Options{
-		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
-		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.preferred, Changed: a.assignmentsChanged,
+		Node:    a.o.NodeName,
+		Machine: a.machine,
+		Config:  a.numa,
+		Cgroups: a.groups.tree,
+		Metrics: a.metrics,
+		Quota:   kubeletconfig.KeepsQuota(a.o.Config),
+		Prefers: a.plugins.preferred,
+		Changed: a.assignmentsChanged,
 	})
 	if err != nil {
 		return err
@@ -49,12 +57,19 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 	found := make([]numa.Remains, 0, len(left))
 	for _, r := range left {
 		group := a.groups.groupLeft(r.UID)
-		out := numa.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
-		out.Booted = time.Unix(0, r.Created).Before(booted)
+		out := numa.Remains{
+			Pod:     string(r.UID),
+			Group:   group,
+			Note:    r.Note,
+			Ready:   r.Ready,
+			Booted:  time.Unix(0, r.Created).Before(booted),
+			Created: r.Created,
+			Running: map[string]string{},
+		}
 		for name, id := range r.Running {
 			out.Running[name] = a.groups.inner(group, id)
 		}
-		if out.Note == "" { // its newest container is not ours
+		if out.Note == "" { // a kubelet created its newest container
 			out.Note = numa.NoteOf(byKubelet.Assignment(out.Pod, r.Running))
 		}
 		found = append(found, out)
@@ -73,7 +88,7 @@ func (a *Agent) handoverDirs() handover.Dirs {
 func (a *Agent) assignmentsChanged() {
 	select {
 	case a.changes <- struct{}{}:
-	default: // they are due already
+	default: // the checkpoints are about to be written already
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// clientTTL measures how long the certificate is valid with which the agent speaks to the API server. Without one, for
-// example with a token, it is infinite, as in the kubelet.
+// clientTTL measures how long the agent's client certificate for the API server is valid. As in the kubelet, the value
+// is infinite if there is none, for example because the agent uses a token.
 func clientTTL(leaf func() *x509.Certificate) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubelet_certificate_manager_client_ttl_seconds",

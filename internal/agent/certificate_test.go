@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// TestClientTTL: the lifetime of the client certificate is shown, and that there is none.
+// TestClientTTL: the metric has the lifetime of the client certificate, or +Inf without one.
 func TestClientTTL(t *testing.T) {
 	var leaf *x509.Certificate
 	registry := prometheus.NewRegistry()
@@ -38,8 +38,8 @@ func TestClientTTL(t *testing.T) {
 	}
 }
 
-// TestRotationIsTheConfigurations: the agent keeps its client certificate if rotateCertificates says so, and else uses
-// the kubeconfig as it is.
+// TestRotationIsTheConfigurations: the agent renews its client certificate if rotateCertificates is true. Otherwise it
+// uses the kubeconfig as it is.
 func TestRotationIsTheConfigurations(t *testing.T) {
 	file := kubeconfigOf(t, "http://127.0.0.1:1")
 	for _, rotate := range []bool{false, true} {

@@ -33,17 +33,23 @@ func imageEndpoint(o Options) string {
 // unusedImages translates the image GC policy.
 func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
 	return imagegc.Config{
-		High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
-		AgeMin: c.ImageMinimumGCAge.Duration, AgeMax: c.ImageMaximumGCAge.Duration,
+		High:   int64(*c.ImageGCHighThresholdPercent),
+		Low:    int64(*c.ImageGCLowThresholdPercent),
+		AgeMin: c.ImageMinimumGCAge.Duration,
+		AgeMax: c.ImageMaximumGCAge.Duration,
 	}
 }
 
 // podOptions returns the options of the pod workers that come from the configuration.
 func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
-		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: isTrue(c.SeccompDefault),
-		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
-		TrustBundles: kubeletconfig.ReadsTrustBundles(c), PodCertificates: kubeletconfig.RequestsPodCertificates(c),
+		LogDir:          c.PodLogsDir,
+		StaticDir:       c.StaticPodPath,
+		SeccompAll:      isTrue(c.SeccompDefault),
+		BackoffMax:      crashBackoffMax(c),
+		WorkTimeout:     c.RuntimeRequestTimeout.Duration,
+		TrustBundles:    kubeletconfig.ReadsTrustBundles(c),
+		PodCertificates: kubeletconfig.RequestsPodCertificates(c),
 	}
 }
 
@@ -55,9 +61,13 @@ func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
 			ReportEvery:   c.NodeStatusReportFrequency.Duration,
 		},
-		Register: c.RegisterNode == nil || *c.RegisterNode, Taints: c.RegisterWithTaints, ProviderID: c.ProviderID,
-		MaxImages: int(*c.NodeStatusMaxImages), Port: c.Port,
-		TrustBundles: kubeletconfig.ReadsTrustBundles(c), PodCertificates: kubeletconfig.RequestsPodCertificates(c),
+		Register:        c.RegisterNode == nil || *c.RegisterNode,
+		Taints:          c.RegisterWithTaints,
+		ProviderID:      c.ProviderID,
+		MaxImages:       int(*c.NodeStatusMaxImages),
+		Port:            c.Port,
+		TrustBundles:    kubeletconfig.ReadsTrustBundles(c),
+		PodCertificates: kubeletconfig.RequestsPodCertificates(c),
 	}
 }
 
@@ -72,11 +82,11 @@ func rotation(c *kubeletconfigv1beta1.KubeletConfiguration) *podlog.Rotator {
 	}
 }
 
-// rotateAt is the size at which a log is rotated.
+// rotateAt returns the size at which a log is rotated, in bytes.
 func rotateAt(c *kubeletconfigv1beta1.KubeletConfiguration) int64 {
 	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
 	if err != nil {
-		return -1 // an error when the configuration was read
+		return -1 // cannot happen: the configuration was validated
 	}
 	return size.Value()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// TestConfigurationReachesItsParts: each part is given the settings of the configuration file.
+// TestConfigurationReachesItsParts: each part of the agent gets its settings from the configuration file.
 func TestConfigurationReachesItsParts(t *testing.T) {
 	c, warnings, err := kubeletconfig.Parse([]byte(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

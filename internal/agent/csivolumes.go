@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// prepareCSIVolumes prepares the volumes of CSI drivers. What an agent before this one left of them is found now,
-// before the Node is reported: no volume that pods have may be missing in VolumesInUse.
+// prepareCSIVolumes prepares the volumes of CSI drivers. It finds the volumes that an earlier agent left before the
+// Node's status is reported for the first time: no volume that pods have may be missing in VolumesInUse.
 func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
 		return fmt.Errorf("prepare volumes: %w", err)
@@ -65,13 +65,13 @@ func (r registered) Driver(name string) (csivolume.Driver, bool) {
 	return csivolume.Driver{Node: d.Client, Can: can}, true
 }
 
-// csiAPI is what csivolume reads from the API server.
+// csiAPI implements csivolume.API with the API client and the watched CSIDriver objects.
 type csiAPI struct {
 	client  *kube.Client
 	drivers *csidrivers.Registry
 }
 
-// CSIDriver returns an object that is watched; before the first list, or if it is not known, the API server is asked.
+// CSIDriver returns the watched object. Before the objects were listed for the first time, it asks the API server.
 func (d csiAPI) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	if object, ok := d.drivers.Object(name); ok {
 		return object, nil
@@ -99,7 +99,8 @@ func (d csiAPI) Token(
 	return volume.KubeTokens(d.client)(ctx, namespace, account, request)
 }
 
-// Sizes reads the claim, and the volume if more was asked for than it has.
+// Sizes returns the size of a claim's volume, and the size that the claim's status reports. The volume is read only if
+// the claim requests more than its status reports.
 func (d csiAPI) Sizes(
 	ctx context.Context, claim types.NamespacedName, name string,
 ) (size, has unit.Bytes, err error) {
@@ -121,7 +122,7 @@ func (d csiAPI) Sizes(
 	return unit.Bytes(of.Value()), has, nil
 }
 
-// Grown writes the size of a claim's volume, and that no expansion is outstanding any more.
+// Grown writes the new size of a volume into its claim's status, and removes what the status says of an expansion.
 func (d csiAPI) Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error {
 	status := map[string]any{
 		"capacity":                  map[string]string{"storage": size.String()},

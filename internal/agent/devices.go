@@ -43,12 +43,14 @@ type plugins struct {
 func (a *Agent) prepareDevices(context.Context) error {
 	a.plugins = &plugins{known: map[string]numa.Plugin{}, changed: a.assignmentsChanged}
 	a.plugins.Manager = agentdevicemanager.New(agentdevicemanager.Options{
-		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Resync(types.UID(uid)) },
+		Dir:      a.o.DevicePluginsDir,
+		Metrics:  a.metrics,
+		Affected: func(uid string) { a.pods.Resync(types.UID(uid)) },
 		Changed: func() {
 			a.plugins.update()
 			a.node.Changed()
 			a.pods.ResyncHeld()
-			// a container whose plugin needs a PreStartContainer call may wait for the plugin
+			// A container whose plugin needs a PreStartContainer call may be waiting for the plugin.
 			for _, uid := range a.plugins.PodsWithDevices() {
 				a.pods.Retry(types.UID(uid))
 			}
@@ -79,7 +81,7 @@ func (a *Agent) prepareRegistry(context.Context) error {
 	return nil
 }
 
-// recoverDevices recovers the devices of containers that an agent before this one started, or a kubelet.
+// recoverDevices recovers the devices of containers that an earlier agent or a kubelet started.
 func (p *plugins) recoverDevices(left []remains.Pod, byKubelet handover.Found) {
 	for _, r := range left {
 		for container, annotation := range r.Devices {
@@ -90,7 +92,8 @@ func (p *plugins) recoverDevices(left []remains.Pod, byKubelet handover.Found) {
 				err = p.RecoverGiven(string(r.UID), container, byKubelet.Given(string(r.UID), container))
 			}
 			if err != nil {
-				slog.Warn("what a container's devices need was not recovered; the plugin is asked when the container starts again", "uid", r.UID, "container", container, "err", err)
+				slog.Warn("a container's devices were not recovered; their plugin is asked when the container starts again",
+					"uid", r.UID, "container", container, "err", err)
 			}
 		}
 	}
@@ -100,10 +103,10 @@ func (p *plugins) recoverDevices(left []remains.Pod, byKubelet handover.Found) {
 func (p *plugins) update() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, now := range p.Inventory() {
-		if before, seen := p.known[now.Resource]; !seen || !reflect.DeepEqual(before, now) {
-			p.assignments.SetPlugin(now)
-			p.known[now.Resource] = now
+	for _, present := range p.Inventory() {
+		if before, seen := p.known[present.Resource]; !seen || !reflect.DeepEqual(before, present) {
+			p.assignments.SetPlugin(present)
+			p.known[present.Resource] = present
 			p.changed()
 		}
 	}
@@ -120,7 +123,7 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	return why, until
 }
 
-// resources returns the resources of which plugins have devices, connected or not.
+// resources returns the resources of all plugins, including those that are not connected.
 func (p *plugins) resources() []string {
 	var names []string
 	for _, known := range p.Inventory() {
@@ -174,7 +177,9 @@ func (p *plugins) Status(uid, container string) []corev1.ResourceStatus {
 		s := corev1.ResourceStatus{Name: corev1.ResourceName(h.Resource)}
 		for _, id := range h.IDs {
 			health := map[devicemanager.Health]corev1.ResourceHealthStatus{
-				devicemanager.Healthy: corev1.ResourceHealthStatusHealthy, devicemanager.Unhealthy: corev1.ResourceHealthStatusUnhealthy, devicemanager.Unknown: corev1.ResourceHealthStatusUnknown,
+				devicemanager.Healthy:   corev1.ResourceHealthStatusHealthy,
+				devicemanager.Unhealthy: corev1.ResourceHealthStatusUnhealthy,
+				devicemanager.Unknown:   corev1.ResourceHealthStatusUnknown,
 			}[p.Health(h.Resource, id)]
 			s.Resources = append(s.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(id), Health: health})
 		}
@@ -190,8 +195,12 @@ func (a *Agent) servePodResources(ctx context.Context) error {
 		return err
 	}
 	return podresources.New(podresources.Options{
-		Dir: filepath.Join(a.o.RootDir, "pod-resources"), Devices: a.plugins, Config: a.numa, Metrics: &a.metrics.PodResources,
-		Empty: layout.NewState(), Assignments: a.assignments.Assignment,
+		Dir:         filepath.Join(a.o.RootDir, "pod-resources"),
+		Devices:     a.plugins,
+		Config:      a.numa,
+		Metrics:     &a.metrics.PodResources,
+		Empty:       layout.NewState(),
+		Assignments: a.assignments.Assignment,
 		Pods: func() []*corev1.Pod {
 			var active []*corev1.Pod
 			for _, pod := range a.pods.List() {

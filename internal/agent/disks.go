@@ -28,8 +28,14 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	}
 	pods := server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir)
 	a.stats = stats.New(stats.Options{
-		NodeName: a.o.NodeName, Pods: pods, Cgroups: a.groups.tree, PodsGroup: podsGroup,
-		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
+		NodeName:      a.o.NodeName,
+		Pods:          pods,
+		Cgroups:       a.groups.tree,
+		PodsGroup:     podsGroup,
+		Runtime:       a.runtime,
+		Images:        a.runtime.Images,
+		RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"),
+		RootDir:       a.o.RootDir,
 		Measured: func(source string, took time.Duration) {
 			a.metrics.VolumeMeasurement.WithLabelValues(source).Observe(took.Seconds())
 		},
@@ -45,10 +51,13 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		Dirs:         slices.DeleteFunc([]string{"/", a.o.RootDir, images}, func(dir string) bool { return dir == "" }),
 	})
 	a.images = imagegc.New(imagegc.Options{
-		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
-		Keep:   []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
-		Config: unusedImages(a.o.Config),
-		Node:   &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
+		Runtime:  a.runtime,
+		Images:   a.runtime.Images,
+		Dir:      images,
+		Recorder: a.recorder,
+		Keep:     []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
+		Config:   unusedImages(a.o.Config),
+		Node:     &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
 		Seen: func(ids []string, since time.Time) {
 			if err := a.pulled.Prune(ids, since); err != nil {
 				slog.Warn("records of images that are gone not removed", "err", err)
@@ -59,10 +68,10 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	return nil
 }
 
-// sandboxImage returns the image of sandboxes as the runtime names it, else the one of our own runtime: rules need one
-// that is not empty.
+// sandboxImage returns the image of sandboxes as the runtime names it. If that is not known, it returns the image of
+// our own runtime instance: recording rules need a name that is not empty.
 func (a *Agent) sandboxImage(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
 	return cmp.Or(a.images.SandboxImage(ctx), image.Pause)
 }

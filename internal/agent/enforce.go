@@ -43,11 +43,12 @@ func (a *Agent) enforce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, tree := a.o.Config, inspection.tree
+	c := a.o.Config
+	tree := inspection.tree
 	if err := createReserved(tree, inspection.reserved); err != nil {
 		return err
 	}
-	if *c.CgroupsPerQOS { // on v2 only an existing group shows whether swap is accounted for
+	if *c.CgroupsPerQOS { // on v2 only an existing cgroup shows whether swap is accounted for
 		if err := tree.Create(inspection.layout.Node()); err != nil {
 			return err
 		}
@@ -57,17 +58,26 @@ func (a *Agent) enforce(ctx context.Context) error {
 	if unified {
 		a.metrics.CgroupVersion.Set(2)
 	}
-	kernel := kubeletconfig.Kernel{Unified: unified, AccountsSwap: tree.AccountsSwap(), PageSize: unit.Bytes(os.Getpagesize())}
+	kernel := kubeletconfig.Kernel{
+		Unified:      unified,
+		AccountsSwap: tree.AccountsSwap(),
+		PageSize:     unit.Bytes(os.Getpagesize()),
+	}
 	for _, w := range kubeletconfig.MachineWarnings(c, a.machine, kernel) {
 		slog.Warn("configuration", "warning", w)
 	}
 	a.groups = &groups{
-		tree: tree, layout: inspection.layout, memory: a.machine.Memory,
-		policy: kubeletconfig.QoSPolicy(c, a.machine, a.resources.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.resources.Unreserved(), kernel),
-		limits: newLimits(tree, a.reportLimit), unmanaged: !*c.CgroupsPerQOS,
-		groupOOM: unified && !isTrue(c.SingleProcessOOMKill),
-		held:     func() []*corev1.Pod { return a.pods.Holders() },
-		made:     map[types.UID]string{}, written: map[string]qos.Values{},
+		tree:      tree,
+		layout:    inspection.layout,
+		memory:    a.machine.Memory,
+		policy:    kubeletconfig.QoSPolicy(c, a.machine, a.resources.Unreserved(), kernel),
+		tiers:     kubeletconfig.TierPolicy(c, a.resources.Unreserved(), kernel),
+		limits:    newLimits(tree, a.reportLimit),
+		unmanaged: !*c.CgroupsPerQOS,
+		groupOOM:  unified && !isTrue(c.SingleProcessOOMKill),
+		holders:   func() []*corev1.Pod { return a.pods.Holders() },
+		created:   map[types.UID]string{},
+		written:   map[string]qos.Values{},
 		took: func(operation string, d time.Duration) {
 			a.metrics.CgroupDuration.WithLabelValues(operation).Observe(d.Seconds())
 		},
@@ -76,7 +86,8 @@ func (a *Agent) enforce(ctx context.Context) error {
 		a.groups.pageSizes = slices.Sorted(maps.Keys(a.machine.HugePages))
 	}
 	for _, r := range inspection.reserved {
-		if err := a.groups.setReserved(r.cgroup, a.resources.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
+		values := a.resources.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))
+		if err := a.groups.setReserved(r.cgroup, values); err != nil {
 			return fmt.Errorf("enforce %s: %w", r.Group, err)
 		}
 	}
@@ -137,8 +148,8 @@ func (a *Agent) inspect(ctx context.Context) (inspection, error) {
 	return g, nil
 }
 
-// setReserved sets what is reserved for a cgroup as that cgroup's limits. The cgroup belongs to another program;
-// reserve creates nothing.
+// setReserved sets what is reserved for a cgroup as that cgroup's limits. The cgroup belongs to another program, so
+// setReserved does not create it.
 func (g *groups) setReserved(group string, v qos.Values) error {
 	memory, limited := v.Memory.Get()
 	v.Memory = unit.Limit[unit.Bytes]{}
@@ -152,16 +163,18 @@ func (g *groups) setReserved(group string, v qos.Values) error {
 	return nil
 }
 
-// reservedGroup is a Reservation with the path of its cgroup.
+// reservedGroup is a Reservation with the path of its cgroup and the controllers that the cgroup lacks.
 type reservedGroup struct {
 	kubeletconfig.Reservation
 	cgroup  string
 	missing []cgroup.Missing
 }
 
-// findReserved finds the cgroups that something is reserved for. Unless willMake is true, the error lists every
+// findReserved finds the cgroups that something is reserved for. Unless willCreate is true, the error lists every
 // controller that one of them lacks, with its path and the command that creates it.
-func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation, willMake bool) ([]reservedGroup, error) {
+func findReserved(
+	tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation, willCreate bool,
+) ([]reservedGroup, error) {
 	var found []reservedGroup
 	var problems []error
 	for _, r := range wanted {
@@ -175,7 +188,7 @@ func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.R
 			problems = append(problems, fmt.Errorf("%s: %w", r.Field, err))
 			continue
 		}
-		if len(missing) > 0 && !willMake {
+		if len(missing) > 0 && !willCreate {
 			lines := make([]string, len(missing))
 			for i, m := range missing {
 				lines[i] = fmt.Sprintf("\n  - %s at %s: %s", m.Controller, m.Path, m.Command)
@@ -183,7 +196,7 @@ func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.R
 			problems = append(problems, fmt.Errorf("%s: %q lacks %d controllers; create them with these commands or with --create-missing-cgroups:%s",
 				r.Field, r.Cgroup, len(missing), strings.Join(lines, "")))
 		}
-		found = append(found, reservedGroup{r, path, missing})
+		found = append(found, reservedGroup{Reservation: r, cgroup: path, missing: missing})
 	}
 	if len(problems) > 0 {
 		return found, fmt.Errorf("check reserved cgroups: %w", errors.Join(problems...))
@@ -206,7 +219,7 @@ func createReserved(tree *cgroup.Tree, reserved []reservedGroup) error {
 }
 
 const (
-	// driverTries and driverRest bound the requests for the driver while the runtime is busy starting (kubelet: 3
+	// driverTries and driverRest bound the requests for the cgroup driver while the runtime is busy starting (kubelet: 3
 	// tries, 2 s apart).
 	driverTries = 3
 	driverRest  = 2 * time.Second
@@ -226,7 +239,7 @@ func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 			case <-time.After(driverRest):
 			}
 		}
-		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+		ask, cancel := context.WithTimeout(ctx, callMax)
 		answer, err = a.runtime.RuntimeConfig(ask, &runtimeapi.RuntimeConfigRequest{})
 		cancel()
 		if err == nil || status.Code(err) == codes.Unimplemented {

@@ -32,7 +32,8 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.Memory, config.ReclaimMemory = a.o.MemorySignal, a.o.ReclaimMemory
+	config.Memory = a.o.MemorySignal
+	config.ReclaimMemory = a.o.ReclaimMemory
 	if a.journal, err = journal.Open(filepath.Join(a.o.RootDir, "journal"), journal.BytesMax); err != nil {
 		return err
 	}
@@ -50,21 +51,36 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			return a.stats.Summary(ctx, parts)
 		},
 		Limited: func() bool {
-			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p podentry.Present) bool { return translate.EvictionPod(p.Pod).Limited() })
+			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p podentry.Present) bool {
+				return translate.EvictionPod(p.Pod).Limited()
+			})
 		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})
 	a.guard, err = agenteviction.New(agenteviction.Options{
-		Node: a.o.NodeName, Config: config, Tree: a.groups.tree, Proc: procfs.Default, Memory: a.machine.Memory, Limit: limit,
-		NodeFS: a.o.RootDir, ImageFS: images, Group: group, Of: a.groupOfContainer,
-		Storage: a.storage, Reclaims: map[eviction.Step]agenteviction.Reclaim{
+		Node:    a.o.NodeName,
+		Config:  config,
+		Tree:    a.groups.tree,
+		Proc:    procfs.Default,
+		Memory:  a.machine.Memory,
+		Limit:   limit,
+		NodeFS:  a.o.RootDir,
+		ImageFS: images,
+		Group:   group,
+		Of:      a.groupOfContainer,
+		Storage: a.storage,
+		Reclaims: map[eviction.Step]agenteviction.Reclaim{
 			eviction.PodDisks:     func(ctx context.Context, _ eviction.Reclaim) error { return a.storage.Recount(ctx) },
 			eviction.UnusedImages: a.images.Reclaim,
 			eviction.DeadContainers: func(ctx context.Context, r eviction.Reclaim) error {
 				return a.pods.RemoveDead(ctx, func() bool { return available(r.Signal, a.o.RootDir, images) >= r.Until })
 			},
 		},
-		Pods: a.pods, Recorder: a.recorder, Journal: a.journal, Metrics: a.metrics, Changed: func() { a.node.Changed() },
+		Pods:     a.pods,
+		Recorder: a.recorder,
+		Journal:  a.journal,
+		Metrics:  a.metrics,
+		Changed:  func() { a.node.Changed() },
 		Lock: func(lock bool) error {
 			if lock {
 				return process.LockMemory()
@@ -84,7 +100,7 @@ func (a *Agent) groupOfContainer(pod *corev1.Pod, id string) string {
 	return a.groups.counted(group, a.runtimeName, id)
 }
 
-// available reads the present value of a disk signal; -1 if that fails.
+// available reads the present value of a disk signal, in bytes or inodes; -1 if that fails.
 func available(signal allocatable.Signal, nodeFS, imageFS string) int64 {
 	dir := nodeFS
 	if signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree {
@@ -116,6 +132,8 @@ func (a *Agent) pressure() node.Pressure {
 	}
 	now := a.guard.Pressure()
 	return node.Pressure{
-		Memory: slices.Contains(now, eviction.MemoryPressure), Disk: slices.Contains(now, eviction.DiskPressure), PID: slices.Contains(now, eviction.PIDPressure),
+		Memory: slices.Contains(now, eviction.MemoryPressure),
+		Disk:   slices.Contains(now, eviction.DiskPressure),
+		PID:    slices.Contains(now, eviction.PIDPressure),
 	}
 }

@@ -23,34 +23,36 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// groups keeps the cgroups of the node, its tiers and its pods at the values that core/qos says. It implements
-// pods.Groups.
+// groups keeps the cgroups of all pods, of the QoS classes (the tiers) and of each pod at the values that core/qos
+// computes. In this file a group is a cgroup. It implements pods.Groups.
 type groups struct {
 	tree   *cgroup.Tree
 	layout qos.Layout
 	policy qos.Policy
 	tiers  qos.TierPolicy
 	limits *limits
-	memory unit.Bytes // of the machine, against which OOM scores are set
-	// unmanaged says that pods have no groups of ours (cgroupsPerQOS: false): the runtime puts them where it likes.
+	memory unit.Bytes // of the machine; OOM scores depend on it
+	// unmanaged means that the agent creates no groups for pods (cgroupsPerQOS: false): the runtime chooses where they
+	// are.
 	unmanaged bool
-	// pageSizes are those of huge pages that the kernel limits for containers; nil where it does not.
+	// pageSizes are the sizes of huge pages that the kernel can limit for containers; nil if it limits none.
 	pageSizes []unit.Bytes
-	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
+	// groupOOM has the kernel kill a whole container when one of its processes runs out of memory (v2 only).
 	groupOOM    bool
-	held        func() []*corev1.Pod // pods that hold resources here
+	holders     func() []*corev1.Pod // returns the pods that have resources of the node
 	assignments *numa.Manager        // set before the first pod
 	pods        qosPods
 	// took measures an operation on a pod's group: create, update, destroy. Optional.
 	took func(operation string, d time.Duration)
 
-	mu      sync.Mutex
-	made    map[types.UID]string  // group, by pod, as made by this process
-	written map[string]qos.Values // to the groups above the pods', last
-	found   map[string]string     // where pods have no groups of ours: group, by container id, as there was when one was last looked for
+	mu      sync.Mutex            // guards everything that follows
+	created map[types.UID]string  // the groups that this process created or updated, by pod
+	written map[string]qos.Values // what was last written to the groups above those of pods, by group
+	// found are the groups of containers by container ID, as of the last search. Only if unmanaged.
+	found map[string]string
 }
 
-// prepare makes the node's group and its tiers, before the first pod.
+// prepare creates the group of all pods and the tiers, before the first pod.
 func (g *groups) prepare(node qos.Values) error {
 	if g.unmanaged {
 		return nil
@@ -61,9 +63,9 @@ func (g *groups) prepare(node qos.Values) error {
 			return err
 		}
 	}
-	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that. On v2
-	// what a group has more does not count, and one that is offline is its own again when it comes back, though no agent
-	// should run then.
+	// The group above may have fewer CPUs than the machine. On v1 the kernel refuses a group that has more CPUs than the
+	// one above it. On v2 it ignores the excess, and a CPU that was offline belongs to the group again when it comes
+	// online, even while no agent runs.
 	if g.tree.Mode() != cgroup.V2 {
 		cpus, err := g.tree.CPUs(above)
 		if err != nil {
@@ -71,28 +73,31 @@ func (g *groups) prepare(node qos.Values) error {
 		}
 		node.CPUs = node.CPUs.Intersect(cpus)
 	}
-	if err := g.hold(g.layout.Node(), node); err != nil {
+	if err := g.apply(g.layout.Node(), node); err != nil {
 		return err
 	}
 	for _, class := range []qos.Class{qos.Burstable, qos.BestEffort} {
 		tier := g.layout.Tier(class)
 		if g.tree.Exists(tier) {
-			continue // an agent before us weighed it for pods that we do not know yet
+			continue // an earlier agent set its shares, for pods that this one does not know yet
 		}
-		if err := g.hold(tier, qos.TierValues(class, qos.Requested{}, g.tiers)); err != nil {
+		if err := g.apply(tier, qos.TierValues(class, qos.Requested{}, g.tiers)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// weighEvery is how often the tiers are looked at although no pod came or went, for one that was resized or a weight
-// that somebody else changed. Upstream's only way to follow pods.
-const weighEvery = time.Minute
+// tierResync is the interval of the periodic resync of the tiers, in case another program changed their values. The
+// kubelet has the same interval, and only this way to follow the pods' requests.
+const tierResync = time.Minute
 
-// follow keeps the tiers at what the pods here request, once all of those are known.
+// tierRetry is how often follow checks whether all pods are known (chosen).
+const tierRetry = time.Second
+
+// follow keeps the tiers at what the node's pods request, as soon as known reports that all of those pods are known.
 func (g *groups) follow(ctx context.Context, known func() bool) error {
-	for pause := time.Second; ; {
+	for pause := tierRetry; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -101,10 +106,10 @@ func (g *groups) follow(ctx context.Context, known func() bool) error {
 		if g.unmanaged || !known() {
 			continue
 		}
-		pause = weighEvery
+		pause = tierResync
 		g.mu.Lock()
 		clear(g.written)
-		err := g.weighHeld()
+		err := g.setTiers()
 		g.mu.Unlock()
 		if err != nil {
 			slog.Warn("groups of QoS classes not set", "err", err)
@@ -112,8 +117,9 @@ func (g *groups) follow(ctx context.Context, known func() bool) error {
 	}
 }
 
-// hold applies v to group, its memory limit only as fast as what runs there allows.
-func (g *groups) hold(group string, v qos.Values) error {
+// apply creates group if it is missing and sets v. It lowers the memory limit only as fast as the group's processes
+// allow (limits).
+func (g *groups) apply(group string, v qos.Values) error {
 	memory, limited := v.Memory.Get()
 	if limited {
 		v.Memory = unit.Limit[unit.Bytes]{}
@@ -127,14 +133,14 @@ func (g *groups) hold(group string, v qos.Values) error {
 	return nil
 }
 
-// Ensure makes the pod's group and returns its name, which is what the runtime takes as parent.
+// Ensure creates the pod's group and returns its name, which the runtime takes as the parent of the pod's containers.
 func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if g.unmanaged {
 		return "", nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if group := g.made[pod.UID]; group != "" {
+	if group := g.created[pod.UID]; group != "" {
 		return group, nil
 	}
 	defer g.measure("create", time.Now())
@@ -145,32 +151,32 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if err := g.assignments.Place(string(pod.UID), group); err != nil {
 		return "", err
 	}
-	g.made[pod.UID] = group
-	return group, g.weighHeld()
+	g.created[pod.UID] = group
+	return group, g.setTiers()
 }
 
-// measure measures an operation that began then, until now.
+// measure measures an operation that began at begun and ends now.
 func (g *groups) measure(operation string, begun time.Time) {
 	if g.took != nil {
 		g.took(operation, time.Since(begun))
 	}
 }
 
-// weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller
-// holds mu.
-func (g *groups) weighHeld() error {
+// setTiers sets the tiers to what the node's pods request. It is called whenever pods change; the kubelet takes up to a
+// minute. The caller holds mu.
+func (g *groups) setTiers() error {
 	var sum qos.Requested
 	here := map[types.UID]bool{}
-	for _, pod := range g.held() {
+	for _, pod := range g.holders() {
 		here[pod.UID] = true
 		sum.Add(g.pods.of(pod).Pod)
 	}
-	g.pods.keep(func(uid types.UID) bool { return here[uid] || g.made[uid] != "" })
-	return g.weigh(sum)
+	g.pods.keep(func(uid types.UID) bool { return here[uid] || g.created[uid] != "" })
+	return g.writeTiers(sum)
 }
 
-// weigh writes what changed. Caller holds mu.
-func (g *groups) weigh(sum qos.Requested) error {
+// writeTiers writes the values that differ from what was written last. The caller holds mu.
+func (g *groups) writeTiers(sum qos.Requested) error {
 	values := map[string]qos.Values{g.layout.Node(): qos.NodeProtection(sum, g.tiers.Memory)}
 	for _, class := range []qos.Class{qos.Burstable, qos.BestEffort} {
 		values[g.layout.Tier(class)] = qos.TierValues(class, sum, g.tiers)
@@ -180,7 +186,7 @@ func (g *groups) weigh(sum qos.Requested) error {
 			continue
 		}
 		begun := time.Now()
-		if err := g.hold(group, v); err != nil {
+		if err := g.apply(group, v); err != nil {
 			return err
 		}
 		g.measure("update", begun)
@@ -189,16 +195,20 @@ func (g *groups) weigh(sum qos.Requested) error {
 	return nil
 }
 
-// How long the group of a pod that has gone may stay busy: strayWait for what is on its way out (the runtime's shim
-// leaves a moment after the last container: below 100 ms, at load 30 some hundred), then removeWait for what is killed.
 const (
-	strayWait  = time.Second
-	removeWait = 2 * time.Second
+	// exitWait is how long the group of a pod that is gone may have processes that are just exiting. The runtime's shim
+	// exits a moment after the last container: in less than 100 ms, and in some hundred at a load of 30 (measured).
+	exitWait = time.Second
+	// killWait is how long the group may then have processes that were killed (chosen).
+	killWait = 2 * time.Second
+	// removeRetry is the pause between two attempts to remove a group (chosen).
+	removeRetry = 10 * time.Millisecond
 )
 
-// Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one:
-// what an attempt before left is in some hierarchies only. What still runs there is killed: nobody else would. A
-// runtime that is killed while it makes a sandbox may forget that it did.
+// Remove removes the groups of a pod that is gone, in whichever tier they are. It does not check whether there is one,
+// since an interrupted attempt may have left groups in some hierarchies only. Processes that still run there are
+// killed, since nothing else would end them: a runtime that is killed while it creates a sandbox may forget that it
+// did.
 func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	if g.unmanaged {
 		return nil
@@ -206,13 +216,13 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	defer g.measure("destroy", time.Now())
 	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
 		group := g.layout.Pod(class, string(uid))
-		err := g.removeWithin(ctx, strayWait, group)
+		err := g.removeWithin(ctx, exitWait, group)
 		if errors.Is(err, cgroup.ErrBusy) {
 			var k cgroup.Killing
 			if k, err = g.tree.Kill(group); err == nil {
-				slog.Warn("killed what ran in the cgroup of a pod that is gone", "cgroup", group, "processes", k.Processes)
+				slog.Warn("processes in the cgroup of a pod that is gone were killed", "cgroup", group, "processes", k.Processes)
 				k.FreeMemory()
-				err = g.removeWithin(ctx, removeWait, group)
+				err = g.removeWithin(ctx, killWait, group)
 			}
 		}
 		if err != nil {
@@ -221,12 +231,12 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.made, uid)
+	delete(g.created, uid)
 	g.assignments.Gone(string(uid))
-	return g.weighHeld()
+	return g.setTiers()
 }
 
-// removeWithin tries to remove a group until nothing is in it.
+// removeWithin removes a group, and waits up to limit for its processes to exit.
 func (g *groups) removeWithin(ctx context.Context, limit time.Duration, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -238,7 +248,7 @@ func (g *groups) removeWithin(ctx context.Context, limit time.Duration, group st
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (still busy after %s)", err, limit)
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(removeRetry):
 		}
 	}
 }
@@ -263,19 +273,20 @@ func (g *groups) Pods() ([]types.UID, error) {
 	return uids, nil
 }
 
-// Sizes returns what the pod's group and its containers' are to be set to.
+// Sizes returns the desired sizes of the pod's group and of its containers' groups.
 func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
 	p := g.pods.of(pod).Pod
 	if !g.unmanaged {
 		group = resize.SizeOf(g.podValues(pod))
 	}
 	return group, func(c *corev1.Container) resize.Size {
-		return resize.SizeOf(g.containerValues(pod, c, p, translate.QoSContainer(c, false))) // c as it is given, not as the pod has it
+		// c may differ from the pod's own container of that name.
+		return resize.SizeOf(g.containerValues(pod, c, p, translate.QoSContainer(c, false)))
 	}
 }
 
-// podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not
-// use them whole.
+// podValues returns core/qos's values for the pod's group. If a container has assigned CPUs, there is no CFS quota:
+// with one, the container could not use those CPUs fully.
 func (g *groups) podValues(pod *corev1.Pod) qos.Values {
 	v := qos.PodValues(g.pods.of(pod).Pod, g.policy)
 	if g.assignments.Exclusive(string(pod.UID), "") {
@@ -284,7 +295,7 @@ func (g *groups) podValues(pod *corev1.Pod) qos.Values {
 	return v
 }
 
-// containerValues are those of core/qos, without a CFS quota where the container has CPUs of its own.
+// containerValues returns core/qos's values for a container, without a CFS quota if the container has assigned CPUs.
 func (g *groups) containerValues(pod *corev1.Pod, c *corev1.Container, p qos.Pod, qc qos.Container) qos.Values {
 	v := qos.ContainerValues(p, qc, g.policy)
 	if g.assignments.Exclusive(string(pod.UID), c.Name) {
@@ -300,7 +311,7 @@ func (g *groups) swaps(pod *corev1.Pod, c *corev1.Container) bool {
 	return g.policy.Swap.Unified && limited && swap > 0
 }
 
-// Has reads what a container's group is set to, or with an empty id the pod's.
+// Has reads the actual size of a container's group, or of the pod's group if id is empty.
 func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 	group, err := g.groupOf(pod, id)
 	if err != nil {
@@ -317,7 +328,8 @@ func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 	return size, nil
 }
 
-// groupOf finds the group of a container by its id, of which each driver makes a name of its own.
+// groupOf finds the group of a container by its ID. Each cgroup driver makes another name of the ID. If id is empty, it
+// returns the pod's group.
 func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 	if g.unmanaged {
 		return g.find(id)
@@ -335,10 +347,10 @@ func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 			return path.Join(group, name), nil
 		}
 	}
-	return "", fmt.Errorf("find cgroup of container %s: none below %s is named for it", id, group)
+	return "", fmt.Errorf("find cgroup of container %s: no cgroup below %s has this ID in its name", id, group)
 }
 
-// Resize takes a step that is about the pod's own group.
+// Resize takes a step of a resize that changes the pod's own group.
 func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 	defer g.measure("update", time.Now())
 	to := step.After(resize.Size{})
@@ -352,24 +364,28 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 		return err
 	}
 	if step.Request {
-		return g.weighHeld()
+		return g.setTiers()
 	}
 	return nil
 }
 
-// Update is a step that is about a container of size has, in the runtime's form. It names all that is known, not only
-// what changes: containerd fills in the rest from its own record, which is behind the kernel if an agent died in the
-// middle of an update, and writes that, too.
-func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step, has resize.Size) *runtimeapi.LinuxContainerResources {
-	out, to := &runtimeapi.LinuxContainerResources{}, step.After(has)
+// Update translates a step of a resize that changes a container for the runtime. has is the container's actual size.
+// The result contains every known value, not only the changed ones. containerd takes the others from its own record and
+// writes them too, and if an agent died in the middle of an update, that record is older than the kernel's values.
+func (g *groups) Update(
+	pod *corev1.Pod, c *corev1.Container, step resize.Step, has resize.Size,
+) *runtimeapi.LinuxContainerResources {
+	out := &runtimeapi.LinuxContainerResources{}
+	to := step.After(has)
 	if step.Resource == resize.Memory {
-		out.Unified = g.Resources(pod, c).Unified // what follows from memory on v2
+		out.Unified = g.Resources(pod, c).Unified // on v2 these files depend on memory
 	}
 	if shares, ok := to.Shares.Get(); ok {
 		out.CpuShares = int64(shares)
 	}
 	if quota, ok := to.Quota.Get(); ok {
-		out.CpuQuota, out.CpuPeriod = quota.Microseconds(), to.Period.Microseconds()
+		out.CpuQuota = quota.Microseconds()
+		out.CpuPeriod = to.Period.Microseconds()
 	} else if to.Quota.IsUnlimited() {
 		out.CpuQuota = -1
 	}
@@ -379,12 +395,14 @@ func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step, 
 		out.MemoryLimitInBytes = -1
 	}
 	if g.policy.Swap.Accounted && g.tree.Mode() != cgroup.V2 {
-		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes // of v1, which counts both: it is never below the other
+		// On v1 this limit counts memory and swap together, so it must not be below the memory limit.
+		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes
 	}
 	return out
 }
 
-// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
+// MemoryInUse returns the working set of a container, or of the pod if id is empty: memory that the kernel cannot
+// reclaim at once.
 func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
 	group, err := g.groupOf(pod, id)
 	if err != nil {
@@ -401,7 +419,7 @@ func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
 	return used, nil
 }
 
-// group names the group of a pod; empty if it has none that we know.
+// group returns the name of a pod's group; empty if unmanaged.
 func (g *groups) group(pod *corev1.Pod) string {
 	if g.unmanaged {
 		return ""
@@ -409,7 +427,8 @@ func (g *groups) group(pod *corev1.Pod) string {
 	return g.layout.Pod(g.class(pod), string(pod.UID))
 }
 
-// aboveThePods returns the groups above the pods': of all pods, and of QoS classes. None where the agent makes none.
+// aboveThePods returns the groups above those of pods: of all pods, and of the QoS classes. There are none if
+// unmanaged.
 func (g *groups) aboveThePods() []string {
 	if g.unmanaged {
 		return nil
@@ -417,10 +436,10 @@ func (g *groups) aboveThePods() []string {
 	return []string{g.layout.Node(), g.layout.Tier(qos.Burstable), g.layout.Tier(qos.BestEffort)}
 }
 
-// class is a pod's QoS class.
+// class returns a pod's QoS class.
 func (g *groups) class(pod *corev1.Pod) qos.Class { return g.pods.of(pod).class }
 
-// Killed is how many processes of a container the kernel has killed for memory.
+// Killed returns how many processes of a container the kernel has killed because memory ran out.
 func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
 	group, err := g.groupOf(pod, id)
 	if err != nil {
@@ -429,7 +448,7 @@ func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
 	return g.tree.Killed(group)
 }
 
-// Resources returns what the runtime is asked to set for a container.
+// Resources returns the resources with which the runtime creates a container.
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	p := g.pods.of(pod).Pod
 	qc := qosContainer(p, pod, c)
@@ -439,7 +458,7 @@ func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Lin
 		out.CpuQuota = -1
 	}
 	for _, size := range g.pageSizes {
-		if _, stated := v.HugePages[size]; !stated { // none for who asked for none
+		if _, limited := v.HugePages[size]; !limited { // a container without a request may use none
 			out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size)})
 		}
 	}
@@ -450,7 +469,7 @@ func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Lin
 	return out
 }
 
-// qosContainer finds c among p's containers, which QoSPod keeps in the order of the pod's lists.
+// qosContainer finds c among p's containers. translate.QoSPod keeps them in the order of the pod's lists.
 func qosContainer(p qos.Pod, pod *corev1.Pod, c *corev1.Container) qos.Container {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == c.Name {
@@ -465,18 +484,19 @@ func qosContainer(p qos.Pod, pod *corev1.Pod, c *corev1.Container) qos.Container
 	return translate.QoSContainer(c, false)
 }
 
-// SandboxResources returns the pod's overhead and the sum of what its containers get; runtimes that size a machine for
-// the pod (Kata) read them, runc does not.
+// SandboxResources returns the pod's overhead, and the sum of its containers' resources without it. Runtimes that start
+// a virtual machine for each pod (Kata) read them; runc does not.
 func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	p := g.pods.of(pod).Pod
-	alone := p
-	alone.Overhead = qos.Amounts{}
 	unified := g.tree.Mode() == cgroup.V2
-	return runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy), unified), runtimeResources(qos.PodValues(alone, g.policy), unified)
+	overhead = runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy), unified)
+	p.Overhead = qos.Amounts{}
+	resources = runtimeResources(qos.PodValues(p, g.policy), unified)
+	return overhead, resources
 }
 
-// runtimeResources translates values into CRI's form, where 0 means "not set". What CRI has no field for goes by the
-// name of its file, which runtimes understand on v2 only.
+// runtimeResources translates values for CRI, where 0 means "not set". Values that CRI has no field for are passed by
+// the name of the kernel's file, which runtimes support on v2 only.
 func runtimeResources(v qos.Values, unified bool) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if shares, ok := v.CPUShares.Get(); ok {
@@ -490,7 +510,10 @@ func runtimeResources(v qos.Values, unified bool) *runtimeapi.LinuxContainerReso
 		out.MemoryLimitInBytes = int64(memory)
 	}
 	for size, limit := range v.HugePages {
-		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size), Limit: uint64(limit)})
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{
+			PageSize: hugePageName(size),
+			Limit:    uint64(limit),
+		})
 	}
 	swap, swapLimited := v.Swap.Get()
 	if !unified {
@@ -524,7 +547,7 @@ func setUnified(r *runtimeapi.LinuxContainerResources, file, value string) {
 	r.Unified[file] = value
 }
 
-// hugePageName is a page size as the kernel's hugetlb files name it: 2MB, 1GB.
+// hugePageName returns a page size as the names of the kernel's hugetlb files spell it: 2MB, 1GB.
 func hugePageName(size unit.Bytes) string {
 	if size >= unit.GiB {
 		return fmt.Sprintf("%dGB", size/unit.GiB)
@@ -535,7 +558,7 @@ func hugePageName(size unit.Bytes) string {
 	return fmt.Sprintf("%dKB", size/unit.KiB)
 }
 
-// Container names a container's group.
+// Container returns the name of a container's group; empty if it is not known.
 func (g *groups) Container(pod *corev1.Pod, id string) string {
 	group := g.group(pod)
 	if group == "" {

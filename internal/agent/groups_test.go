@@ -22,9 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// A removal that failed half-way leaves the pod's cgroup in some hierarchies only, and the next removal must finish it.
-// A directory of the test's own stands for the kernel's, since only there can one hierarchy be made to differ on
-// purpose.
+// TestRemoveFinishesWhatWasBegun: a removal that failed half-way leaves the pod's cgroup in some hierarchies only, and
+// the next removal must finish it.
 func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	g := testGroups(t)
 	group := g.layout.Pod(qos.BestEffort, "u1")
@@ -52,7 +51,7 @@ func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	}
 }
 
-// A runtime that died at the wrong moment may have left a process that no record names.
+// TestRemoveKillsWhatIsLeft: a runtime that was killed at the wrong moment may leave a process that it does not know.
 func TestRemoveKillsWhatIsLeft(t *testing.T) {
 	g := testGroups(t)
 	group := g.layout.Pod(qos.BestEffort, "u1") + "/sandbox"
@@ -82,7 +81,7 @@ func TestRemoveKillsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// testGroups returns groups below a cgroup of the test's own.
+// testGroups returns groups below a cgroup that belongs to the test.
 func testGroups(t *testing.T) *groups {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -102,10 +101,10 @@ func testGroups(t *testing.T) *groups {
 			t.Error(err)
 		}
 	})
-	return &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	return &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
 }
 
-// nobodysAssignments stands for the assignments: no pod has any.
+// nobodysAssignments returns the assignments of a node on which nothing is assigned.
 func nobodysAssignments(t *testing.T, tree *cgroup.Tree) *numa.Manager {
 	t.Helper()
 	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}

@@ -24,11 +24,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// pullsUnlimited is how many images are pulled at once where the configuration sets no limit (chosen): a pull mostly
-// waits for the network, and more only exhaust the runtime.
+// pullsUnlimited is how many images are pulled at once if the configuration sets no limit. Chosen: a pull mostly waits
+// for the network, and more pulls at once only overload the runtime.
 const pullsUnlimited = 16
 
-// preparePulls prepares what makes images present: credentials, records of who may use them, limits.
+// preparePulls prepares the pulling of images: credentials, records of which pods may use an image, limits.
 func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*imagepull.Puller, error) {
 	o, err := pullOptions(a.o.Config)
 	if err != nil {
@@ -69,27 +69,31 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 
 // pullOptions returns the options of pulls that come from the configuration.
 func pullOptions(c *kubeletconfigv1beta1.KubeletConfiguration) (imagepull.Options, error) {
-	policy, err := coreimageaccess.NewPolicy(string(c.ImagePullCredentialsVerificationPolicy), c.PreloadedImagesVerificationAllowlist)
+	policy, err := coreimageaccess.NewPolicy(
+		string(c.ImagePullCredentialsVerificationPolicy), c.PreloadedImagesVerificationAllowlist,
+	)
 	return imagepull.Options{
-		Policy: policy, AtOnce: pullsAtOnce(c.SerializeImagePulls, c.MaxParallelImagePulls),
-		QPS: float64(*c.RegistryPullQPS), Burst: int(c.RegistryBurst),
+		Policy: policy,
+		AtOnce: pullsAtOnce(c.SerializeImagePulls, c.MaxParallelImagePulls),
+		QPS:    float64(*c.RegistryPullQPS),
+		Burst:  int(c.RegistryBurst),
 	}, err
 }
 
-func pullsAtOnce(serialize *bool, most *int32) int {
+func pullsAtOnce(serialize *bool, parallelMax *int32) int {
 	switch {
-	case most != nil:
-		return max(int(*most), 1)
+	case parallelMax != nil:
+		return max(int(*parallelMax), 1)
 	case serialize == nil || *serialize:
 		return 1
 	}
 	return pullsUnlimited
 }
 
-// recoverPulls records the pulls that an earlier agent did not live to record. Without the runtime's answer the pulls
-// stay as they are: their images are pulled again.
+// recoverPulls records the pulls that an earlier agent began and could not record before it ended. If the runtime does
+// not answer, they are not recorded, and their images are pulled again.
 func (a *Agent) recoverPulls(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
 	list, err := a.runtime.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err == nil {
@@ -118,7 +122,7 @@ func (s accounts) ServiceAccount(ctx context.Context, namespace, name string) (*
 func (s accounts) Token(ctx context.Context, namespace, name string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	answer, err := s.tokens(ctx, namespace, name, request)
 	if err == nil && answer.Status.Token == "" {
-		err = errors.New("the API server returned none")
+		err = errors.New("the API server returned an empty token")
 	}
 	return answer, err
 }

@@ -16,12 +16,12 @@ import (
 )
 
 // ledger keeps the admission.Node of this agent: what the node offers, and what the pods on it take of that. It is the
-// only place where the agent translates pods for admission, each version of a pod once.
+// only place where the agent translates pods for admission, and it translates each version of a pod once.
 //
-// A caller passes the pods that are on the node now. The ledger compares them with those of the call before, and tells
-// the admission.Node of each pod that came, changed or went. So it cannot miss a change. *Rejected:* to be notified of
-// each change. What a pod takes follows from its object, its status, what the runtime has of it and how far its
-// admission is. These change in different places, and a place that forgot to notify would have the node overcommitted.
+// A caller passes the pods that are on the node now. The ledger compares them with those of the previous call, and
+// updates the admission.Node for each pod that came, changed or went. So it cannot miss a change. *Rejected:* to be
+// notified of each change. What a pod takes depends on its object, its status, the runtime and the progress of its
+// admission. These change in different places, and if one of them forgot to notify, the node would be overcommitted.
 //
 // Any goroutine may call its methods.
 type ledger struct {
@@ -31,21 +31,21 @@ type ledger struct {
 
 	mu   sync.Mutex // guards everything that follows
 	node *admission.Node
-	// seen and elsewhere are what node's offer was translated from last; offered: it was.
+	// offered means that node has an offer. seen and elsewhere are what it was translated from.
 	seen      *corev1.Node
 	elsewhere []string
 	offered   bool
-	// candidates are the pods that were judged since the last call of follow, each with its translation: those that
-	// were admitted are on node from the next call on.
+	// candidates are the pods that were judged since the last call of follow, each with its translation. The next call of
+	// follow adds those that were admitted to node.
 	candidates map[types.UID]judged
 	// taken are the pods on node, each with what it takes.
 	taken map[types.UID]*taken
-	// wanted are the pods with pending resizes, each with what it asks for.
+	// wanted are the pods with pending resizes, each with what it requests.
 	wanted map[types.UID]wanted
-	calls  uint64 // of follow
+	calls  uint64 // number of calls of follow
 }
 
-// candidate is what admission reads of a pod that comes.
+// candidate is what admission reads of a pod that is to be admitted.
 type candidate struct {
 	admission.Applicant
 	numa numa.Pod
@@ -57,14 +57,14 @@ type judged struct {
 	as candidate
 }
 
-// taken is what a pod takes, and by what it is known whether that is still so.
+// taken is what a pod takes.
 type taken struct {
-	by   translate.PodResources
-	as   scheduler.Pod // ID, Requests and Ports alone: it is kept as long as the pod is here
-	call uint64        // the last call of follow that named the pod
+	by   translate.PodResources // of the version of the pod that was translated
+	as   scheduler.Pod          // ID, Requests and Ports only, since it is kept as long as the pod is on the node
+	call uint64                 // the last call of follow that was passed the pod
 }
 
-// wanted is what a pod asks for, and the version of the pod that it was translated from.
+// wanted is what a pod requests, and the version of the pod that it was translated from.
 type wanted struct {
 	of *corev1.Pod
 	as scheduler.Pod
@@ -85,21 +85,21 @@ func translateCandidate(pod *corev1.Pod) candidate {
 	return candidate{Applicant: translate.AdmissionApplicant(pod), numa: translate.NUMAPod(pod)}
 }
 
-// translateDesired leaves the status out: what a pod has does not count for what it asks for.
+// translateDesired leaves the status out, since what a pod has does not count for what it requests.
 func translateDesired(pod *corev1.Pod) scheduler.Pod {
 	asks := *pod
 	asks.Status = corev1.PodStatus{}
 	return translate.SchedulerPod(&asks)
 }
 
-// candidate is the translation of a pod that is to be judged.
+// candidate returns the translation of a pod that is to be judged.
 func (l *ledger) candidate(pod *corev1.Pod) candidate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.judge(pod)
 }
 
-// judge is candidate. Caller has locked mu.
+// judge is candidate without the lock. The caller holds mu.
 func (l *ledger) judge(pod *corev1.Pod) candidate {
 	c := l.candidates[pod.UID]
 	if c.of != pod {
@@ -109,8 +109,10 @@ func (l *ledger) judge(pod *corev1.Pod) candidate {
 	return c.as
 }
 
-// check judges a pod beside others.
-func (l *ledger) check(pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node, elsewhere []string) *admission.Rejection {
+// check judges a pod, with the other pods on the node.
+func (l *ledger) check(
+	pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node, elsewhere []string,
+) *admission.Rejection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	asked := l.judge(pod)
@@ -119,7 +121,7 @@ func (l *ledger) check(pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node,
 	return l.node.Check(asked.Pod)
 }
 
-// preempt chooses who ends so that a pod fits beside others.
+// preempt chooses the occupants that must end so that a pod fits.
 func (l *ledger) preempt(
 	pod *corev1.Pod, others []*corev1.Pod, occupants []admission.Occupant, node *corev1.Node, elsewhere []string,
 ) (admission.Preemption, bool) {
@@ -131,13 +133,14 @@ func (l *ledger) preempt(
 	return l.node.Preempt(asked.Applicant, occupants)
 }
 
-// resizes gives requests their verdicts. asked has all of each but the pods.
+// resizes returns the verdicts on requests. asked has one Resize for each request, of which the caller has filled in
+// everything except Want and Has.
 func (l *ledger) resizes(
-	requests []allocation.Request, asked []admission.Resize, held []*corev1.Pod, node *corev1.Node, elsewhere []string,
+	requests []allocation.Request, asked []admission.Resize, holders []*corev1.Pod, node *corev1.Node, elsewhere []string,
 ) []admission.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.follow(held, node, elsewhere)
+	l.follow(holders, node, elsewhere)
 	pending := make(map[types.UID]wanted, len(requests))
 	for i, request := range requests {
 		uid := request.Desired.UID
@@ -153,7 +156,7 @@ func (l *ledger) resizes(
 	return l.node.Resizes(asked)
 }
 
-// has is what a pod has. One that ended may still be asked about. Caller has locked mu.
+// has returns what a pod has. The pod may have ended, and then it is not on node. The caller holds mu.
 func (l *ledger) has(pod *corev1.Pod) scheduler.Pod {
 	if t := l.taken[pod.UID]; t != nil && t.by.SameAs(pod) {
 		return t.as
@@ -161,7 +164,7 @@ func (l *ledger) has(pod *corev1.Pod) scheduler.Pod {
 	return l.translate(pod).Pod
 }
 
-// follow makes node what it is now: with these pods on it and no others. Caller has locked mu.
+// follow updates node to the present offer, with exactly these pods on it. The caller holds mu.
 func (l *ledger) follow(now []*corev1.Pod, node *corev1.Node, elsewhere []string) {
 	if !l.offered || l.seen != node || !slices.Equal(l.elsewhere, elsewhere) {
 		l.offered = true
@@ -173,7 +176,7 @@ func (l *ledger) follow(now []*corev1.Pod, node *corev1.Node, elsewhere []string
 	for _, pod := range now {
 		l.enter(pod)
 	}
-	clear(l.candidates) // those that were admitted are on node now
+	clear(l.candidates) // the admitted ones are on node now
 	for uid, t := range l.taken {
 		if t.call != l.calls {
 			l.node.Remove(t.as.ID)
@@ -182,7 +185,7 @@ func (l *ledger) follow(now []*corev1.Pod, node *corev1.Node, elsewhere []string
 	}
 }
 
-// enter notes what a pod takes that is here. Caller has locked mu.
+// enter adds a pod to node, or updates it. The caller holds mu.
 func (l *ledger) enter(pod *corev1.Pod) {
 	if t := l.taken[pod.UID]; t != nil && t.by.SameAs(pod) {
 		t.call = l.calls

@@ -27,7 +27,7 @@ func resourcesOf(cpu unit.MilliCPU, memory unit.Bytes, podsMax int64) (r allocat
 	return r
 }
 
-// numbered is the pod of that number, of so many millicores.
+// numbered returns the i-th pod of a burst, which requests that many millicores.
 func numbered(i int, milli int64) *corev1.Pod {
 	pod := onePod(fmt.Sprintf("%dm", milli), "1Mi")
 	pod.UID = types.UID(fmt.Sprint(i))
@@ -37,7 +37,8 @@ func numbered(i int, milli int64) *corev1.Pod {
 	return pod
 }
 
-// running is a copy of a pod as pods.Runner hands it over once it is admitted: with the status that the agent computed.
+// running returns a copy of a pod as pods.Runner passes it once it is admitted: with the status that the agent
+// computed.
 func running(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Status.Phase = corev1.PodRunning
@@ -51,7 +52,7 @@ func running(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// burst admits pods one after the other, each beside those that are on the node by then.
+// burst admits pods one after the other, each given the pods that are on the node by then.
 func burst(l *ledger, all []*corev1.Pod) (rejected *admission.Rejection) {
 	var others []*corev1.Pod
 	for _, pod := range all {
@@ -96,7 +97,7 @@ func TestBurstTranslatesEachPodOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkBurst admits as many pods as a node takes, each beside all those before.
+// BenchmarkBurst admits as many pods as fit on a node, each given all those before.
 func BenchmarkBurst(b *testing.B) {
 	var all []*corev1.Pod
 	for i := range burstPods {
@@ -120,7 +121,7 @@ func BenchmarkBurst(b *testing.B) {
 }
 
 // TestLedgerAgreesWithAFreshOne plays random histories: pods come, go, are resized, and report what they have. After
-// every step the ledger judges as one does that was made anew and translates everything.
+// every step the ledger gives the same verdict as a new ledger, which translates everything.
 func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 	rejected, allocated := 0, 0
 	for seed := range uint64(100) {
@@ -189,7 +190,7 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 	}
 }
 
-// listed are pods in order.
+// listed returns the pods in order.
 func listed(here map[types.UID]*corev1.Pod) (list []*corev1.Pod) {
 	for i := range 10 {
 		if pod := here[types.UID(fmt.Sprint(i))]; pod != nil {
@@ -199,8 +200,8 @@ func listed(here map[types.UID]*corev1.Pod) (list []*corev1.Pod) {
 	return list
 }
 
-// TestCandidateIsReadAnew: another version of a pod that is to be judged may tolerate more, and what only the status
-// says of a pod counts.
+// TestCandidateIsReadAnew: a new version of a pod is translated again before it is judged. It may tolerate more, and
+// what only its status says counts.
 func TestCandidateIsReadAnew(t *testing.T) {
 	l := newLedger(resourcesOf(1000, unit.GiB, 8))
 	pod := numbered(1, 100)

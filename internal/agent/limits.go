@@ -26,12 +26,9 @@ type limits struct {
 	clock *clock.Clock
 	wake  chan struct{}
 
-	// The fields below are guarded by mu.
-	//
-	// active holds the limits that are being lowered, by cgroup.
-	mu      sync.Mutex
-	active  map[string]*lowering
-	reached map[string]bool // cgroups whose limit has reached its target at least once
+	mu      sync.Mutex           // guards everything that follows
+	active  map[string]*lowering // the limits that are being lowered, by cgroup
+	reached map[string]bool      // cgroups whose limit has reached its target at least once
 }
 
 // limitState is the state of a cgroup's limit after a step.
@@ -48,8 +45,8 @@ type limitState struct {
 // lowering is the lowering of one cgroup's limit.
 type lowering struct {
 	*allocatable.Lowering
-	refused    bool
-	wake       unit.Instant
+	refused    bool         // the kernel refused the last write
+	wake       unit.Instant // when the next step is due
 	recordedAt unit.Instant // when it was last recorded; zero: never
 }
 
@@ -57,14 +54,21 @@ const (
 	// recordEvery is the interval of Events while a lowering lasts. The kubelet records once a minute that it failed.
 	recordEvery = 5 * time.Minute
 
+	// refusedRest is the wait after the kernel refused a write because it could not reclaim enough (chosen).
+	refusedRest = time.Second
+
 	// errorRest is the wait after an error other than the kernel's refusal, such as a cgroup that was removed.
 	errorRest = time.Minute
 )
 
 func newLimits(tree *cgroup.Tree, report func(limitState)) *limits {
 	return &limits{
-		tree: tree, report: report, clock: clock.New(),
-		wake: make(chan struct{}, 1), active: map[string]*lowering{}, reached: map[string]bool{},
+		tree:    tree,
+		report:  report,
+		clock:   clock.New(),
+		wake:    make(chan struct{}, 1),
+		active:  map[string]*lowering{},
+		reached: map[string]bool{},
 	}
 }
 
@@ -99,14 +103,16 @@ func (l *limits) step(group string, d *lowering) (done bool, err error) {
 		return false, err
 	}
 	now := l.clock.Now()
-	seen.Refused, d.refused = d.refused, false
+	seen.Refused = d.refused
+	d.refused = false
 	move := d.Step(now, seen)
 	d.wake = move.Wake
 	for _, w := range move.Writes {
 		err := l.tree.SetMemory(group, w)
 		if errors.Is(err, cgroup.ErrRefused) {
-			d.refused, move.Done = true, false
-			d.wake = now.Add(time.Second)
+			d.refused = true
+			d.wake = now.Add(refusedRest)
+			move.Done = false
 			move.Reason += "; the kernel could not reclaim as much"
 			break
 		} else if err != nil {

@@ -66,7 +66,7 @@ func hold(file string) {
 	in.Scan()
 }
 
-// holder is a process in a cgroup of its own.
+// holder is a process in a cgroup of its own, whose memory the test controls.
 type holder struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -110,7 +110,7 @@ func (h *holder) tell(want string) {
 	}
 }
 
-// liveGroup returns a cgroup of the test's own on this machine's kernel.
+// liveGroup creates a cgroup for the test on this machine's kernel.
 func liveGroup(t *testing.T) (*cgroup.Tree, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

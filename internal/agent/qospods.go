@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// qosPods are the pods here as core/qos sees them: each translated once, and again when its resources are others. The
-// zero value is empty. Any goroutine may call its methods.
+// qosPods translates the node's pods for core/qos: each pod once, and again when its resources have changed. The zero
+// value is empty. Any goroutine may call its methods.
 type qosPods struct {
 	mu   sync.Mutex // guards pods
 	pods map[types.UID]*qosPod
@@ -40,7 +40,7 @@ func (q *qosPods) of(pod *corev1.Pod) *qosPod {
 	return p
 }
 
-// keep drops the pods that are not here any more.
+// keep drops the pods for which here returns false.
 func (q *qosPods) keep(here func(types.UID) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// TestQoSPods: a pod is translated again when its resources are others, and dropped when it is not here any more.
+// TestQoSPods: a pod is translated again when its resources have changed, and dropped when it is not on the node any
+// more.
 func TestQoSPods(t *testing.T) {
 	var q qosPods
 	pod := onePod("100m", "32Mi")

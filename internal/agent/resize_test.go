@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// onePod returns a pod with one container that may use that much.
+// onePod returns a pod with one container that has these limits.
 func onePod(cpu, memory string) *corev1.Pod {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	return &corev1.Pod{
@@ -33,7 +33,7 @@ func TestGroupsAreResized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	g := &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy(), holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
 	g.limits = newLimits(tree, func(limitState) {})
 	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
 	parent, err := g.Ensure(small)
@@ -108,13 +108,15 @@ func TestUpdateOfContainer(t *testing.T) {
 	}
 }
 
-// The node's verdict on a resize, by what fits and by what forbids it.
+// TestAdmitResize: the node's verdict on a resize depends on what fits, and on settings that forbid it.
 func TestAdmitResize(t *testing.T) {
 	var resources allocatable.Resources
 	resources.CPU.Allocatable = unit.CPU
 	resources.Memory.Allocatable = unit.GiB
 	resources.Pods.Allocatable = 10
-	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
+	small := onePod("100m", "32Mi")
+	large := onePod("300m", "64Mi")
+	huge := onePod("2", "64Mi")
 	other := onePod("500m", "1Mi")
 	other.UID = "u2"
 	for name, c := range map[string]struct {
@@ -152,7 +154,8 @@ func TestAdmitResize(t *testing.T) {
 	}
 }
 
-// Where the agent makes no cgroups for pods, containers are found where the runtime has put them.
+// TestContainersAreFoundWithoutGroupsOfOurs: if the agent makes no cgroups for pods, containers are found where the
+// runtime has put them.
 func TestContainersAreFoundWithoutGroupsOfOurs(t *testing.T) {
 	tree, root := liveGroup(t)
 	g := &groups{tree: tree, assignments: nobodysAssignments(t, tree), unmanaged: true, policy: qos.DefaultPolicy()}

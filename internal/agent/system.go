@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -65,7 +64,7 @@ func hasAppArmor(path string) bool {
 // strictGroups asks the runtime whether it supports supplementalGroupsPolicy: Strict, which leaves out groups that only
 // the image's /etc/group names.
 func (a *Agent) strictGroups(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
 	status, err := a.runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	return status.GetFeatures().GetSupplementalGroupsPolicy(), err

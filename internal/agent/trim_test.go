@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestMemoryIsReturnedAfterABurst: at the first look without a change after pods have changed; else each trimEvery.
+// TestMemoryIsReturnedAfterABurst: memory is returned as soon as pods have not changed for trimQuiet after a change,
+// and otherwise each trimEvery.
 func TestMemoryIsReturnedAfterABurst(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	times := trimTimes{next: now.Add(trimFirst)}
@@ -13,7 +14,7 @@ func TestMemoryIsReturnedAfterABurst(t *testing.T) {
 	var returned []time.Duration // since begun
 	begun := now
 	look := func(changes bool) {
-		now = now.Add(trimLook)
+		now = now.Add(trimQuiet)
 		if changes {
 			version++
 		}

@@ -19,7 +19,8 @@ func (g *groups) find(id string) (string, error) {
 	if group, ok := g.found[id]; ok {
 		return group, nil
 	}
-	return "", fmt.Errorf("find cgroup of container %q: no cgroup has its ID in its name (the agent makes no cgroups for pods: cgroupsPerQOS: false)", id)
+	return "", fmt.Errorf("find cgroup of container %q: no cgroup has its ID in its name "+
+		"(the agent makes no cgroups for pods: cgroupsPerQOS: false)", id)
 }
 
 // counted returns the cgroup from which a container's usage is read; empty if it is not known. group is the pod's

@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/idmap"
 )
 
-// prepareUsers finds out which users of the host pods may have, and what the pods that are here have. Where that does
-// not work, pods that ask for users of their own are held, and all others run. The volumes' directories must exist.
+// prepareUsers finds out which IDs of the host pods with user namespaces may have, and which IDs the present pods have.
+// If that fails, pods with hostUsers: false are held, and all others run. The volumes' directories must exist.
 func (a *Agent) prepareUsers(ctx context.Context) {
 	users, err := a.openUsers(ctx)
 	if err != nil {
@@ -32,12 +32,12 @@ func (a *Agent) openUsers(ctx context.Context) (*userns.Users, error) {
 	c := a.o.Config
 	config, err := userns.ConfigOfHost(ctx, idsPerPod(c), int(c.MaxPods))
 	if err != nil {
-		return nil, fmt.Errorf("ids for pods with users of their own: %w", err)
+		return nil, fmt.Errorf("find IDs for pods with hostUsers: false: %w", err)
 	}
 	return userns.Open(pods, config)
 }
 
-// idsPerPod is how many ids a pod with users of its own has. The configuration was validated.
+// idsPerPod returns how many IDs a pod with hostUsers: false has. The configuration was validated.
 func idsPerPod(c *kubeletconfigv1beta1.KubeletConfiguration) uint32 {
 	if c.UserNamespaces != nil && c.UserNamespaces.IDsPerPod != nil {
 		return uint32(*c.UserNamespaces.IDsPerPod)

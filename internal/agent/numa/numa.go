@@ -300,8 +300,8 @@ func (k *Manager) shared() idset.Set {
 	return all
 }
 
-// Anew reports whether a pod that an earlier agent left must be admitted again.
-func (k *Manager) Anew(pod string) bool {
+// MustReadmit reports whether a pod that an earlier agent left must be admitted again.
+func (k *Manager) MustReadmit(pod string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.readmit[pod]

@@ -369,8 +369,8 @@ func TestRecover(t *testing.T) {
 			c.remains.Group = "/a"
 			k.Recover([]Remains{c.remains, {Pod: "s", Group: "/s"}})
 			a, _ := k.Assignment("a")
-			if got := cpusOf(a).String(); got != c.own || k.SharedCPUs().String() != c.shared || k.Anew("a") != c.anew {
-				t.Errorf("owns %q, shared %v, anew %v; want %q, %s, %v", got, k.SharedCPUs(), k.Anew("a"), c.own, c.shared, c.anew)
+			if got := cpusOf(a).String(); got != c.own || k.SharedCPUs().String() != c.shared || k.MustReadmit("a") != c.anew {
+				t.Errorf("owns %q, shared %v, anew %v; want %q, %s, %v", got, k.SharedCPUs(), k.MustReadmit("a"), c.own, c.shared, c.anew)
 			}
 			if g, ok := cgroups.groups["/s"]; ok && g[1].String() != c.shared {
 				t.Errorf("shared containers run on %v, want %s", g[1], c.shared)
@@ -383,7 +383,7 @@ func TestRecover(t *testing.T) {
 			}
 			if c.anew { // it is admitted as a new pod
 				k.mustAdmit(t, pod("a", 2))
-				if k.Anew("a") {
+				if k.MustReadmit("a") {
 					t.Error("it is still to be admitted")
 				}
 			}
@@ -402,8 +402,8 @@ func TestRecoverPrefersWhatRuns(t *testing.T) {
 	})
 	a, hasA := k.Assignment("a")
 	b, _ := k.Assignment("b")
-	if hasA || cpusOf(b).String() != "4-5" || !k.Anew("a") {
-		t.Errorf("a has %v, b has %v, a anew: %v", cpusOf(a), cpusOf(b), k.Anew("a"))
+	if hasA || cpusOf(b).String() != "4-5" || !k.MustReadmit("a") {
+		t.Errorf("a has %v, b has %v, a anew: %v", cpusOf(a), cpusOf(b), k.MustReadmit("a"))
 	}
 }
 
@@ -485,7 +485,7 @@ func TestNothingIsWrittenForNothing(t *testing.T) {
 	}
 }
 
-// TestChanged: whoever keeps the kubelet's checkpoints hears of each change.
+// TestChanged: Changed is called after each change, so that the kubelet's checkpoints are written.
 func TestChanged(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	calls := 0

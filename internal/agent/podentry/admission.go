@@ -11,10 +11,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// How far a pod has come (phase), what keeps it from starting, and the resources that it has.
+// This file has a pod's progress (its phase), its hold and its resources.
 
-// UnjudgedPod is the pod if the node is to judge it: a source has it, it was not judged yet, and it is not to end. Else
-// nil.
+// UnjudgedPod returns the pod if the node must judge it: a source has it, it was not judged yet, and it has no stop
+// order. Otherwise it returns nil.
 func (e *Entry) UnjudgedPod() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -24,15 +24,15 @@ func (e *Entry) UnjudgedPod() *corev1.Pod {
 	return e.pod
 }
 
-// SetPhase is enter, for the worker.
+// SetPhase changes the phase. Only the worker calls it.
 func (e *Entry) SetPhase(to Phase) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.enter(to)
 }
 
-// Admit lets the pod start with the resources that version as asks for, or that an agent before this one allocated to
-// it (note: see allocation.Recovered). What the pod asks for by now is judged as a resize.
+// Admit admits the pod. Its allocated resources are those that the version as requests, or those that an earlier agent
+// allocated (note: see allocation.Recovered). If the pod requests others by now, that is judged as a resize.
 func (e *Entry) Admit(as *corev1.Pod, note string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,8 +42,8 @@ func (e *Entry) Admit(as *corev1.Pod, note string) {
 	}
 }
 
-// Reject ends a pod before anything of it runs. A pod that is to end already keeps the order that it has; one that was
-// admitted stays so, and has its resources until its status says that it has failed.
+// Reject rejects a pod of which nothing runs. If it has a stop order already, it keeps that one. If it was admitted, it
+// stays admitted, and has its resources until its status says that it has failed.
 func (e *Entry) Reject(now unit.Instant, order podlife.StopOrder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,8 +60,8 @@ func (e *Entry) DropHold() {
 	e.hold = nil
 }
 
-// SetHold makes the pod wait; with nil it does not wait, and only reason is noted. known reports whether users have an
-// Event of reason.
+// SetHold holds the pod for a reason. If h is nil, the pod is not held, and only the reason is stored. known reports
+// whether reason is the same as before, so that its Event was recorded already.
 func (e *Entry) SetHold(h *podlife.Hold, reason string) (known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,7 +73,7 @@ func (e *Entry) SetHold(h *podlife.Hold, reason string) (known bool) {
 	return known
 }
 
-// IsHeld reports whether something keeps the pod from starting.
+// IsHeld reports whether the pod is held.
 func (e *Entry) IsHeld() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,7 +81,7 @@ func (e *Entry) IsHeld() bool {
 }
 
 // Counted returns the pod if it has resources of the node: it was judged to fit, or the runtime has something of it,
-// and it has not ended.
+// and it has not ended. Otherwise it returns nil.
 func (e *Entry) Counted() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *Entry) Counted() *corev1.Pod {
 	return e.asAllocated()
 }
 
-// counts reports whether the pod has resources of the node. Caller holds mu.
+// counts reports whether the pod has resources of the node. The caller holds mu.
 func (e *Entry) counts() bool {
 	switch {
 	case e.pod == nil || translate.PodlifeTerminal(e.pod) != "" || ended(&e.status):
@@ -106,9 +106,10 @@ func ended(s *corev1.PodStatus) bool {
 	return s.Phase == corev1.PodFailed || s.Phase == corev1.PodSucceeded
 }
 
-// asAllocated is the pod with its allocated resources, and a status that says what its cgroups have. The status does
-// not say that a resize is pending: for such a pod, some readers count the status alone. Every admission asks for this
-// of every pod, so it is made again only for another version of the pod or of its status. Caller holds mu.
+// asAllocated returns the pod with its allocated resources, and with a status that has the actual resources of its
+// cgroups. The status does not say that a resize is pending, because some readers count only the status of such a pod.
+// Every admission calls this for every pod, so the result is kept until the pod or its status changes. The caller holds
+// mu.
 func (e *Entry) asAllocated() *corev1.Pod {
 	if e.holding.of != e.pod {
 		pod := *e.pod
@@ -121,16 +122,16 @@ func (e *Entry) asAllocated() *corev1.Pod {
 	return e.holding.as
 }
 
-// Present is a pod that has resources of the node, or disk space.
+// Present is a pod that has resources of the node or uses its disks.
 type Present struct {
-	Pod    *corev1.Pod // with its allocated resources, and its status as computed here; not to be written to
+	Pod    *corev1.Pod // with its allocated resources and the latest status; read only
 	Static bool        // from the directory of manifests
-	KillAt time.Time   // when what still runs of it is killed; zero: it is not ending
-	Ended  bool        // it was evicted and nothing of it runs; what it has on disks is being removed
+	KillAt time.Time   // when containers that still run are killed; zero: it is not ending
+	Ended  bool        // it was evicted and nothing of it runs; its files are being removed
 }
 
-// Present returns the pod as the node's evictions see it. at converts an Instant to a time. ok is false for a pod that
-// has nothing here.
+// Present returns the pod for node-pressure eviction. at converts an Instant to a time. ok is false for a pod that has
+// nothing on this node.
 func (e *Entry) Present(at func(unit.Instant) time.Time) (p Present, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,11 +162,11 @@ func (e *Entry) Unjudged() bool {
 	return e.phase == PhaseNew && e.hold == nil && e.stop == nil
 }
 
-// Asks returns what the pod asks for, if that is not what is allocated to it.
+// Asks returns the pod's requested resize, if it requests other resources than are allocated to it.
 func (e *Entry) Asks() (allocation.Request, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pod == e.desired { // allocation.In: it has what it asks for, or nothing was allocated yet
+	if e.pod == e.desired { // allocation.In: it has what it requests, or nothing was allocated yet
 		return allocation.Request{}, false
 	}
 	if e.allocated == nil || e.stop != nil || e.source == sourceGone || translate.PodlifeTerminal(e.pod) != "" {
@@ -174,8 +175,8 @@ func (e *Entry) Asks() (allocation.Request, bool) {
 	return allocation.Request{Desired: e.desired, Allocated: e.asAllocated(), Since: e.pendingSince}, true
 }
 
-// Rule applies the verdict on what the pod asked for, and returns why it waited before and waits now. ok is false if
-// the pod asks for something else by now; its worker knows that already.
+// Rule applies the verdict on a resize, and returns why the resize was pending before and is now. ok is false if the
+// pod requests something else by now; its worker was woken for that already.
 func (e *Entry) Rule(
 	asked allocation.Request, v allocation.Verdict, now unit.Wall,
 ) (before, after *podlife.PendingResize, ok bool) {
@@ -200,15 +201,14 @@ func (e *Entry) Rule(
 	return before, e.pending, true
 }
 
-// Resizes says why what the pod asks for is not allocated (nil: it is), and whether a resize is being carried out.
+// Resizes returns why the pod's resize is pending (nil: none is), and whether a resize is being carried out.
 func (e *Entry) Resizes() (pending *podlife.PendingResize, underWay bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pending, e.resizing != 0
 }
 
-// RecoverEnding is for a pod that is to end and was started by an agent before this one: until then it has what that
-// one allocated to it.
+// RecoverEnding recovers the allocated resources of a pod that has a stop order and that an earlier agent started.
 func (e *Entry) RecoverEnding(note string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,8 +217,8 @@ func (e *Entry) RecoverEnding(note string) {
 	}
 }
 
-// recoverResources takes up what is known of a pod's resources; as is the version of it that was admitted, since which
-// it may have asked for more. Caller holds mu.
+// recoverResources recovers the allocated resources of a pod. as is the version of the pod that was admitted; the pod
+// may request others by now. The caller holds mu.
 func (e *Entry) recoverResources(as *corev1.Pod, note string) {
 	e.allocated = allocation.Recovered(as, note)
 	e.pod = e.allocated.In(e.desired)
@@ -233,8 +233,8 @@ func (e *Entry) recoverResources(as *corev1.Pod, note string) {
 	}
 }
 
-// Departure returns when a pod that was deleted by force must have ended. Until then it has resources of the node. ok
-// is false for any other pod.
+// Departure returns when a pod that was deleted with a grace period of 0 must have ended. Until then it has resources
+// of the node. ok is false for any other pod.
 func (e *Entry) Departure() (deadline unit.Instant, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// The end of a pod: the order, and what it interrupts: the worker, hooks, and waits for exits.
+// This file has the end of a pod: the stop order, and what it interrupts (the worker, hooks, waits for exits).
 
-// mergeStop ends the pod within grace. A later order may shorten the time that is left, never stretch it, and may turn
-// a pod that was to keep its containers into one that goes. Caller holds mu.
+// mergeStop gives the pod a stop order with a deadline after grace. A later order may make the deadline earlier, never
+// later. It may also order the removal of a pod whose containers would otherwise be kept. The caller holds mu.
 func (e *Entry) mergeStop(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
 	order.Deadline = now.Add(grace)
 	if e.stop == nil {
@@ -36,16 +36,16 @@ func (e *Entry) mergeStop(now unit.Instant, grace time.Duration, order podlife.S
 	e.stop = &merged
 }
 
-// interruptWorker cancels what the worker is doing, if that may be. Caller holds mu.
+// interruptWorker cancels what the worker is doing, if that may be cancelled (Arm). The caller holds mu.
 func (e *Entry) interruptWorker() {
 	if e.interrupt != nil {
 		e.interrupt()
 	}
 }
 
-// Arm says that a stop order, or one that leaves less time, cancels what the worker does, from now until Disarm. known
-// is the order that the worker knew when it decided what to do. If another order has come since, Arm changes nothing
-// and returns false.
+// Arm makes a new stop order cancel what the worker does, from now until Disarm; so does an order that leaves less
+// time. known is the order that the worker knew when it decided what to do. If a first order or one that leaves less
+// time has come since, Arm changes nothing and returns false.
 func (e *Entry) Arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +63,7 @@ func (e *Entry) Disarm() {
 	e.interrupt = nil
 }
 
-// grace is the pod's own termination grace period. Caller holds mu.
+// grace returns the pod's own termination grace period. The caller holds mu.
 func (e *Entry) grace() time.Duration {
 	if e.pod == nil {
 		return e.unclaimed.Grace
@@ -74,15 +74,15 @@ func (e *Entry) grace() time.Duration {
 	return translate.SpecGrace(e.pod)
 }
 
-// Stopping reports whether the pod is to end.
+// Stopping reports whether the pod has a stop order.
 func (e *Entry) Stopping() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stop != nil
 }
 
-// EndUnclaimed orders the end of a pod that no source has. It does nothing and returns false while one may still have
-// it: synced says that every source has shown all of its pods.
+// EndUnclaimed orders the end of a pod that no source has. synced says that every source has delivered all of its pods.
+// If it is false, a source may still deliver the pod: EndUnclaimed does nothing and returns false.
 func (e *Entry) EndUnclaimed(now unit.Instant, synced bool) (known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,7 +96,7 @@ func (e *Entry) EndUnclaimed(now unit.Instant, synced bool) (known bool) {
 }
 
 // RemoveStatic orders the end of a static pod and the removal of everything that is left of it. It returns false for
-// any other pod, and where that is ordered already.
+// any other pod, and if that was ordered already.
 func (e *Entry) RemoveStatic(now unit.Instant) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,7 +107,7 @@ func (e *Entry) RemoveStatic(now unit.Instant) bool {
 	return true
 }
 
-// Evict orders the end of a pod for the node's sake; what it leaves on disks is removed (see evicted).
+// Evict orders the end of a pod for node-pressure eviction. Its files are removed too (see Evicted).
 func (e *Entry) Evict(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,14 +115,14 @@ func (e *Entry) Evict(now unit.Instant, grace time.Duration, order podlife.StopO
 	e.leftovers = true
 }
 
-// Preempt orders the end of a pod to make room for another: it has its own grace period.
+// Preempt orders the end of a pod, within its own termination grace period, to make room for another.
 func (e *Entry) Preempt(now unit.Instant, order podlife.StopOrder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mergeStop(now, e.grace(), order)
 }
 
-// Evicted reports whether the pod was evicted, by this agent or one before it. pod is the version that the worker sees.
+// Evicted reports whether this agent or an earlier one evicted the pod. pod is the version that the worker sees.
 func (e *Entry) Evicted(pod *corev1.Pod) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,13 +136,14 @@ func (e *Entry) Cleared() {
 	e.leftovers = false
 }
 
-// ErrProcessGone is why a stop does not wait for the runtime any more: the container has ended, whatever the runtime
-// answers.
+// ErrProcessGone is the cause with which a wait for the runtime's stop ends if the container's process is gone. The
+// container has ended then, whatever the runtime answers.
 var ErrProcessGone = errors.New("the container's process is gone")
 
-// AwaitExit says that a container is to end, which ends its postStart hook. When the container's process is gone, hook
-// is done at once. stop is done answerTime later, with the cause ErrProcessGone: the runtime has that long to answer.
-// Without this, a runtime that lost its answer would delay the pod for the whole grace period.
+// AwaitExit is called before a container is stopped. It ends the container's postStart hook, and returns two contexts.
+// When the container's process is gone, hook is done at once, and stop is done answerTime later, with the cause
+// ErrProcessGone: the runtime has that long to answer. Without this, a runtime that lost its answer would delay the pod
+// for the whole grace period.
 func (e *Entry) AwaitExit(
 	ctx context.Context, id string, answerTime time.Duration,
 ) (stop, hook context.Context, done func()) {

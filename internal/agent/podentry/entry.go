@@ -1,29 +1,28 @@
-// Package podentry has what the agent knows of one pod and every goroutine may read and change.
+// Package podentry has the part of a pod's state in the agent that every goroutine may read and change.
 //
-// Model. An Entry says which pod it is and who asks for it (source.go), how far it has come and which resources it has
-// (admission.go, phase.go), its end (end.go, hooks.go), what is reported of it (status.go), and what the runtime has of
-// it (entry.go). It keeps the pod's Worker while there is nothing to do, and hands it to one goroutine at a time (Wake,
-// Rest): so nothing in a worker needs a lock.
+// Model. An Entry has the pod and its source (source.go), its progress and its resources (admission.go, phase.go), its
+// end (end.go, hooks.go), its status (status.go), and what the runtime has of it (entry.go). It keeps the pod's Worker
+// while there is nothing to do, and hands it to one goroutine at a time (Wake, Rest), so nothing in a worker needs a
+// lock.
 //
-// Phases. How far a pod has come is its phase, which its worker changes. Each change is checked:
+// Phases. A pod's progress is its phase, which its worker changes. Each change is checked:
 //
 //	     plugins are asked             it fits               prepared
 //	new -------------------> consulting --------> preparing ----------> admitted --+
 //	| ^                          |                    |                            |
-//	| +--------------------------+--------------------+ rejected, or it is to end  v
+//	| +--------------------------+--------------------+ rejected, or stop order    v
 //	|                                                                           dropped
 //	+----> rejected: there is nothing to wait for -------------------------------> ^
 //
-// Ways that leave phases out: new to preparing, where no plugin has to be asked; new to admitted, where an agent before
-// this one started the pod; new or consulting to admitted, where its end was ordered while plugins were asked; new to
-// dropped, where it was deleted before it was judged. Two more things combine with every phase but the last: that the
-// pod is held (SetHold), since what keeps it from starting may come and go until something of it runs; and that it is
-// to end (Evict, Vanish, Reject, EndUnclaimed), since an end may be ordered at any time, and the pod keeps what it has
-// until then.
+// Some phases may be skipped: from new to preparing if no plugin must be asked; from new to admitted if an earlier
+// agent started the pod; from new or consulting to admitted if the pod got a stop order while plugins were asked; from
+// new to dropped if it was deleted before it was judged. In every phase but the last, a pod may also be held (SetHold),
+// since the reason may come and go until something of the pod runs. And it may have a stop order (Evict, Vanish,
+// Reject, EndUnclaimed), since one may come at any time; the pod keeps what it has until it has ended.
 //
-// Invariants. Each method locks the entry for as long as it takes, calls nothing that may wait, and nothing that locks
-// anything else but the lock of the status report, which is taken after it. Pods, statuses and stop orders are
-// replaced, never written to, so what a method returns may be kept. Entry.check says what holds between two syncs.
+// Invariants. Each method locks the entry while it runs, and calls nothing that may wait. It takes no other lock but
+// that of the status report, after the entry's. Pods, statuses and stop orders are replaced, never written to, so a
+// caller may keep what a method returns. Entry.check says what holds between two syncs.
 //
 // The package decides nothing and does nothing to the pod: agent/pods does.
 package podentry
@@ -47,93 +46,92 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Worker is what only the goroutine that works for a pod may use.
+// Worker is the part of a pod's state that only the pod's goroutine may use.
 type Worker interface {
 	// Run observes the pod, decides and acts, until there is nothing to do (Rest).
 	Run(ctx context.Context)
 }
 
-// Entry is what the agent knows of one pod and every goroutine may read and change.
+// Entry is the part of a pod's state that every goroutine may read and change.
 type Entry struct {
 	uid    types.UID         // never changes
-	report *statusreport.Pod // how far its status is written; has a lock of its own, taken after mu
+	report *statusreport.Pod // the writing of its status; has a lock of its own, taken after mu
 
 	mu sync.Mutex // guards everything that follows
 
-	// Which pod it is. Written by the sources (Claim, Set, Vanish), at admission (Admit) and by resizes (Rule).
+	// The pod. Written by the sources (Claim, Set, Vanish), at admission (Admit) and by resizes (Rule).
 
-	pod       *corev1.Pod // what it should be, with its allocated resources; replaced, not written to. nil: see unclaimed
-	desired   *corev1.Pod // the same with the resources that it asks for, as its source has it. nil as pod is
-	mirror    *corev1.Pod // the API's image of a static pod; nil: not seen, or not static
-	source    source      // who asks for it
-	unclaimed Identity    // who it is where no source has it (pod is nil): what the runtime's labels say
+	pod       *corev1.Pod // with its allocated resources; replaced, not written to. nil: see unclaimed
+	desired   *corev1.Pod // as its source delivered it, with the resources that it requests; nil if pod is nil
+	mirror    *corev1.Pod // the mirror of a static pod; nil: not delivered, or not static
+	source    source      // where the pod comes from
+	unclaimed Identity    // from the runtime's labels, if no source has the pod (pod is nil)
 
-	// How far it has come (see Phase), and what it waits for. Written by the worker.
+	// Its progress, and what it waits for. Written by the worker.
 
 	phase Phase
-	hold  *podlife.Hold // why nothing of it is started, decided in each sync; nil: nothing keeps it
-	held  string        // the reason of a hold for which users had an Event last; kept when the hold is over
+	hold  *podlife.Hold // why it is held, decided in each sync; nil: it is not held
+	held  string        // the reason of the hold that was last recorded as an Event; kept when the hold is over
 
-	// Its resources. Written at admission (Admit), by resizes (Rule), and by versions that ask for what it has (Set).
+	// Its resources. Written at admission (Admit), by resizes (Rule), and by versions that request what it has (Set).
 
 	allocated    *allocation.Allocation // what the node last judged to fit; nil: not admitted yet, or static
-	pending      *podlife.PendingResize // why what it asks for is not allocated; nil: it is, or was not judged yet
-	pendingSince unit.Wall              // since when, for this reason; zero: nothing is pending
+	pending      *podlife.PendingResize // why a resize is not allocated; nil: there is none, or it was not judged yet
+	pendingSince unit.Wall              // since when it is pending for this reason; zero: nothing is pending
 	resizing     int64                  // generation of the resize that is being carried out; zero: none
-	holding      holding                // asAllocated's last answer
+	holding      holding                // asAllocated's last result
 
-	// Its end. Written by all who order it (mergeStop); the order is replaced, never written to.
+	// Its end. Written whenever it is ordered (mergeStop); the order is replaced, never written to.
 
-	stop      *podlife.StopOrder     // nil: it is not to end. Once set it stays, and its deadline only comes nearer
-	leftovers bool                   // it was evicted by this process, and what it has on disks is not removed yet
-	interrupt context.CancelFunc     // cancels what the worker does, where a stop order may; nil: it may not
-	hooks     map[string]*HookRun    // of postStart that have not succeeded, by container id
-	preStops  map[string]*PreStopRun // that were begun before the container's turn to stop, by container id
-	exits     map[string]func()      // called when the process of a container that is being stopped is gone, by its id
+	stop      *podlife.StopOrder     // nil: there is none. Once set it stays, and its deadline only becomes earlier
+	leftovers bool                   // this process evicted the pod, and its files are not removed yet
+	interrupt context.CancelFunc     // cancels what the worker does; nil: a stop order may not cancel it
+	hooks     map[string]*HookRun    // postStart hooks that have not succeeded, by container ID
+	preStops  map[string]*PreStopRun // preStop hooks begun before the container's turn to stop, by container ID
+	exits     map[string]func()      // called when the process of a container that is being stopped is gone, by its ID
 
-	// What is reported of it. Written by the worker (SetStatus).
+	// Its status. Written by the worker (SetStatus).
 
-	status  corev1.PodStatus // as computed last; its phase is empty before the first time. Replaced, not written to
-	started bool             // status was Running once: for the metrics of starts
+	status  corev1.PodStatus // the latest; its phase is empty if there is none. Replaced, not written to
+	started bool             // status was Running once, for the metrics of starts
 
-	// What the runtime has of it. summary and sandboxID are written by the worker (SawRuntime), dirty by all who hear
-	// of a change (MarkDirty, Exited, Compare).
+	// What the runtime has of it. The worker writes summary and sandboxID (SawRuntime); whoever learns of a change writes
+	// dirty (MarkDirty, Exited, Compare).
 
 	summary   map[string]int32 // state of its sandboxes and containers, by id, as the worker read them last
 	sandboxID string           // of the newest sandbox that is ready; empty: none
-	dirty     podview.Dirt     // what the worker is to read anew
+	dirty     podview.Dirt     // what the worker must read again
 
-	// Its worker. A goroutine takes it (Wake) and hands it back (Rest); there is one while there is something to do.
+	// Its worker. While there is something to do, a goroutine has it: it takes it (Wake) and hands it back (Rest).
 
 	idle  Worker      // nil: a goroutine has it, or had it when the pod was dropped
-	again bool        // something happened since that goroutine began its sync: it is to look again
-	retry bool        // what failed is to be tried again at once: something it may lack has appeared
-	timer *time.Timer // wakes the worker; nil: nothing does
+	again bool        // something changed since that goroutine began its sync: it must make another one
+	retry bool        // failed actions must be retried now: something that they lacked may have become available
+	timer *time.Timer // wakes the worker; nil: none
 }
 
-// holding is a pod as it counts against the node, made from a version of it and the status that it had by then.
+// holding is a pod as it counts against the node's resources, and the version that it was computed from.
 type holding struct {
-	of *corev1.Pod // nil: none is made
+	of *corev1.Pod // nil: not computed yet
 	as *corev1.Pod
 }
 
-// source is who asks for a pod.
+// source is where a pod comes from.
 type source int
 
 const (
-	// No source has it, as far as is known: the runtime has something of it. It ends when every source has shown
-	// its pods.
+	// No source has delivered the pod, but the runtime has something of it. If no source has it when all sources have
+	// delivered their pods, it ends.
 	sourceNone source = iota
 	// The API has it.
 	sourceAPI
 	// It is a static pod: the directory of manifests has it, and it is reported through its mirror.
 	sourceDirectory
-	// The API has it no more, or a disk has something of it and nothing else is known. It ends, and nothing of it is
-	// written to the API.
+	// The API no longer has it, or it only has remains on a disk. It ends, and nothing about it is written to the API.
 	sourceGone
 )
 
-// Identity is what the runtime's labels say of a pod whose object we do not have.
+// Identity is what the runtime's labels say of a pod whose object the agent does not have.
 type Identity struct {
 	Namespace, Name string
 	Grace           time.Duration
@@ -151,20 +149,20 @@ func New(uid types.UID) *Entry {
 	return e
 }
 
-// UID is the pod's.
+// UID returns the pod's UID.
 func (e *Entry) UID() types.UID { return e.uid }
 
-// Report is how far the pod's status is written.
+// Report returns the handle by which the pod's status is written.
 func (e *Entry) Report() *statusreport.Pod { return e.report }
 
-// Name is namespace/name for messages.
+// Name returns namespace/name, for messages.
 func (e *Entry) Name() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.key()
 }
 
-// key is namespace/name. Caller holds mu.
+// key is Name without the lock. The caller holds mu.
 func (e *Entry) key() string {
 	if e.pod != nil {
 		return e.pod.Namespace + "/" + e.pod.Name
@@ -172,14 +170,14 @@ func (e *Entry) key() string {
 	return e.unclaimed.Namespace + "/" + e.unclaimed.Name
 }
 
-// Object is the pod with the resources that are allocated to it; nil: only the runtime knows it.
+// Object returns the pod with its allocated resources; nil: only the runtime has it.
 func (e *Entry) Object() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pod
 }
 
-// Snapshot is what a sync has to know of an entry, as of one moment.
+// Snapshot is what a sync reads of an entry, at one moment.
 type Snapshot struct {
 	Pod      *corev1.Pod
 	Status   corev1.PodStatus
@@ -191,7 +189,7 @@ type Snapshot struct {
 	PreStops map[string]bool              // containers whose preStop hooks were begun before their turn to stop
 }
 
-// Initialized reports whether the pod was reported as initialized, by this agent or one before it.
+// Initialized reports whether this agent or an earlier one reported the pod as initialized.
 func (s Snapshot) Initialized() bool {
 	c := podstatus.Condition(s.Status, corev1.PodInitialized)
 	if c == nil && s.Pod != nil {
@@ -200,7 +198,7 @@ func (s Snapshot) Initialized() bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Snapshot returns what a sync needs to know of the entry, as of now.
+// Snapshot returns what a sync reads of the entry.
 func (e *Entry) Snapshot() Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -223,14 +221,14 @@ func (e *Entry) Snapshot() Snapshot {
 	return s
 }
 
-// MarkDirty has a container (or, with an empty id, everything) read anew.
+// MarkDirty has a container read again, or everything if id is empty.
 func (e *Entry) MarkDirty(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.dirty.Change(id)
 }
 
-// TakeDirty is what the worker is to read anew; it is marked no more.
+// TakeDirty returns what the worker must read again, and removes the marks.
 func (e *Entry) TakeDirty() podview.Dirt {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,18 +237,18 @@ func (e *Entry) TakeDirty() podview.Dirt {
 	return dirty
 }
 
-// Compare has everything read anew where the runtime has other sandboxes and containers than the worker read last, or
-// has them in other states, and reports whether anything is to be read.
+// Compare has everything read again if the runtime has other sandboxes and containers than the worker read last, or has
+// them in other states. It reports whether anything must be read.
 func (e *Entry) Compare(states map[string]int32) (stale bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.idle != nil && !maps.Equal(e.summary, states) { // else its worker is just at it
+	if e.idle != nil && !maps.Equal(e.summary, states) { // if idle is nil, its worker is reading
 		e.dirty.All = true
 	}
 	return e.dirty.All
 }
 
-// SawRuntime is what the worker knows of the runtime, for the rest of the agent.
+// SawRuntime stores what the worker has read from the runtime, for the rest of the agent.
 func (e *Entry) SawRuntime(summary map[string]int32, sandboxID string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -258,7 +256,7 @@ func (e *Entry) SawRuntime(summary map[string]int32, sandboxID string) {
 	e.sandboxID = sandboxID
 }
 
-// Has reports whether the runtime said last that a sandbox or container is of the pod.
+// Has reports whether a sandbox or container belongs to the pod, as the runtime said last.
 func (e *Entry) Has(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -273,15 +271,15 @@ func (e *Entry) InRuntime() bool {
 	return len(e.summary) > 0
 }
 
-// ReadySandbox is the id of the newest sandbox that is ready; empty: none.
+// ReadySandbox returns the ID of the newest sandbox that is ready; empty: none is.
 func (e *Entry) ReadySandbox() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.sandboxID
 }
 
-// Wake hands out the worker, for a goroutine of its own. nil: there is nothing to start; if a goroutine has the worker,
-// it looks again.
+// Wake hands out the worker, for which the caller starts a goroutine. It returns nil if there is nothing to start: if a
+// goroutine has the worker already, that one makes another sync.
 func (e *Entry) Wake() Worker {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -297,8 +295,8 @@ func (e *Entry) Wake() Worker {
 	return w
 }
 
-// Rest hands the worker back, unless it is to go on: because it did something, or was woken meanwhile. One that rests
-// is woken by resync after a while; zero: by nothing. An entry that was dropped needs no worker any more.
+// Rest hands the worker back, unless it must go on, because it acted or was woken meanwhile. After the given time
+// resync wakes it; zero: never. A dropped entry does not take its worker back.
 func (e *Entry) Rest(w Worker, acted bool, after time.Duration, resync func()) (goOn bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -328,7 +326,7 @@ func (e *Entry) HandBack(w Worker) {
 	e.idle = w
 }
 
-// OrderRetry has the worker's next sync try again what failed.
+// OrderRetry makes the worker's next sync retry failed actions.
 func (e *Entry) OrderRetry() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -344,7 +342,7 @@ func (e *Entry) TakeRetry() bool {
 	return retry
 }
 
-// Drop is the end of the entry: no worker looks at it any more.
+// Drop ends the entry: it gets no worker any more.
 func (e *Entry) Drop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -354,7 +352,7 @@ func (e *Entry) Drop() {
 	}
 }
 
-// enter brings the entry into a phase. Caller holds mu.
+// enter changes the phase. The caller holds mu.
 func (e *Entry) enter(to Phase) {
 	if to != e.phase && !slices.Contains(transitions[e.phase], to) {
 		Broken(e.uid, fmt.Sprintf("it is %s, and becomes %s", e.phase, to))
@@ -362,7 +360,7 @@ func (e *Entry) enter(to Phase) {
 	e.phase = to
 }
 
-// check compares an entry whose worker is between two syncs with what holds then. Caller holds mu.
+// check checks what must hold while the worker is between two syncs. The caller holds mu.
 func (e *Entry) check() {
 	judged := e.phase == PhaseAdmitted || e.phase == PhaseRejected
 	for _, c := range [...]struct {

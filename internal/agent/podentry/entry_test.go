@@ -75,7 +75,9 @@ func TestEntryTakesVersions(t *testing.T) {
 		t.Error("the first version is a change, the same version is none")
 	}
 	doomed := pod.DeepCopy()
-	doomed.ResourceVersion, doomed.DeletionTimestamp, doomed.DeletionGracePeriodSeconds = "14", &metav1.Time{}, new(int64)
+	doomed.ResourceVersion = "14"
+	doomed.DeletionTimestamp = &metav1.Time{}
+	doomed.DeletionGracePeriodSeconds = new(int64)
 	if !e.Set(doomed, noon) {
 		t.Error("another version is no change")
 	}
@@ -93,7 +95,7 @@ func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
 	}
 }
 
-// One goroutine has the worker at a time, and whoever wakes the entry meanwhile has it look again.
+// One goroutine has the worker at a time. If the entry is woken meanwhile, that goroutine makes another sync.
 func TestOneGoroutineHasTheWorker(t *testing.T) {
 	e := New("uid-1")
 	worker := &idle{}
@@ -110,7 +112,7 @@ func TestOneGoroutineHasTheWorker(t *testing.T) {
 	}
 }
 
-// What cannot be is reported, with what is wrong.
+// A broken invariant is reported, with what is wrong.
 func TestImpossibleStates(t *testing.T) {
 	reported := ""
 	logs := Broken
@@ -146,7 +148,7 @@ func TestImpossibleStates(t *testing.T) {
 	}
 }
 
-// What counts against the node is made once for a version of the pod and its status, and anew for another of either.
+// asAllocated computes its result once for each version of the pod and its status.
 func TestCountedFollows(t *testing.T) {
 	e := New("uid-1")
 	e.Claim(false)

@@ -6,25 +6,25 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// Hooks that run beside the pod's worker.
+// This file has the hooks that run while the pod's worker goes on.
 
-// HookRun is a postStart hook. It is a user's code, and may take for ever: it has a goroutine of its own, while the
-// pod's worker goes on and core/podlife starts nothing that comes after it.
+// HookRun is a postStart hook. It runs a user's code and may take forever, so it has a goroutine of its own. Meanwhile
+// the pod's worker goes on, and core/podlife starts no container that comes after this one.
 type HookRun struct {
-	start  podlife.Action     // that made the container; never changes
+	start  podlife.Action     // the action that created the container; never changes
 	cancel context.CancelFunc // never changes
 	state  podlife.HookState  // guarded by Entry.mu
-	err    error              // of one that failed; nil once it was reported. Guarded by Entry.mu
+	err    error              // why it failed; nil once that was reported. Guarded by Entry.mu
 }
 
-// PreStopRun is a preStop hook that was begun before the turn of its container to stop has come.
+// PreStopRun is a preStop hook that was begun before its container's turn to stop.
 type PreStopRun struct {
 	Cancel context.CancelFunc // never changes
 	Done   chan struct{}      // closed when the hook has ended; never changes
 }
 
-// AddHook notes a postStart hook that begins: start made its container, cancel ends it. It returns nil where the pod is
-// to end already.
+// AddHook stores a postStart hook that begins. start is the action that created its container; cancel ends the hook. It
+// returns nil if the pod has a stop order already.
 func (e *Entry) AddHook(id string, start podlife.Action, cancel context.CancelFunc) *HookRun {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -36,7 +36,8 @@ func (e *Entry) AddHook(id string, start podlife.Action, cancel context.CancelFu
 	return h
 }
 
-// HookEnded notes how a hook ended, and reports whether that still matters. One that was cut short did not fail.
+// HookEnded stores how a hook ended, and reports whether that still matters. cut means that it was cancelled, which is
+// not a failure.
 func (e *Entry) HookEnded(id string, h *HookRun, err error, cut bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,7 +53,7 @@ func (e *Entry) HookEnded(id string, h *HookRun, err error, cut bool) bool {
 	return true
 }
 
-// endHook cuts a container's hook short: the container is to stop, or has ended. Caller holds mu.
+// endHook cancels a container's hook because the container stops or has ended. The caller holds mu.
 func (e *Entry) endHook(id string) {
 	if h := e.hooks[id]; h != nil {
 		h.cancel()
@@ -62,12 +63,12 @@ func (e *Entry) endHook(id string) {
 
 // HookFailure is a postStart hook that failed.
 type HookFailure struct {
-	Start podlife.Action // that made the container
+	Start podlife.Action // the action that created the container
 	Err   error
 }
 
-// FollowHooks ends the hooks of containers that do not run any more, and returns those that failed since it was called
-// last.
+// FollowHooks cancels the hooks of containers that do not run any more, and returns the hooks that failed since the
+// last call.
 func (e *Entry) FollowHooks(runs func(id string) bool) (failed []HookFailure) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +89,7 @@ func (e *Entry) FollowHooks(runs func(id string) bool) (failed []HookFailure) {
 	return failed
 }
 
-// AddPreStop notes a hook that begins. It returns false where the container's was begun already.
+// AddPreStop stores a preStop hook that begins. It returns false if the container's hook was begun already.
 func (e *Entry) AddPreStop(id string, run *PreStopRun) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -99,7 +100,7 @@ func (e *Entry) AddPreStop(id string, run *PreStopRun) bool {
 	return true
 }
 
-// PreStop is the hook of a container that was begun before its turn; nil: none was.
+// PreStop returns the preStop hook of a container that was begun before its turn to stop; nil: none was.
 func (e *Entry) PreStop(id string) *PreStopRun {
 	e.mu.Lock()
 	defer e.mu.Unlock()

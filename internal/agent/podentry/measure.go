@@ -6,30 +6,30 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// What metrics show of an entry.
+// This file has what metrics read of an entry.
 
-// Ending returns the pod (nil: no source has it), and whether it is to end or has ended.
+// Ending returns the pod (nil: no source has it), and whether it has a stop order or has ended.
 func (e *Entry) Ending() (pod *corev1.Pod, ends bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pod, e.stop != nil || ended(&e.status)
 }
 
-// Wants returns the pod as it was last asked for; nil: it is new.
+// Wants returns the pod as its source delivered it last; nil: no source has delivered it.
 func (e *Entry) Wants() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.desired
 }
 
-// Place is where an entry is, in the words of kubelet_working_pods.
+// Place is the state of an entry, in the labels of kubelet_working_pods.
 type Place struct {
 	Lifecycle, Config string
 	Static, Active    bool
 	Ephemeral         int // containers
 }
 
-// Place is where the entry is.
+// Place returns the state of the entry.
 func (e *Entry) Place() Place {
 	e.mu.Lock()
 	defer e.mu.Unlock()

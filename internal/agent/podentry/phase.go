@@ -6,23 +6,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Phase is how far a pod has come on this node; the package's documentation draws it. Only the pod's worker changes it.
-// PhaseConsulting and PhasePreparing last no longer than the part of a sync that asks for admission.
+// Phase is a pod's progress on this node; the package's documentation draws it. Only the pod's worker changes it.
+// PhaseConsulting and PhasePreparing exist only during the part of a sync that asks for admission.
 type Phase int
 
 const (
-	// The node has not judged the pod yet. It has no resources here, unless an agent before this one started it.
+	// The node has not judged the pod yet. The pod has no resources, unless an earlier agent started it.
 	PhaseNew Phase = iota
-	// Device plugins are asked which of their devices go well together, before the pod can be judged. It has nothing.
+	// Device plugins are asked for their preferred devices before the pod can be judged. It has no resources.
 	PhaseConsulting
-	// The pod was judged to fit and has what it asks for; device plugins make that ready.
+	// The pod was judged to fit and has its resources; device plugins allocate its devices.
 	PhasePreparing
-	// The pod may run, and has its resources until it has ended. Or its end was ordered while plugins were asked:
-	// then nothing more is asked about it.
+	// The pod may run, and has its resources until it has ended. Or it got a stop order while plugins were asked; then
+	// they are not asked any more.
 	PhaseAdmitted
-	// The node rejected the pod before anything of it ran: the stop order says why. It has nothing.
+	// The node rejected the pod before anything of it ran; the stop order says why. It has no resources.
 	PhaseRejected
-	// Nothing of the pod is left here. It has no worker any more, and the Runner no longer knows it.
+	// Nothing of the pod is left on this node. It has no worker any more, and the Runner no longer knows it.
 	PhaseDropped
 )
 
@@ -37,7 +37,7 @@ var phaseNames = [...]string{
 
 func (p Phase) String() string { return phaseNames[p] }
 
-// transitions are the phases that may follow each.
+// transitions are the phases that may follow each phase.
 var transitions = map[Phase][]Phase{
 	PhaseNew:        {PhaseConsulting, PhasePreparing, PhaseAdmitted, PhaseRejected, PhaseDropped},
 	PhaseConsulting: {PhaseNew, PhasePreparing, PhaseAdmitted},

@@ -9,9 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// What the sources say of a pod: the API, the directory of manifests, and the runtime where neither has it.
+// This file has what the sources deliver: the API, the directory of manifests, and the runtime for pods that neither
+// has.
 
-// FoundInRuntime is a pod that the runtime has, and no source yet.
+// FoundInRuntime is called for a pod that the runtime has and no source has delivered yet.
 func (e *Entry) FoundInRuntime(who Identity, states map[string]int32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -20,7 +21,7 @@ func (e *Entry) FoundInRuntime(who Identity, states map[string]int32) {
 	e.dirty.All = true
 }
 
-// FoundOutside is a pod of which there are remains outside the runtime only: directories, logs, a cgroup.
+// FoundOutside is called for a pod that has remains outside the runtime only: directories, logs, a cgroup.
 func (e *Entry) FoundOutside() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -29,39 +30,39 @@ func (e *Entry) FoundOutside() {
 	e.dirty.All = true
 }
 
-// Claim notes that a source has the pod, and reports whether none had before.
+// Claim is called when a source has delivered the pod. It reports whether no source had it before.
 func (e *Entry) Claim(static bool) (first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case static:
 		e.source = sourceDirectory
-	case e.source != sourceGone: // else a watch that is behind shows it once more
+	case e.source != sourceGone: // if it is gone, a delayed watch delivers it once more
 		e.source = sourceAPI
 	}
 	return e.pod == nil
 }
 
-// MayBeStatic reports whether the pod is static, as far as is known: one that only the runtime knows may be one, too.
-// known says that it is.
+// MayBeStatic reports whether the pod is or may be static. known means that a source has the pod, so that may says
+// whether it is. A pod that only the runtime has may be static.
 func (e *Entry) MayBeStatic() (known, may bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pod != nil, e.pod == nil || e.source == sourceDirectory
 }
 
-// Set gives the entry its latest object and says whether it changed in a way that a worker must look at.
+// Set stores the pod's latest object and reports whether it changed in a way that the worker must observe.
 func (e *Entry) Set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.pod
 	e.desired = pod
 	e.pod = e.allocated.In(pod)
-	if e.allocated.Meets(pod) { // it has what it asks for: a resize that was taken back waits no more
+	if e.allocated.Meets(pod) { // it has what it requests, so that no resize is pending any more
 		e.pending = nil
 		e.pendingSince = 0
 	}
-	if e.source != sourceDirectory { // else the status is written to the mirror
+	if e.source != sourceDirectory { // a static pod's status is written to its mirror
 		e.report.Seen(pod)
 	}
 	if pod.DeletionTimestamp != nil {
@@ -70,7 +71,7 @@ func (e *Entry) Set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
 
-// Vanish says that the pod's object is gone.
+// Vanish is called when the pod's object is gone.
 func (e *Entry) Vanish(now unit.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,14 +79,14 @@ func (e *Entry) Vanish(now unit.Instant) {
 	e.mergeStop(now, e.grace(), podlife.StopOrder{Remove: true})
 }
 
-// Deletable reports whether the API has an object of the pod that the agent is to delete once the pod has ended.
+// Deletable reports whether the API has an object of the pod that the agent must delete once the pod has ended.
 func (e *Entry) Deletable() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.source != sourceGone && e.source != sourceDirectory
 }
 
-// Image is the pod as the API has it: of a static pod its mirror; nil: not seen yet.
+// Image returns the pod's object in the API, which is the mirror of a static pod; nil: not delivered yet.
 func (e *Entry) Image() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,8 +106,8 @@ func (e *Entry) MirrorUID() types.UID {
 	return e.mirror.UID
 }
 
-// SetMirror is the API's image of a static pod, to which its status is written. It reports whether that is another
-// object than before.
+// SetMirror stores the mirror of a static pod, to which its status is written. It reports whether it is another object
+// than before.
 func (e *Entry) SetMirror(mirror *corev1.Pod) (fresh bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// What is reported of a pod: its status as computed here, and the object that it is written to.
+// This file has a pod's latest status, and the object that it is written to.
 
 // LastStatus returns the status that was computed last; before the first, the status of the given version.
 func (e *Entry) LastStatus(pod *corev1.Pod) corev1.PodStatus {
@@ -23,14 +23,15 @@ func (e *Entry) LastStatus(pod *corev1.Pod) corev1.PodStatus {
 	return e.status
 }
 
-// StatusChange is what a new status says and the one before it did not.
+// StatusChange is what a new status says and the previous one did not.
 type StatusChange struct {
 	Any     bool
-	Started bool  // the pod runs for the first time since it came here
+	Started bool  // the pod runs for the first time on this node
 	Resized int64 // generation of the resize that has been carried out; zero: none
 }
 
-// SetStatus keeps a status that a decision d on an observation o has led to. pod is the version that the worker sees.
+// SetStatus stores a status that follows from a decision d on an observation o. pod is the version that the worker
+// sees.
 func (e *Entry) SetStatus(
 	pod *corev1.Pod, status corev1.PodStatus, o podlife.Observation, d podlife.Status,
 ) (change StatusChange) {
@@ -46,8 +47,8 @@ func (e *Entry) SetStatus(
 	return change
 }
 
-// resized notes that a resize is complete, once a step has found nothing more to do. It returns the generation to
-// report, zero for none. Caller holds mu.
+// resized records that a resize is complete, once a step has found nothing more to do. It returns the generation to
+// report; zero: none. The caller holds mu.
 func (e *Entry) resized(o podlife.Observation, s podlife.Status) int64 {
 	generation := o.Resizing.Generation
 	under := slices.ContainsFunc(
@@ -63,8 +64,8 @@ func (e *Entry) resized(o podlife.Observation, s podlife.Status) int64 {
 	return generation
 }
 
-// toReport returns the object to write the pod's status to, and its latest status. A static pod has its mirror's;
-// before the mirror exists there is nothing to write to. Statuses are replaced, never changed, so they may be shared.
+// toReport returns the object that the pod's status is written to, and the latest status. For a static pod the object
+// is its mirror; nil until the mirror exists. Statuses are replaced, never changed, so they may be shared.
 func (e *Entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,7 +78,7 @@ func (e *Entry) toReport() (object *corev1.Pod, status corev1.PodStatus) {
 	return e.pod, e.status
 }
 
-// Current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
+// Current returns the pod with its latest status. Statuses are replaced, never changed, so it may be shared.
 func (e *Entry) Current() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,7 +93,7 @@ func (e *Entry) Current() *corev1.Pod {
 	return &pod
 }
 
-// ContainerStatus is the status of a container as computed here; nil: there is none yet.
+// ContainerStatus returns the latest status of a container; nil: there is none yet.
 func (e *Entry) ContainerStatus(name string) *corev1.ContainerStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()

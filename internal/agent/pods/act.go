@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/containerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagepull"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
@@ -26,14 +27,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Time limits of calls that work, next to Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
-// network and gets twice that, as upstream has it. stopMargin is added to the grace of a stop.
+// Bounds on actions, in addition to Options.WorkTimeout (runtimeRequestTimeout). Creating a sandbox may take twice
+// WorkTimeout, as in the kubelet, since it may wait for the network.
 const (
-	stopMargin   = 2 * time.Minute
+	// stopMargin is added to the termination grace period to bound the runtime's StopContainer (chosen).
+	stopMargin = 2 * time.Minute
+	// mountTimeout bounds one attempt to set up a pod's volumes (chosen).
 	mountTimeout = 2 * time.Minute
 )
 
-// act does one action.
+// act carries out one action.
 func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot) error {
 	w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
 	if a.Kind != podlife.StartContainer && a.ID != "" {
@@ -71,13 +74,13 @@ func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slo
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
 }
 
-// overtimeMax is for how long a call to the runtime goes on after nobody needs its result any more. Chosen: far above
-// what a start takes (0.1 s; seconds on a busy machine). A pod whose network hangs may take this much longer to end.
+// overtimeMax is how long a call to the runtime may continue after its result is no longer needed. Chosen: far longer
+// than a start takes (0.1 s; seconds on a busy machine). A pod whose network hangs may take this much longer to end.
 const overtimeMax = 10 * time.Second
 
-// withOvertime makes a call that has the runtime make something, and cancels it after limit. When ctx ends, because
-// the pod is to stop, the call goes on for up to overtimeMax: if containerd is cancelled at the wrong moment, it leaves
-// behind what it then refuses to remove (cri.Client.RemoveContainer).
+// withOvertime makes a call with which the runtime creates something, and cancels it after limit. When ctx ends because
+// the pod must stop, the call continues for up to overtimeMax: if containerd is cancelled at the wrong moment, it
+// leaves something behind that it then refuses to remove (see cri.Client.RemoveContainer).
 func withOvertime(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -91,11 +94,11 @@ func withOvertime(ctx context.Context, limit time.Duration, call func(context.Co
 	return call(own)
 }
 
-// createSandbox prepares what the pod's containers share, then the sandbox.
+// createSandbox sets up the pod's volumes, its cgroup and its log directory, and then creates the sandbox.
 func (w *worker) createSandbox(
 	ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot,
 ) error {
-	slot.Release() // of an attempt before this one: volumes may take long
+	slot.Release() // a failed attempt may still have it, and setting up volumes may take long
 	if err := w.setUp(ctx, pod); err != nil {
 		return err
 	}
@@ -142,7 +145,7 @@ func (w *worker) createSandbox(
 		return err
 	})
 	if err == nil {
-		err = w.made(id)
+		err = w.checkNew(id)
 	}
 	w.r.Metrics.RunSandbox.WithLabelValues(handler).Observe(time.Since(begun).Seconds())
 	if err != nil {
@@ -155,8 +158,9 @@ func (w *worker) createSandbox(
 	return nil
 }
 
-// made returns an error where the runtime made something and says that it is what was there before, or nothing.
-func (w *worker) made(id string) error {
+// checkNew returns an error if the runtime says that it created something, and the ID that it returned is empty or one
+// that the pod already had.
+func (w *worker) checkNew(id string) error {
 	if id == "" {
 		return errors.New("the runtime says that it succeeded, and names no ID of what it made")
 	}
@@ -167,7 +171,8 @@ func (w *worker) made(id string) error {
 	return w.r.taken(id, w.e)
 }
 
-// handlerFor looks up the runtime handler that the pod asks for, which must be able to do what else the pod asks for.
+// handlerFor looks up the runtime handler of the pod's RuntimeClass. It returns an error if the handler does not
+// support something that the pod requires.
 func (w *worker) handlerFor(ctx context.Context, pod *corev1.Pod) (string, error) {
 	handler, err := w.r.handlers.For(ctx, pod)
 	if err == nil && userns.Wants(pod) && !w.r.handlers.UserNamespaces(handler) {
@@ -183,7 +188,7 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	defer cancel()
 	if err := w.r.Volumes.SetUp(ctx, pod); err != nil {
 		if volume.OnlyWaits(err) {
-			// Who has them mounted records Events, and orders a retry.
+			// agent/csivolume records Events about these volumes and has the pod retried.
 			return &failure{reason: podlife.ReasonContainerCreating, err: err}
 		}
 		var refused *podcert.RefusedError
@@ -192,7 +197,7 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 		}
 		var unsupported *volume.UnsupportedError
 		if errors.As(err, &unsupported) || refused != nil {
-			w.unmountable = err.Error() // the pod is held, which has an Event
+			w.unmountable = err.Error() // the pod is held, and the hold has an Event
 			return &failure{reason: podlife.ReasonContainerCreating, err: err}
 		}
 		return &failure{reason: podlife.ReasonContainerCreating, event: "FailedMount", err: volume.WithoutWaits(err)}
@@ -201,8 +206,8 @@ func (w *worker) setUp(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// completeVolumes sets up what is not up of the volumes of a pod whose sandbox an agent before this one made. What
-// stood against it when the pod was taken up may be over: a Node whose labels were not known yet, a driver.
+// completeVolumes sets up the volumes that adopt could not set up, in a pod whose sandbox an earlier agent created. The
+// reason may be gone by now: the Node's labels were not known yet, or a CSI driver was not registered.
 func (w *worker) completeVolumes(ctx context.Context, pod *corev1.Pod, slot *turns.Slot) error {
 	if w.volumes != volumesUntouched && w.volumes != volumesPartlyUp {
 		return nil
@@ -218,7 +223,7 @@ func (w *worker) startContainer(
 	if c == nil {
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
 	}
-	// Another agent made the sandbox, or the container came later.
+	// The pod was not held for this: another agent created the sandbox, or the container was added later.
 	if hold := podfields.Blocks(pod, c.Name, w.r.abilities()); hold != nil {
 		return containerFailed("CreateContainerConfigError", errors.New(hold.String()))
 	}
@@ -229,16 +234,7 @@ func (w *worker) startContainer(
 	if err := w.completeVolumes(ctx, pod, slot); err != nil {
 		return err
 	}
-	images, err := w.imagesOfVolumes(ctx, pod, c, slot)
-	if err != nil {
-		return imageFailure(err)
-	}
-	pulled := w.measured.pull()
-	image, err := w.r.Images.Ensure(ctx, pod, c, func() {
-		slot.Release() // while it is pulled, others may start
-		pulled.began()
-	})
-	pulled.ended()
+	image, images, err := w.ensureImages(ctx, pod, c, slot)
 	if err != nil {
 		return imageFailure(err)
 	}
@@ -280,12 +276,14 @@ func (w *worker) startContainer(
 	if err != nil {
 		return err
 	}
-	if group := w.r.Groups.Container(pod, id); group != "" {
-		err := w.r.Assignments.Check(string(pod.UID), c.Name, group)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
-			w.log().Error("a started container's cgroup differs from its assignment", "err", err)
-		}
-	}
+	return w.afterStart(ctx, pod, c, a, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+}
+
+// afterStart reads a container that the runtime has started, records the start, and begins the postStart hook.
+func (w *worker) afterStart(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action, id, log string,
+) error {
+	w.checkAssignment(pod, c, id)
 	unread := w.view.ReadContainer(ctx, id, a.ID)
 	if now, there := w.view.Containers[id]; there && unread == nil && now.State == podlife.Created {
 		const text = "the runtime says that it has started container %s, and that it never was"
@@ -293,7 +291,7 @@ func (w *worker) startContainer(
 	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
 	w.r.Metrics.StartedContainers.WithLabelValues(containerType(pod, c.Name)).Inc()
-	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, log)
 	if unread != nil {
 		return unread
 	}
@@ -301,7 +299,37 @@ func (w *worker) startContainer(
 	return nil
 }
 
-// addresses are those of the pod, which its containers are told.
+// ensureImages makes the container's image present, and the images of its image volumes, by volume. While it waits for
+// a pull, it gives the slot to other pods.
+func (w *worker) ensureImages(ctx context.Context, pod *corev1.Pod, c *corev1.Container, slot *turns.Slot) (
+	image criconfig.Image, ofVolumes map[string]*runtimeapi.ImageSpec, err error,
+) {
+	ofVolumes, err = w.imagesOfVolumes(ctx, pod, c, slot)
+	if err != nil {
+		return criconfig.Image{}, nil, err
+	}
+	pulled := w.measured.pull()
+	image, err = w.r.Images.Ensure(ctx, pod, c, func() {
+		slot.Release()
+		pulled.began()
+	})
+	pulled.ended()
+	return image, ofVolumes, err
+}
+
+// checkAssignment logs if a started container's cgroup differs from what is assigned to the container.
+func (w *worker) checkAssignment(pod *corev1.Pod, c *corev1.Container, id string) {
+	group := w.r.Groups.Container(pod, id)
+	if group == "" {
+		return
+	}
+	err := w.r.Assignments.Check(string(pod.UID), c.Name, group)
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // the container may have ended already
+		w.log().Error("a started container's cgroup differs from its assignment", "err", err)
+	}
+}
+
+// addresses returns the pod's addresses, for its containers' environment and hosts file.
 func (w *worker) addresses(ctx context.Context, pod *corev1.Pod, sandbox string) ([]string, error) {
 	if pod.Spec.HostNetwork {
 		return w.r.HostIPs, nil
@@ -319,7 +347,7 @@ func (w *worker) addresses(ctx context.Context, pod *corev1.Pod, sandbox string)
 	return ips, nil
 }
 
-// imagesOfVolumes makes the images of the image volumes present that a container mounts, and returns them by volume.
+// imagesOfVolumes makes the images of a container's image volumes present, and returns them by volume.
 func (w *worker) imagesOfVolumes(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container, slot *turns.Slot,
 ) (map[string]*runtimeapi.ImageSpec, error) {
@@ -339,7 +367,7 @@ func (w *worker) imagesOfVolumes(
 	return images, nil
 }
 
-// imageFailure is the error of an image that is not there.
+// imageFailure returns the failure of an action whose image is not present.
 func imageFailure(err error) error {
 	var known *imagepull.Error
 	if !errors.As(err, &known) {
@@ -348,7 +376,7 @@ func imageFailure(err error) error {
 	return &failure{reason: known.Reason, event: known.Event, prefix: known.Prefix, err: known.Err}
 }
 
-// createAndStart has the runtime do both, and notes the container in between.
+// createAndStart has the runtime create and start a container. In between, it adds the container to the view.
 func (w *worker) createAndStart(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action,
 	config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, images map[string]*runtimeapi.ImageSpec,
@@ -361,7 +389,7 @@ func (w *worker) createAndStart(
 		return err
 	})
 	if err == nil {
-		err = w.made(id)
+		err = w.checkNew(id)
 	}
 	w.countImageVolumes(c, images, err)
 	if err != nil {
@@ -370,7 +398,7 @@ func (w *worker) createAndStart(
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := w.r.Groups.Sizes(pod)
 	w.view.Containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
-	w.r.oom.Know(w.e.UID(), w.view.Containers[id], 0) // it may run out of memory before we know its process
+	w.r.oom.Know(w.e.UID(), w.view.Containers[id], 0) // it may run out of memory before its PID is known
 	err = withOvertime(ctx, w.r.WorkTimeout, func(ctx context.Context) error {
 		_, err := w.r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
@@ -381,8 +409,8 @@ func (w *worker) createAndStart(
 	return id, nil
 }
 
-// stopContainer asks a container to end, and has it killed when its grace is over. A hook and the grace are waits,
-// which cost the runtime nothing: no slot is held for them.
+// stopContainer asks a container to end, and has it killed when its grace period is over. It holds no slot while it
+// waits for a hook or for the grace period, since these cost the runtime nothing.
 func (w *worker) stopContainer(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
 	ctx, hookCtx, done := w.e.AwaitExit(ctx, a.ID, overtimeMax)
@@ -426,7 +454,7 @@ func (w *worker) removeContainer(ctx context.Context, a podlife.Action) error {
 	return nil
 }
 
-// onSandbox stops or removes a sandbox and re-reads what is left of it.
+// onSandbox makes a call that stops or removes a sandbox, and reads the sandbox again.
 func (w *worker) onSandbox(ctx context.Context, a podlife.Action, call func(context.Context) error) error {
 	w.view.Unwatch(a.ID)
 	err := w.r.removals.Briefly(ctx, removalTime, func() error { return limited(ctx, 2*w.r.WorkTimeout, call) })
@@ -445,8 +473,8 @@ func (w *worker) onSandbox(ctx context.Context, a podlife.Action, call func(cont
 	return w.view.ReadSandbox(ctx, a.ID)
 }
 
-// finish takes down what the pod had outside the runtime, deletes its object, and drops it here. Each step may be
-// repeated after a crash.
+// finish removes what the pod had outside the runtime, deletes its object, and drops the pod. Each step may be repeated
+// after a crash.
 func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
 	w.r.Probes.Untrack(w.e.UID())
 	if err := w.r.Volumes.TearDown(ctx, w.e.UID()); err != nil {
@@ -468,7 +496,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// drop ends what the agent knows of a pod: nothing of it is left here.
+// drop removes the entry of a pod of which nothing is left on this node.
 func (r *Runner) drop(e *podentry.Entry) {
 	r.turns.Leave(e)
 	e.Drop()
@@ -479,14 +507,14 @@ func (r *Runner) drop(e *podentry.Entry) {
 	r.sweepLater()
 	r.mu.Unlock()
 	r.version.Add(1)
-	r.static.Resync() // a new version of a static pod may have waited for it
-	r.ResyncHeld()    // its room may be what others wait for
+	r.static.Resync() // a new version of a static pod may have waited for this
+	r.ResyncHeld()    // other pods may have waited for its resources
 }
 
-// How long a call keeps its place at most (chosen): a signal takes the runtime 10 to 30 ms, a removal a tenth of a
-// second, both longer on a busy machine. What takes longer waits for something else: a process for the end of its
-// grace, a removal for a process that does not die. Raised, calls that hang delay others longer; lowered, more of them
-// reach a slow runtime at once: signals, at most stopsAtOnce in each signalTime.
+// These are how long a stop and a removal hold a slot at most (chosen). A signal takes the runtime 10 to 30 ms, and a
+// removal 0.1 s, both longer on a busy machine. A call that takes longer waits for something else: a stop for the end
+// of the grace period, a removal for a process that does not die. With longer times, calls that hang delay others more.
+// With shorter ones, a slow runtime gets more calls at once; of stops, at most stopsAtOnce per signalTime.
 const (
 	signalTime  = 250 * time.Millisecond
 	removalTime = 10 * time.Second

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestOvertime: a call that makes something is not cancelled when its pod is to stop, but overtimeMax later, and always
-// at its limit.
+// TestOvertime: a call that creates something is not cancelled when its pod must stop, but overtimeMax later. It is
+// always cancelled at its limit.
 func TestOvertime(t *testing.T) {
 	const limit = time.Minute
 	for _, c := range []struct {

@@ -13,7 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// How a pod comes to its phase: the node's verdict, next to the pods that are here, and what device plugins say and do.
+// This file decides a pod's phase: it asks for the node's verdict, and device plugins for their preferences and
+// allocations.
 
 // admit asks for the node's verdict, once, unless the pod is ending or already runs here.
 func (w *worker) admit(ctx context.Context) {
@@ -34,16 +35,16 @@ func (w *worker) admit(ctx context.Context) {
 	}
 	for _, c := range w.view.Containers {
 		if translate.ContainerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
-			w.r.Assignments.Finish(string(w.e.UID())) // an agent before us started it
+			w.r.Assignments.Finish(string(w.e.UID())) // an earlier agent started it
 		}
 	}
 	w.e.Admit(pod, w.view.Note)
 }
 
-// askAdmission has a pod judged of which nothing is here, or one that has lost what it had. Admissions go one at a
-// time, as pods came: each sees the pods that were admitted before. What device plugins answer and do about a pod is
-// waited for by this pod alone: it has nothing while one is asked, and is judged next to the pods that are here by
-// then.
+// askAdmission asks for the verdict on a pod that has nothing on this node, or that lost its assignment. Pods are
+// admitted one at a time, in the order in which they came, so that each verdict counts the pods admitted before. Only
+// this pod waits for the answers of device plugins. While they are asked for a preference, nothing is assigned to it;
+// afterwards it is judged against the pods that are on the node by then.
 func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
 	asked := allocation.Recovered(pod, w.view.Note).In(pod)
 	for range consultationsMax {
@@ -52,7 +53,7 @@ func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
 		case !anew:
 			return nil
 		case rejected == nil:
-			return w.waitFor(ctx, asked, w.r.Admission.Give)
+			return w.waitFor(ctx, asked, w.r.Admission.Allocate)
 		case !rejected.Asks:
 			return rejected
 		}
@@ -61,21 +62,22 @@ func (w *worker) askAdmission(ctx context.Context, pod *corev1.Pod) *Rejection {
 		}
 	}
 	w.e.SetPhase(podentry.PhaseNew)
-	rejection := numa.Unexpected(fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax))
+	rejection := numa.Unexpected(fmt.Sprintf("device plugins were asked %d times without a result", consultationsMax))
 	rejection.Waiting = true
 	return RejectionOf(rejection)
 }
 
-// consultationsMax bounds how often plugins are asked before a pod is admitted: once for each resource of each
-// container, while what is free changes (chosen: more than any pod has of both).
+// consultationsMax bounds how often plugins are asked before a pod is admitted. They are asked once for each resource
+// of each container, and again when the free resources have changed. Chosen: more than any pod has resources and
+// containers.
 const consultationsMax = 1000
 
-// judge asks for the node's verdict on a pod, next to those that are here. anew is false for one that was admitted by
-// an agent before this: nothing is asked.
+// judge asks for the node's verdict on a pod, given the pods that are on the node. If an earlier agent admitted the
+// pod, judge does not ask and returns anew as false.
 func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	w.r.admission.Lock()
 	defer w.r.admission.Unlock()
-	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.Anew(string(w.e.UID())) {
+	if len(w.view.Sandboxes) > 0 && !w.r.Assignments.MustReadmit(string(w.e.UID())) {
 		return nil, false
 	}
 	others := w.r.counted(w.e)
@@ -94,8 +96,8 @@ func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	return rejected, true
 }
 
-// waitFor has device plugins do something about a pod, as long as it is not to stop. A pod that is rejected has
-// nothing.
+// waitFor makes a call to device plugins about a pod, and cancels it when the pod must stop. If the call rejects the
+// pod, nothing is assigned to it.
 func (w *worker) waitFor(
 	ctx context.Context, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection,
 ) *Rejection {
@@ -113,7 +115,7 @@ func (w *worker) waitFor(
 	}
 	w.e.SetPhase(podentry.PhaseNew)
 	if w.e.Stopping() {
-		return nil // whatever the plugin said, it is over
+		return nil // the pod must stop, so the plugin's answer does not matter
 	}
 	return rejected
 }

@@ -22,7 +22,8 @@ import (
 // specGraceDefault is upstream's default of terminationGracePeriodSeconds.
 const specGraceDefault = corev1.DefaultTerminationGracePeriodSeconds * time.Second
 
-// watchAPI follows the pods bound to this node. When the API server goes away the last known state stays in force.
+// watchAPI watches the pods that are bound to this node. While the API server cannot be reached, the agent goes on with
+// the pods that it knows.
 func (r *Runner) watchAPI(ctx context.Context) {
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { r.apiPod(obj.(*corev1.Pod)) },
@@ -46,10 +47,10 @@ func (r *Runner) watchAPI(ctx context.Context) {
 	controller.RunWithContext(ctx)
 }
 
-// inOrder compares pods that a source shows together: the lesser comes first, and is judged first.
+// inOrder compares pods that a source delivers together: the lesser one is admitted first.
 func (r *Runner) inOrder(a, b *corev1.Pod) int { return admission.Order(r.arrival(a), r.arrival(b)) }
 
-// arrival is what core/admission asks of a pod that comes with others.
+// arrival returns what core/admission needs to order pods that come together.
 func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	a := translate.AdmissionArrival(pod)
 	if e := r.entryOf(pod.UID); e != nil && e.InRuntime() {
@@ -58,7 +59,7 @@ func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	return a
 }
 
-// apiSynced notes that the API has shown every pod that should be here.
+// apiSynced is called when the watch has delivered every pod that is bound to this node.
 func (r *Runner) apiSynced() {
 	r.mu.Lock()
 	r.synced = true
@@ -67,8 +68,8 @@ func (r *Runner) apiSynced() {
 	r.sourceSynced()
 }
 
-// sourceSynced is called when the API, or the directory of manifests, has shown every pod that should be here. From
-// when both have, a pod that neither has is an orphan.
+// sourceSynced is called when the watch, or the directory of manifests, has delivered every pod. Once both have, a pod
+// that neither has is an orphan.
 func (r *Runner) sourceSynced() {
 	if !r.Synced() {
 		return
@@ -83,9 +84,9 @@ func (r *Runner) sourceSynced() {
 	r.sweep()
 }
 
-// sweep takes down what pods of earlier times left outside the runtime, while anything can be left: a crash between the
-// removal of the last container and the end of the clean-up leaves directories and cgroups that no container points to;
-// and a runtime that was interrupted while it made a sandbox may make the pod's cgroup once more when the pod is gone.
+// sweep removes directories and cgroups of pods that are gone. There are two ways in which they are left behind. The
+// agent may crash after it removed a pod's last container and before it removed the rest. And a runtime that was
+// interrupted while it created a sandbox may create the pod's cgroup again after the pod is gone.
 func (r *Runner) sweep() {
 	now, _ := r.now()
 	synced := r.Synced()
@@ -95,7 +96,7 @@ func (r *Runner) sweep() {
 	if !due {
 		return
 	}
-	// What is there is read before what is known: a pod is known before anything of it is there.
+	// Directories and cgroups are read before the known pods: a pod is known before anything is created for it.
 	grouped, err := r.Groups.Pods()
 	if err != nil {
 		slog.Warn("left-over pod cgroups not read", "err", err)
@@ -119,7 +120,7 @@ func (r *Runner) sweep() {
 	}
 }
 
-// takeDown gives the remains of a pod of which nothing else is known to a worker.
+// takeDown starts a worker that removes the remains of a pod of which nothing else is known.
 func (r *Runner) takeDown(uid types.UID) {
 	r.mu.Lock()
 	e := r.pods[uid]
@@ -154,7 +155,7 @@ func (r *Runner) apiGone(pod *corev1.Pod) {
 	r.resync(e)
 }
 
-// take brings in a pod or its latest version.
+// take receives a pod, or its latest version, from a source.
 func (r *Runner) take(pod *corev1.Pod, static bool) *podentry.Entry {
 	now, _ := r.now()
 	r.mu.Lock()

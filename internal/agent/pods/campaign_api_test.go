@@ -70,7 +70,7 @@ func (a *apiServer) isInit(uid types.UID, name string) bool {
 	)
 }
 
-// put stores a pod and tells the watches.
+// put stores a pod and notifies the watches.
 func (a *apiServer) put(pod *corev1.Pod) {
 	kind := "MODIFIED"
 	if a.pods[pod.Name] == nil {
@@ -97,20 +97,21 @@ func (a *apiServer) tell(kind string, pod *corev1.Pod) {
 	a.changed = make(chan struct{})
 }
 
-// protoType is the form in which the API server answers an agent that takes it, as ours does (kube.NewClientForConfig).
+// protoType is the content type with which the API server answers this agent, which accepts it
+// (kube.NewClientForConfig).
 const protoType = "application/vnd.kubernetes.protobuf"
 
-// proto is an object in that form.
+// proto encodes an object in that form.
 func proto(kind string, object interface{ Marshal() ([]byte, error) }) []byte {
 	raw := must(object.Marshal())
 	envelope := k8sruntime.Unknown{TypeMeta: k8sruntime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: raw}
 	return append([]byte(protoMagic), must(envelope.Marshal())...)
 }
 
-// protoMagic is before every object of that form (apimachinery, serializer/protobuf).
+// protoMagic precedes every object of that form (apimachinery, serializer/protobuf).
 const protoMagic = "k8s\x00"
 
-// unproto reads what proto writes.
+// unproto decodes what proto encodes.
 func unproto(body []byte, into interface{ Unmarshal([]byte) error }) {
 	var envelope k8sruntime.Unknown
 	if err := envelope.Unmarshal(body[len(protoMagic):]); err != nil {
@@ -128,7 +129,7 @@ func must(raw []byte, err error) []byte {
 	return raw
 }
 
-// line is an event of a watch: its length in four bytes, then itself.
+// line encodes an event of a watch: its length in four bytes, then the event.
 func line(kind string, pod *corev1.Pod) []byte {
 	event := metav1.WatchEvent{Type: kind, Object: k8sruntime.RawExtension{Raw: proto("Pod", pod)}}
 	raw := must(event.Marshal())
@@ -141,7 +142,7 @@ func (a *apiServer) cutWatches() {
 	a.cut = make(chan struct{})
 }
 
-// toEnd is what a user's deletion does.
+// toEnd does what a user's deletion does.
 func (a *apiServer) toEnd(pod *corev1.Pod, grace int64) {
 	if grace == 0 {
 		a.drop(pod)
@@ -156,7 +157,7 @@ func (a *apiServer) toEnd(pod *corev1.Pod, grace int64) {
 	}
 }
 
-// door is the way of one agent to the server.
+// door is one agent's connection to the server.
 type door struct{ l *life }
 
 func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
@@ -172,8 +173,10 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	code, answer, stream := 0, []byte(nil), io.ReadCloser(nil)
-	ctx, cancel := context.WithTimeout(q.Context(), 40*time.Second) // what a connection that hangs takes to be noticed
+	code := 0
+	answer := []byte(nil)
+	stream := io.ReadCloser(nil)
+	ctx, cancel := context.WithTimeout(q.Context(), 40*time.Second) // until a hanging connection is noticed
 	defer cancel()
 	err := d.l.call(ctx, name, types.UID(q.URL.Path), func() error {
 		if !w.calm {
@@ -202,7 +205,7 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: stream, Request: q}, nil
 }
 
-// troubles are what an API server answers that has some.
+// troubles are the answers of an API server in trouble.
 var troubles = []int{
 	http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusConflict,
 }
@@ -216,7 +219,7 @@ var apiReasons = map[int]metav1.StatusReason{
 	http.StatusMethodNotAllowed:    metav1.StatusReasonMethodNotAllowed,
 }
 
-// serve answers a request. Caller holds world.mu.
+// serve answers a request. The caller holds world.mu.
 func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answer []byte, stream io.ReadCloser) {
 	query, parts := q.URL.Query(), strings.Split(strings.Trim(q.URL.Path, "/"), "/")
 	switch {
@@ -244,7 +247,7 @@ func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answ
 	panic("the agent asks the API for " + q.Method + " " + q.URL.String())
 }
 
-// create takes a mirror.
+// create creates a mirror pod.
 func (a *apiServer) create(body []byte) (int, []byte, io.ReadCloser) {
 	pod := &corev1.Pod{}
 	unproto(body, pod)
@@ -261,7 +264,7 @@ func (a *apiServer) create(body []byte) (int, []byte, io.ReadCloser) {
 	return http.StatusCreated, proto("Pod", pod), nil
 }
 
-// patch takes a status as the API server does, as far as we send it; and judges it.
+// patch applies a patch of a status as the API server does, as far as the agent sends it, and judges it.
 func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser) {
 	pod := a.pods[name]
 	if pod == nil {
@@ -274,7 +277,7 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 			Conditions []struct {
 				Delete string `json:"$patch"`
 				corev1.PodCondition
-			} `json:"conditions"` // named as in PodStatus, or that one's would be read
+			} `json:"conditions"` // hides the field of PodStatus
 			PodIPs  []map[string]string `json:"podIPs"`
 			HostIPs []map[string]string `json:"hostIPs"`
 		}
@@ -325,7 +328,7 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 	return http.StatusOK, proto("Pod", pod), nil
 }
 
-// judge compares a status with those that were reported before.
+// judge compares a status with the earlier ones.
 func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	uid := pod.UID
 	if staticpods.IsMirror(pod) {
@@ -358,7 +361,7 @@ func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	}
 }
 
-// remove is the agent's own deletion: nothing of the pod may run any more.
+// remove is the agent's deletion of a pod: nothing of the pod may run any more.
 func (a *apiServer) remove(name string, body []byte) (int, []byte, io.ReadCloser) {
 	var o metav1.DeleteOptions
 	unproto(body, &o)
@@ -411,7 +414,7 @@ func (a *apiServer) watch(l *life, q *http.Request) io.ReadCloser {
 	return s
 }
 
-// hear notes what stop orders the agent hears of. Caller holds world.mu.
+// hear records the stop orders that the agent learns of. The caller holds world.mu.
 func (s *watching) hear(pod *corev1.Pod, gone bool) {
 	if s.a.w.life != s.l {
 		return
@@ -419,12 +422,12 @@ func (s *watching) hear(pod *corev1.Pod, gone bool) {
 	if gone || pod.DeletionTimestamp != nil {
 		s.a.w.ordered(pod.UID, max(translate.DeletionGrace(pod), 0))
 	}
-	if v, ok := s.a.w.evicted[pod.UID]; ok && translate.PodlifeTerminal(pod) == "" { // by an agent before this one
+	if v, ok := s.a.w.evicted[pod.UID]; ok && translate.PodlifeTerminal(pod) == "" { // by an earlier agent
 		s.a.w.ordered(pod.UID, max(time.Until(v.KillAt), 0))
 	}
 }
 
-// next puts the next event into the buffer, if there is one. Caller holds world.mu.
+// next puts the next event into the buffer, if there is one. The caller holds world.mu.
 func (s *watching) next() {
 	w, events := s.a.w, s.a.events
 	i := sort.Search(len(events), func(i int) bool { return events[i].version > s.version })

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventStream is what an agent hears from the runtime about containers. Guarded by world.mu, but for what never
-// changes.
+// eventStream is the runtime's stream of containers' events to one agent. It is guarded by world.mu, except for fields
+// that never change.
 type eventStream struct {
 	grpc.ClientStream
 	l      *life
@@ -24,13 +24,13 @@ type eventStream struct {
 	broken chan struct{} // closed when it is cut
 }
 
-// GetContainerEvents opens a stream, where the runtime of this world has one.
+// GetContainerEvents opens a stream, if the runtime of this world has one.
 func (f fakeRuntime) GetContainerEvents(
 	ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption,
 ) (runtimeapi.RuntimeService_GetContainerEventsClient, error) {
 	w := f.l.w
 	s := &eventStream{l: f.l, ctx: ctx, more: make(chan struct{}, 1), broken: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // until keep-alives find that nobody answers
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // until keep-alives notice that the runtime does not answer
 	defer cancel()
 	err := f.l.call(ctx, "events", "events", func() error {
 		if !w.evented {
@@ -45,7 +45,7 @@ func (f fakeRuntime) GetContainerEvents(
 	return s, nil
 }
 
-// emit tells every stream of what happened: or late, twice, never, or by breaking. Caller holds mu.
+// emit sends an event to every stream: in time, late, twice, never, or by breaking the stream. The caller holds mu.
 func (w *world) emit(uid types.UID, id string, kind runtimeapi.ContainerEventType) {
 	if len(w.streams) == 0 {
 		return
@@ -83,7 +83,7 @@ func (w *world) emit(uid types.UID, id string, kind runtimeapi.ContainerEventTyp
 	}
 }
 
-// put has an event read. Caller holds world.mu.
+// put appends an event to the stream. The caller holds world.mu.
 func (s *eventStream) put(event *runtimeapi.ContainerEventResponse) {
 	s.queue = append(s.queue, event)
 	select {
@@ -92,7 +92,7 @@ func (s *eventStream) put(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// cutStreams ends every stream, with what nobody has read from it. Caller holds mu.
+// cutStreams ends every stream, and drops the events that were not read. The caller holds mu.
 func (w *world) cutStreams() {
 	for s := range w.streams {
 		close(s.broken)

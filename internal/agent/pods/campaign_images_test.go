@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ExecSync runs a user's code: it succeeds, fails, or does not end. It is over when its container is.
+// ExecSync runs a user's code: it succeeds, fails, or does not end. It ends with its container.
 func (f fakeRuntime) ExecSync(
 	ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ExecSyncResponse, error) {
@@ -47,7 +47,7 @@ func (f fakeRuntime) ExecSync(
 	}
 }
 
-// fakeImages has an image once somebody has pulled it.
+// fakeImages has an image once it was pulled.
 type fakeImages struct {
 	runtimeapi.ImageServiceClient
 	l *life
@@ -74,7 +74,7 @@ func (f fakeImages) PullImage(
 	})
 }
 
-// hook notes that a postStart hook of a pod begins or ends: while one runs, the pod's next container is not started.
+// hook records that a postStart hook of a pod begins or ends. While one runs, the pod's next container must not start.
 func (w *world) hook(uid types.UID, change int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,7 +33,7 @@ func (g fakeGroups) Sizes(pod *corev1.Pod) (resize.Size, func(*corev1.Container)
 	}
 }
 
-// Has is what the kernel tells: on v2 it keeps no shares.
+// Has returns what the kernel reports; v2 has no shares.
 func (g fakeGroups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 	w := g.l.w
 	w.mu.Lock()
@@ -74,14 +74,14 @@ func (g fakeGroups) Resize(pod *corev1.Pod, step resize.Step) error {
 	return nil
 }
 
-// Update names all that is known.
+// Update returns every known value.
 func (g fakeGroups) Update(
 	_ *corev1.Pod, _ *corev1.Container, step resize.Step, has resize.Size,
 ) *runtimeapi.LinuxContainerResources {
 	return inCRI(step.After(has))
 }
 
-// MemoryInUse is what is in use now.
+// MemoryInUse returns the memory in use now.
 func (g fakeGroups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
 	w := g.l.w
 	w.mu.Lock()
@@ -95,18 +95,18 @@ func (g fakeGroups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) 
 	return used, nil
 }
 
-// Resources are those that a container begins with.
+// Resources returns the resources with which a container is created.
 func (g fakeGroups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	_, of := g.Sizes(pod)
 	return inCRI(of(c))
 }
 
-// SandboxResources are for runtimes that make a machine for each pod: none is here.
+// SandboxResources returns nothing: the runtime does not start a virtual machine for each pod.
 func (g fakeGroups) SandboxResources(*corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	return nil, nil
 }
 
-// inCRI is a size as the runtime is told it: 0 says nothing, -1 that there is no limit.
+// inCRI translates a size for the runtime: 0 means not set, -1 no limit.
 func inCRI(size resize.Size) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if shares, ok := size.Shares.Get(); ok {
@@ -125,7 +125,7 @@ func inCRI(size resize.Size) *runtimeapi.LinuxContainerResources {
 	return out
 }
 
-// onto is what a group has that had size, once it has been given what the runtime was told.
+// onto returns the size of a group that had size, after the runtime wrote r.
 func onto(size resize.Size, r *runtimeapi.LinuxContainerResources) resize.Size {
 	if r.GetCpuShares() != 0 {
 		size.Shares = unit.Of(qos.Shares(r.CpuShares))
@@ -146,12 +146,12 @@ func onto(size resize.Size, r *runtimeapi.LinuxContainerResources) resize.Size {
 	return size
 }
 
-// sameSize compares what the kernel is told of.
+// sameSize compares the parts of sizes that are written to the kernel.
 func sameSize(a, b resize.Size) bool {
 	return a.Shares == b.Shares && a.Quota == b.Quota && a.Period == b.Period && a.Memory == b.Memory
 }
 
-// inUse is how much memory a group uses, and since when. Caller holds mu.
+// inUse returns how much memory a group uses, and since when. The caller holds mu.
 func (w *world) inUse(key string) (used unit.Bytes, since time.Time) {
 	if b := w.containers[key]; b != nil {
 		return b.used, b.usedSince
@@ -164,7 +164,7 @@ func (w *world) inUse(key string) (used unit.Bytes, since time.Time) {
 	return used, since
 }
 
-// write sets a pod's or a container's group, as far as the kernel lets it. Caller holds mu.
+// write sets a pod's or a container's group, unless the kernel refuses. The caller holds mu.
 func (w *world) write(key string, to resize.Size) error {
 	if _, there := w.kernel[key]; !there {
 		return os.ErrNotExist
@@ -174,7 +174,7 @@ func (w *world) write(key string, to resize.Size) error {
 		switch {
 		case w.v2 || !o.alive:
 		case b == o && wider(to, w.kernel[string(o.uid)]), string(o.uid) == key && wider(w.kernel[o.id], to):
-			return unix.EINVAL // v1 wants quotas within those above
+			return unix.EINVAL // v1 refuses a quota above that of the group above
 		}
 	}
 	if limit, bounded := to.Memory.Get(); bounded && to.Memory != w.kernel[key].Memory {
@@ -195,7 +195,7 @@ func (w *world) write(key string, to resize.Size) error {
 	return nil
 }
 
-// sizeAtStart gives a container that starts the size that it was made with. Caller holds mu.
+// sizeAtStart gives a container that starts the size with which it was created. The caller holds mu.
 func (w *world) sizeAtStart(b *box) {
 	if w.sizings[b.uid] == nil {
 		return
@@ -212,19 +212,21 @@ func wider(a, b resize.Size) bool {
 	return bound && (!bounded || x > y)
 }
 
-// judgeWrite checks that each part of what is set was allocated at some time. Caller holds mu.
+// judgeWrite checks that each value that is set was allocated at some time. The caller holds mu.
 func (w *world) judgeWrite(key string, to resize.Size) {
 	b := w.containers[key]
 	if b == nil || w.sizings[b.uid] == nil {
 		return
 	}
-	shares, quota, memory := false, false, false
+	shares := false
+	quota := false
+	memory := false
 	for _, wish := range w.sizings[b.uid].wishes {
 		c := translate.ContainerNamed(wish.pod, b.name)
 		if !w.sizings[b.uid].wasAllocated(wish) || c == nil {
 			continue
 		}
-		least := *c // a limit that was allocated and not set when an agent died is at least the request
+		least := *c // a limit that was allocated and not set when an agent died may be as low as the request
 		least.Resources.Limits = least.Resources.Requests
 		_, of := fakeGroups{}.Sizes(wish.pod)
 		for _, size := range []resize.Size{of(c), of(&least)} {
@@ -238,7 +240,7 @@ func (w *world) judgeWrite(key string, to resize.Size) {
 	}
 }
 
-// UpdateContainerResources writes all that it is told, and what it is not told as it was told last.
+// UpdateContainerResources writes the values of the request, and for those that are not set the last ones it got.
 func (f fakeRuntime) UpdateContainerResources(
 	ctx context.Context, in *runtimeapi.UpdateContainerResourcesRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.UpdateContainerResourcesResponse, error) {
@@ -265,18 +267,18 @@ func (f fakeRuntime) UpdateContainerResources(
 	})
 }
 
-// UpdatePodSandboxResources is a call that not every runtime has.
+// UpdatePodSandboxResources is a call that not every runtime implements.
 func (f fakeRuntime) UpdatePodSandboxResources(
 	ctx context.Context, in *runtimeapi.UpdatePodSandboxResourcesRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	if !f.l.w.evented { // an old one
+	if !f.l.w.evented { // an old runtime
 		return nil, status.Error(codes.Unimplemented, "no such call")
 	}
 	out := &runtimeapi.UpdatePodSandboxResourcesResponse{}
 	return out, f.l.call(ctx, "update sandbox", f.l.w.owner(in.PodSandboxId), func() error { return nil })
 }
 
-// Admit refuses some pods, the same by every agent, and others by core/admission; or those for whom there is no room.
+// Admit rejects some pods, the same for every agent, and others by core/admission or because there is no room.
 func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	w := a.l.w
 	if room := w.room; room > 0 { // set before the agent began
@@ -297,14 +299,14 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	return nil
 }
 
-// node is what the node offers. Caller holds mu.
+// node returns what the node offers. The caller holds mu.
 func (w *world) node() scheduler.Node {
 	return scheduler.Node{Name: "node-1", PodsMax: 110, Allocatable: []scheduler.Amount{
 		{Resource: "cpu", Value: w.milli}, {Resource: "memory", Value: 6 << 30},
 	}}
 }
 
-// nodeWith is the node with pods on it. Caller holds mu.
+// nodeWith returns the node with pods on it. The caller holds mu.
 func (w *world) nodeWith(all []*corev1.Pod) *admission.Node {
 	n := admission.NewNode(w.node())
 	for _, pod := range all {
@@ -313,7 +315,7 @@ func (w *world) nodeWith(all []*corev1.Pod) *admission.Node {
 	return n
 }
 
-// Resize is core/admission's. Some resizes are not for this node, the same to every agent.
+// Resize returns core/admission's verdicts. Some resizes are infeasible, the same for every agent.
 func (a fakeAdmission) Resize(requests []allocation.Request, held []*corev1.Pod) (verdicts []allocation.Verdict) {
 	w := a.l.w
 	w.mu.Lock()

@@ -27,7 +27,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// begin starts an agent over the world as it is.
+// begin starts an agent in the world as it is.
 func (w *world) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.mu.Lock()
@@ -42,7 +42,7 @@ func (w *world) begin() {
 	clear(w.orderedAt)
 	for uid := range w.statics {
 		if !w.hasRun(uid) {
-			delete(w.api.final, uid) // one that was refused: another agent lets it in anew, as upstream's does
+			delete(w.api.final, uid) // it was rejected: as with the kubelet, the next agent admits it anew
 		}
 	}
 	w.say("agent %d begins", number)
@@ -86,7 +86,7 @@ func (w *world) begin() {
 	}()
 }
 
-// noRecords are records of who pulled which image for a node on which everybody may use every image.
+// noRecords are the records of pulled images of a node on which every pod may use every image.
 type noRecords struct{}
 
 func (noRecords) Question(image, _ string) imageaccess.Question {
@@ -100,7 +100,7 @@ func (noRecords) Learn(string, string, *imageaccess.Credentials) error  { return
 // counted are what all agents count into: to make them costs more than an agent does in a minute.
 var counted = metrics.New("node-1")
 
-// measurements are those of one agent.
+// measurements returns the metrics of one agent.
 func measurements() *metrics.Set {
 	set := *counted
 	set.Registry = prometheus.NewRegistry()
@@ -146,7 +146,7 @@ func (v fakeVolumes) Mounts(*corev1.Pod, *corev1.Container, volume.ContainerFact
 func (v fakeVolumes) Release(ctx context.Context, uid types.UID) error { return v.TearDown(ctx, uid) }
 
 func (v fakeVolumes) TearDown(ctx context.Context, uid types.UID) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // the keeper's own patience with what hangs
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // the bound of the volume manager's own calls
 	defer cancel()
 	return v.l.call(ctx, "tear down", uid, func() error {
 		if alive := v.l.w.alive(uid); len(alive) > 0 {
@@ -201,7 +201,7 @@ func (g fakeGroups) Remove(ctx context.Context, uid types.UID) error {
 	return g.l.call(ctx, "remove group", uid, func() error {
 		alive, by := g.l.w.alive(uid), g.l.w.orders[uid]
 		switch {
-		case len(alive) > 0 && g.l.w.liar > 0 && !by.IsZero() && time.Now().After(by): // the runtime may not end them
+		case len(alive) > 0 && g.l.w.liar > 0 && !by.IsZero() && time.Now().After(by): // the runtime may deny them
 			for _, b := range g.l.w.containers {
 				if b.uid == uid {
 					g.l.w.end(b, 137)
@@ -232,20 +232,20 @@ func (g fakeGroups) Pods() (all []types.UID, err error) {
 func (g fakeGroups) Container(*corev1.Pod, string) string      { return "" }
 func (g fakeGroups) Killed(*corev1.Pod, string) (int64, error) { return 0, nil }
 
-// fakeAdmission lets pods in.
+// fakeAdmission admits pods.
 type fakeAdmission struct{ l *life }
 
 func (a fakeAdmission) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
 
-// Consult is not asked for: no rejection of these asks.
+// Consult is never called: no Rejection has Asks.
 func (a fakeAdmission) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
 
-// Preempt is not asked for either.
+// Preempt is never called: no Rejection has Preempts.
 func (a fakeAdmission) Preempt(*corev1.Pod, []*corev1.Pod, []podentry.Present) (admission.Preemption, bool) {
 	return admission.Preemption{}, false
 }
 
-func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
+func (a fakeAdmission) Allocate(ctx context.Context, pod *corev1.Pod) *Rejection {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := a.l.call(ctx, "give", pod.UID, func() error { return nil }); err != nil {
@@ -256,8 +256,8 @@ func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 
 type fakeAssignments struct{}
 
-func (fakeAssignments) Note(string) string { return "" }
-func (fakeAssignments) Anew(string) bool   { return false }
+func (fakeAssignments) Note(string) string      { return "" }
+func (fakeAssignments) MustReadmit(string) bool { return false }
 func (fakeAssignments) Start(string, string, *runtimeapi.LinuxContainerResources) (func(), error) {
 	return func() {}, nil
 }

@@ -2,6 +2,6 @@
 
 package pods
 
-// historiesShort is how many histories a plain go test plays: the race detector makes each ten times as dear, and looks
-// for something else in them.
+// historiesShort is how many histories a plain go test plays. With the race detector each takes ten times as long, and
+// it looks for other defects.
 const historiesShort = 60

@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// sizing is what there is to know of a pod's resizes outside the agent. Guarded by world.mu.
+// sizing is what the world knows of a pod's resizes. It is guarded by world.mu.
 type sizing struct {
 	wishes            []*wish // in the order in which they were asked for; the first is the pod as it was created
 	ran               bool    // it has had a sandbox
@@ -26,7 +26,7 @@ type sizing struct {
 	done              int64   // and of a resize that is complete
 }
 
-// wish is what a pod asked for at one time.
+// wish is what a pod requested at one time.
 type wish struct {
 	pod       *corev1.Pod
 	allocated bool
@@ -37,7 +37,7 @@ func asksFor(pod *corev1.Pod) bool {
 	return len(pod.Spec.Containers) > 0 && len(pod.Spec.Containers[0].Resources.Requests) > 0
 }
 
-// resources are what one container asks for. Its CPU request tells the generation of the pod.
+// resources returns a container's resources. Its CPU request is different for each generation of the pod.
 func (h *history) resources(generation int64) corev1.ResourceRequirements {
 	cpu := int64(50*(1+h.r.IntN(12))) + generation%50
 	memory := int64(64<<20) * int64(1+h.r.IntN(8))
@@ -47,7 +47,7 @@ func (h *history) resources(generation int64) corev1.ResourceRequirements {
 	}
 }
 
-// amountsOf are so many millicores and bytes.
+// amountsOf returns that many millicores and bytes.
 func amountsOf(milli, bytes int64) corev1.ResourceList {
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(milli, resource.DecimalSI),
@@ -55,7 +55,7 @@ func amountsOf(milli, bytes int64) corev1.ResourceList {
 	}
 }
 
-// resizable gives most containers of a new pod resources, and some a policy that asks for a restart.
+// resizable gives most containers of a new pod resources, and some a resizePolicy that requires a restart.
 func (h *history) resizable(pod *corev1.Pod) {
 	if h.r.IntN(2) == 0 {
 		return
@@ -64,7 +64,7 @@ func (h *history) resizable(pod *corev1.Pod) {
 	for k, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if k+i > 0 && h.r.IntN(6) == 0 {
-				continue // it has no limits, and so the pod has none
+				continue // the container has no limits, so the pod has none
 			}
 			list[i].Resources = h.resources(pod.Generation)
 			if restarts && k == 0 && h.r.IntN(4) == 0 {
@@ -77,8 +77,8 @@ func (h *history) resizable(pod *corev1.Pod) {
 	h.w.sizings[pod.UID] = &sizing{reported: -1, wishes: []*wish{{pod: pod}}}
 }
 
-// resize has a user ask for other resources, up to three times in a row; then, at times, the agent crashes or the pod
-// is deleted. Caller holds mu.
+// resize makes a user request other resources, up to three times in a row. Sometimes the agent crashes afterwards, or
+// the pod is deleted. The caller holds mu.
 func (h *history) resize(pod *corev1.Pod) {
 	w, uid := h.w, pod.UID
 	for range 1 + h.r.IntN(3) {
@@ -105,7 +105,7 @@ func (h *history) resize(pod *corev1.Pod) {
 	}
 }
 
-// wish has the API take what a user asks for. Caller holds mu.
+// wish stores in the API what a user requests. The caller holds mu.
 func (h *history) wish(pod *corev1.Pod) {
 	w, s := h.w, h.w.sizings[pod.UID]
 	pod = pod.DeepCopy()
@@ -116,15 +116,15 @@ func (h *history) wish(pod *corev1.Pod) {
 		for i := range list {
 			r := &list[i].Resources
 			if list[i].Name == "init" || len(r.Requests) == 0 {
-				continue // the API takes no resize of it
+				continue // the API refuses a resize of it
 			}
 			switch kind {
-			case 0: // what it had once
+			case 0: // earlier resources
 				*r = *translate.ContainerNamed(back, list[i].Name).Resources.DeepCopy()
 			case 1, 2: // only limits
 				cpu, memory := r.Requests.Cpu().MilliValue(), r.Requests.Memory().Value()
 				r.Limits = amountsOf(cpu+int64(100*(1+h.r.IntN(5))), memory+int64(64<<20)*int64(1+h.r.IntN(4)))
-			case 3: // far too much
+			case 3: // more than the node has
 				r.Requests, r.Limits = amountsOf(9000+pod.Generation%50, 1<<30), amountsOf(9999, 2<<30)
 			default:
 				*r = h.resources(pod.Generation)
@@ -136,7 +136,7 @@ func (h *history) wish(pod *corev1.Pod) {
 	w.api.put(pod)
 }
 
-// use has a container use other memory than before, within its limit. Caller holds mu.
+// use changes how much memory a container uses, within its limit. The caller holds mu.
 func (h *history) use(b *box) {
 	limit, bounded := h.w.kernel[b.id].Memory.Get()
 	if bounded {
@@ -145,7 +145,7 @@ func (h *history) use(b *box) {
 	}
 }
 
-// resourcesOf tells the resources of a pod's containers.
+// resourcesOf prints the resources of a pod's containers.
 type resourcesOf struct{ pod *corev1.Pod }
 
 func (o resourcesOf) String() string {
@@ -162,7 +162,7 @@ func (o resourcesOf) String() string {
 	return b.String()
 }
 
-// allocate notes that the node judged a pod to fit. Caller holds mu.
+// allocate records that the node judged a pod to fit. The caller holds mu.
 func (w *world) allocate(pod *corev1.Pod) {
 	s := w.sizings[pod.UID]
 	if s == nil {
@@ -181,7 +181,7 @@ func (w *world) allocate(pod *corev1.Pod) {
 	w.judged("%s is allocated what nobody asked for: %s", pod.UID, resourcesOf{pod})
 }
 
-// wasAllocated reports whether a wish was allocated: limits are not judged where the requests were allocated.
+// wasAllocated reports whether a wish was allocated. If the requests were allocated, the limits need no verdict.
 func (s *sizing) wasAllocated(asked *wish) bool {
 	return slices.ContainsFunc(s.wishes, func(o *wish) bool { return o.allocated && sameRequests(o.pod, asked.pod) })
 }
@@ -198,7 +198,7 @@ func sameRequests(a, b *corev1.Pod) bool {
 	return sameResources(a, b)
 }
 
-// sameResources compares what two versions of a pod ask for.
+// sameResources compares what two versions of a pod request.
 func sameResources(a, b *corev1.Pod) bool {
 	same := func(x, y []corev1.Container) bool {
 		return slices.EqualFunc(x, y, func(x, y corev1.Container) bool { return allocation.Same(x.Resources, y.Resources) })
@@ -223,8 +223,8 @@ func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
 	return true
 }
 
-// judgeResize compares what is reported of resizes with what was reported, asked for and allocated before. Caller holds
-// mu.
+// judgeResize compares what is reported of resizes with what was reported, requested and allocated before. The caller
+// holds mu.
 func (w *world) judgeResize(pod *corev1.Pod) {
 	s := w.sizings[pod.UID]
 	if s == nil {
@@ -262,8 +262,8 @@ func (w *world) judgeResize(pod *corev1.Pod) {
 	s.pending, s.resizing = max(s.pending, pending), max(s.resizing, resizing)
 }
 
-// judgeAllocated checks that what is reported as allocated was allocated, and is never what was asked for earlier.
-// Caller holds mu.
+// judgeAllocated checks that what is reported as allocated was allocated, and does not go back to an earlier wish. The
+// caller holds mu.
 func (w *world) judgeAllocated(pod *corev1.Pod, s *sizing) {
 	for i := max(s.reported, 0); i < len(s.wishes); i++ {
 		if s.wasAllocated(s.wishes[i]) && allocated(&pod.Status, s.wishes[i].pod) {
@@ -277,7 +277,7 @@ func (w *world) judgeAllocated(pod *corev1.Pod, s *sizing) {
 	)
 }
 
-// unsized says what was allocated and is not set, or not reported, a while after the trouble ended.
+// unsized returns what was allocated and is not set, or not reported, a while after the trouble ended.
 func (w *world) unsized() string {
 	var out []string
 	r := w.life.runner
@@ -299,7 +299,7 @@ func (w *world) unsized() string {
 	return strings.Join(out, "; ")
 }
 
-// unsizedPod looks at one pod, which has the resources that were allocated to it. Caller holds mu.
+// unsizedPod is unsized for one pod, which has its allocated resources. The caller holds mu.
 func (w *world) unsizedPod(pod, desired *corev1.Pod, meets bool) (out []string) {
 	uid := pod.UID
 	api := w.api.byUID(uid)
@@ -342,7 +342,7 @@ func (w *world) unsizedPod(pod, desired *corev1.Pod, meets bool) (out []string) 
 }
 
 // waitsForEnd reports whether a pod's worker waits, for up to a grace period of an hour, until a container that failed
-// its liveness probe has ended: like the kubelet's, it does nothing else to the pod meanwhile. Caller holds mu.
+// its liveness probe has ended. Like the kubelet's, it does nothing else to the pod meanwhile. The caller holds mu.
 func (w *world) waitsForEnd(uid types.UID) bool {
 	for c := range w.flying {
 		if c.uid == uid && c.kind == "stop waits" {
@@ -352,8 +352,8 @@ func (w *world) waitsForEnd(uid types.UID) bool {
 	return false
 }
 
-// over reports whether a pod may be ending by itself: none of its mains runs, and they need not run again. Caller holds
-// mu.
+// over reports whether a pod may be ending by itself: none of its main containers runs, and none need run again. The
+// caller holds mu.
 func (w *world) over(pod *corev1.Pod) bool {
 	for _, b := range w.containers {
 		if b.uid == pod.UID && b.alive && strings.HasPrefix(b.name, "main") {

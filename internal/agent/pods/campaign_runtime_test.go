@@ -51,7 +51,7 @@ type watch struct {
 	exited func()
 }
 
-// Watch is the kernel's word on processes. It says nothing to an agent that is gone.
+// Watch is the kernel's notification of exits. It does not notify an agent that is gone.
 func (l *life) Watch(pid int, _ func() bool, exited func()) (cancel func(), err error) {
 	w := l.w
 	w.mu.Lock()
@@ -67,7 +67,7 @@ func (l *life) Watch(pid int, _ func() bool, exited func()) (cancel func(), err 
 	}, nil
 }
 
-// Lives is the kernel's word on whether a process is still a container's.
+// Lives is the kernel's answer whether a process is still a container's.
 func (l *life) Lives(pid int, id string) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *life) Lives(pid int, id string) bool {
 	return b != nil && b.pid == pid && b.alive || s != nil && s.pid == pid && s.ready
 }
 
-// lies says whether the runtime says something that is not so. Caller holds mu.
+// lies reports whether the runtime gives a wrong answer now. The caller holds mu.
 func (w *world) lies(what, id string) bool {
 	if w.calm || w.liar == 0 {
 		return false
@@ -89,14 +89,14 @@ func (w *world) lies(what, id string) bool {
 	return lie
 }
 
-// denies says whether the runtime says of a container that runs that it does not. It is one of which this agent was
-// told the process: one that never was has nothing to hold against that. Caller holds mu.
+// denies reports whether the runtime says that a running container does not run. It does so only for containers whose
+// process this agent was told: without that, no agent could notice. The caller holds mu.
 func (w *world) denies(what string, b *box) bool {
 	known := w.watches[b.pid]
 	return b.alive && known != nil && known.l == w.life && w.lies(what, b.id)
 }
 
-// runs reports whether there is a process of that number. Caller holds mu.
+// runs reports whether a process with that PID runs. The caller holds mu.
 func (w *world) runs(pid int) bool {
 	for _, s := range w.sandboxes {
 		if s.pid == pid && s.ready {
@@ -111,7 +111,7 @@ func (w *world) runs(pid int) bool {
 	return false
 }
 
-// exited tells whoever watches a process, a moment after its end. Caller holds mu.
+// exited notifies the watches of a process, a moment after its end. The caller holds mu.
 func (w *world) exited(pid int) {
 	lag := time.Duration(w.dice("exit", pid).IntN(5)) * time.Millisecond
 	time.AfterFunc(lag, func() {
@@ -128,12 +128,14 @@ func (w *world) exited(pid int) {
 	})
 }
 
-// end is the end of a container's process. The runtime hears of it a little later. Caller holds mu.
+// end ends a container's process. The runtime learns of it a little later. The caller holds mu.
 func (w *world) end(b *box, code int32) {
 	if !b.alive {
 		return
 	}
-	b.alive, b.code, b.finished = false, code, time.Now()
+	b.alive = false
+	b.code = code
+	b.finished = time.Now()
 	delete(w.kernel, b.id)
 	w.say("  %s %s#%d exits with %d", b.uid, b.name, b.attempt, code)
 	w.exited(b.pid)
@@ -148,7 +150,7 @@ func (w *world) end(b *box, code int32) {
 	})
 }
 
-// fall is the end of a sandbox with all that runs in it. Caller holds mu.
+// fall ends a sandbox and everything that runs in it. The caller holds mu.
 func (w *world) fall(s *sandbox) {
 	if !s.ready {
 		return
@@ -308,7 +310,7 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// owner is the pod of a sandbox or container, also after its removal.
+// owner returns the pod of a sandbox or container, also after its removal.
 func (w *world) owner(id string) types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -324,7 +326,9 @@ func (w *world) owner(id string) types.UID {
 func (f fakeRuntime) RunPodSandbox(
 	ctx context.Context, in *runtimeapi.RunPodSandboxRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.RunPodSandboxResponse, error) {
-	w, out, uid := f.l.w, &runtimeapi.RunPodSandboxResponse{}, types.UID(in.Config.Metadata.Uid)
+	w := f.l.w
+	out := &runtimeapi.RunPodSandboxResponse{}
+	uid := types.UID(in.Config.Metadata.Uid)
 	return out, f.l.call(ctx, "run sandbox", uid, func() error {
 		for _, s := range w.sandboxes {
 			if s.uid == uid && s.config.Metadata.Attempt == in.Config.Metadata.Attempt {
@@ -426,7 +430,9 @@ func (f fakeRuntime) StartContainer(
 			return nil
 		}
 		w.judgeStart(b)
-		b.state, b.alive, b.started = runtimeapi.ContainerState_CONTAINER_RUNNING, true, time.Now()
+		b.state = runtimeapi.ContainerState_CONTAINER_RUNNING
+		b.alive = true
+		b.started = time.Now()
 		w.sizeAtStart(b)
 		w.say("  %s %s#%d starts as %s", b.uid, b.name, b.attempt, b.id)
 		w.emit(b.uid, b.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -446,7 +452,7 @@ func (f fakeRuntime) StartContainer(
 	})
 }
 
-// anyOther is a container of another pod. Caller holds mu.
+// anyOther returns a container of another pod. The caller holds mu.
 func (w *world) anyOther(uid types.UID) *box {
 	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
 		if b := w.containers[id]; b.uid != uid {
@@ -456,7 +462,7 @@ func (w *world) anyOther(uid types.UID) *box {
 	return nil
 }
 
-// judgeStart finds starts that should not be. Caller holds mu.
+// judgeStart checks whether a container may start. The caller holds mu.
 func (w *world) judgeStart(b *box) {
 	run := fmt.Sprintf("%s %s#%d", b.uid, b.name, b.attempt)
 	by, unrecorded := w.forgets[b.uid]

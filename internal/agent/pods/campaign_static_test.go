@@ -14,17 +14,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 )
 
-// manifest is a static pod that there was or is.
+// manifest is a static pod that exists or existed.
 type manifest struct {
 	key   string // namespace/name
 	grace time.Duration
 }
 
-// staticDir has the same name wherever the test runs: the uids of static pods follow it, and with them what is drawn
-// for them.
+// staticDir returns the same name wherever the test runs: the UIDs of static pods depend on it, and so do the random
+// draws for them.
 func (w *world) staticDir() string { return filepath.Join(filepath.Base(w.logDir), "manifests") }
 
-// watchFiles is the kernel's word on the directory of manifests, to one agent.
+// watchFiles is the kernel's notification of changes in the directory of manifests, to one agent.
 func (l *life) watchFiles(context.Context, string) (<-chan struct{}, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *life) watchFiles(context.Context, string) (<-chan struct{}, error) {
 	return l.files, nil
 }
 
-// tellFiles tells of a change in the directory: or late, or never. Caller holds mu.
+// tellFiles notifies of a change in the directory: in time, late, or never. The caller holds mu.
 func (w *world) tellFiles() {
 	l := w.life
 	w.turns["files"]++
@@ -52,7 +52,7 @@ func (w *world) tellFiles() {
 	})
 }
 
-// writeManifest puts a file there, or another in its place. Caller holds mu.
+// writeManifest writes a new manifest, or replaces one. The caller holds mu.
 func (h *history) writeManifest() {
 	w, r := h.w, h.r
 	h.made++
@@ -67,7 +67,7 @@ func (h *history) writeManifest() {
 	text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {namespace: ns, name: %s, annotations: {version: v%d}}\n"+
 		"spec: {restartPolicy: %s, terminationGracePeriodSeconds: %d, containers: [{name: main, image: \"here:1\"%s}]}\n",
 		name, h.made, policy, grace, hooks)
-	if r.IntN(3) == 0 { // an editor that takes its time
+	if r.IntN(3) == 0 { // a slow editor
 		_ = os.WriteFile(path, []byte(text[:len(text)/2]), 0o600)
 		w.tellFiles()
 		w.mu.Unlock()
@@ -88,7 +88,7 @@ func (h *history) writeManifest() {
 	w.tellFiles()
 }
 
-// forsake notes that a file no longer has the pod it had. The agent may take a period to see it. Caller holds mu.
+// forsake records that a file no longer has its former pod. The agent may need a Period to notice. The caller holds mu.
 func (w *world) forsake(path string) {
 	uid, was := w.files[path]
 	if !was {
@@ -101,7 +101,7 @@ func (w *world) forsake(path string) {
 	}
 }
 
-// removeManifest removes one. Caller holds mu.
+// removeManifest removes a manifest. The caller holds mu.
 func (h *history) removeManifest() {
 	path := filepath.Join(h.w.staticDir(), fmt.Sprintf("s%d.yaml", h.r.IntN(2)))
 	if os.Remove(path) == nil {
@@ -111,16 +111,16 @@ func (h *history) removeManifest() {
 	}
 }
 
-// breakDir has a directory of the agent's fail for a while: a file is in its place. Caller holds mu.
+// breakDir makes a directory of the agent fail for a while: it replaces it by a file. The caller holds mu.
 func (h *history) breakDir(dir string) {
 	w, away := h.w, dir+".away"
 	if os.Rename(dir, away) != nil {
-		return // it fails already, or is not there
+		return // it fails already, or does not exist
 	}
 	_ = os.WriteFile(dir, nil, 0o600)
 	w.say("%s fails", dir)
 	lasts := time.Duration(h.r.IntN(90_000)) * time.Millisecond
-	if dir == w.staticDir() { // what has been forsaken may not have been seen, and is not until then
+	if dir == w.staticDir() { // the agent cannot notice forsaken pods until the directory works again
 		for uid, by := range w.orders {
 			if w.statics[uid] != nil {
 				w.orders[uid] = by.Add(lasts + staticpods.Period)
@@ -135,7 +135,7 @@ func (h *history) breakDir(dir string) {
 	})
 }
 
-// mendDir ends what breakDir began. Caller holds mu.
+// mendDir undoes breakDir. The caller holds mu.
 func (w *world) mendDir(dir string) {
 	if _, err := os.Stat(dir + ".away"); err != nil {
 		return
@@ -147,7 +147,7 @@ func (w *world) mendDir(dir string) {
 	w.say("%s works again", dir)
 }
 
-// judgeTwins finds two versions of a static pod that run at once. Caller holds mu.
+// judgeTwins checks that two versions of a static pod do not run at once. The caller holds mu.
 func (w *world) judgeTwins(b *box) {
 	m := w.statics[b.uid]
 	if m == nil {
@@ -160,7 +160,7 @@ func (w *world) judgeTwins(b *box) {
 	}
 }
 
-// missing says which static pods are not there as they should be, with their mirrors, a while after the trouble ended.
+// missing returns which static pods or mirrors are missing or wrong a while after the trouble ended.
 func (w *world) missing() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func (w *world) missing() string {
 	return strings.Join(out, "; ")
 }
 
-// hasRun reports whether a program of the pod was ever started. Caller holds mu.
+// hasRun reports whether a container of the pod was ever started. The caller holds mu.
 func (w *world) hasRun(uid types.UID) bool {
 	for run := range w.starts {
 		if strings.HasPrefix(run, string(uid)+" ") {

@@ -35,8 +35,8 @@ var (
 	historyCount = flag.Int("histories", 0, "how many histories to play; 0: as many as $PLIMSOLL_HISTORIES says, or a few")
 )
 
-// histories is how many are played. Go keeps the result of a test that was told by its environment, not of one with
-// flags of its own.
+// histories returns how many histories are played. It is read from the environment, since Go does not cache the result
+// of a test with flags of its own.
 func histories(t *testing.T) int {
 	if *historyCount > 0 {
 		return *historyCount
@@ -52,16 +52,16 @@ func histories(t *testing.T) int {
 	return n
 }
 
-// TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order
-// with stop orders, resizes, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is
-// deleted, and nothing may be left. The world judges meanwhile (judged): a stop is obeyed within its grace, no slot is
-// held while a user's code runs or a grace passes, a program is started once for each attempt, a status never goes
-// back, nobody else's condition is written, what is reported as allocated and what is set was allocated, and in the end
-// is set.
+// TestHistories runs agents in a world in which each call may hang, fail, be late or be cut off by a crash. In between
+// come stop orders, resizes, evictions, exits of containers and restarts of the agent, in any order. Then the trouble
+// ends, every pod is deleted, and nothing may be left. Meanwhile the world judges (judged): a stop is carried out
+// within its grace period; no slot is held while a user's code runs or a grace period passes; a container is started
+// once for each attempt; a status never goes back; conditions of other writers are not written; what is reported as
+// allocated, and what is set, was allocated; and in the end everything allocated is set.
 //
-// make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make
-// campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that
-// are ready at the same instant.
+// make test-unit plays 10,000 histories without the race detector, with which each takes ten times as long, and a few
+// with it; make campaign-pods plays any number. A history is determined by its seed, except for the order of goroutines
+// that become ready at the same instant.
 func TestHistories(t *testing.T) {
 	seeds, count := make(chan uint64), histories(t)
 	go func() {
@@ -106,8 +106,8 @@ func TestHistories(t *testing.T) {
 	players.Wait()
 }
 
-// historiesDir is in memory where it can be: what histories have on disks is small, and is made and removed all the
-// time.
+// historiesDir returns a directory, in memory if possible: the files of histories are small, and are created and
+// removed all the time.
 func historiesDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "histories")
 	if err != nil {
@@ -117,7 +117,7 @@ func historiesDir(t *testing.T) string {
 	return dir
 }
 
-// playHistory plays one in a bubble, which ends only when no goroutine of it is left.
+// playHistory plays one history in a synctest bubble, which ends only when none of its goroutines is left.
 func playHistory(t *testing.T, seed uint64, dir string) (log func() string, err error) {
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(*testing.T) {
@@ -132,11 +132,11 @@ func playHistory(t *testing.T, seed uint64, dir string) (log func() string, err 
 	return log, err
 }
 
-// worldLog puts what the agent logs between what happens.
+// worldLog adds the agent's log to the world's.
 type worldLog struct{ w *world }
 
 func (l worldLog) Write(text []byte) (int, error) {
-	go func() { // whoever logs may hold the world
+	go func() { // the goroutine that logs may hold world.mu
 		l.w.mu.Lock()
 		defer l.w.mu.Unlock()
 		l.w.say("    %s", strings.TrimSpace(string(text)))
@@ -146,7 +146,7 @@ func (l worldLog) Write(text []byte) (int, error) {
 
 var _ io.Writer = worldLog{}
 
-// history is what users and chance do to a world.
+// history is the random events in a world.
 type history struct {
 	w    *world
 	r    *rand.Rand
@@ -182,7 +182,7 @@ func (h *history) play() {
 func (h *history) pass(d time.Duration) {
 	for ; d > 0; d -= 5 * time.Second {
 		time.Sleep(min(d, 5*time.Second))
-		if h.look() != "" { // it may be between two calls: the runtime hears of an exit after the kernel
+		if h.look() != "" { // it may be between two calls: the runtime learns of an exit after the kernel
 			time.Sleep(time.Second)
 			if held := h.look(); held != "" {
 				h.w.mu.Lock()
@@ -193,7 +193,7 @@ func (h *history) pass(d time.Duration) {
 	}
 }
 
-// look judges stops, and returns what is wrong with slots.
+// look judges stops, and returns which slots are wrongly held.
 func (h *history) look() string {
 	synctest.Wait()
 	h.w.mu.Lock()
@@ -327,12 +327,12 @@ func (h *history) evict(pod *corev1.Pod) {
 	}
 	w.mu.Unlock() // the agent has locks of its own
 	e := w.life.runner.entryOf(pod.UID)
-	here := e != nil && e.Object() != nil && w.life.runner.Evict(pod.UID, v) // who evicts knows pods by Present
+	here := e != nil && e.Object() != nil && w.life.runner.Evict(pod.UID, v) // eviction knows pods by Present
 	w.life.runner.Resync(pod.UID)
 	w.mu.Lock()
 	if here {
 		w.say("node evicts %s", pod.UID)
-		if h.r.IntN(4) > 0 { // else its record could not be written: the next agent does not know
+		if h.r.IntN(4) > 0 { // otherwise its record could not be written, and the next agent does not know of it
 			w.evicted[pod.UID] = v
 		} else {
 			w.forgets[pod.UID] = w.life.number
@@ -341,7 +341,7 @@ func (h *history) evict(pod *corev1.Pod) {
 	}
 }
 
-// gate is somebody else's condition.
+// gate writes a condition of another writer (a readiness gate).
 func (h *history) gate(pod *corev1.Pod) {
 	pod = pod.DeepCopy()
 	state := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[h.r.IntN(2)]
@@ -356,7 +356,7 @@ var restartPolicies = []corev1.RestartPolicy{
 	corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever,
 }
 
-// create makes a pod of up to an init, a sidecar and three mains.
+// create creates a pod with up to one init container, one sidecar and three main containers.
 func (h *history) create() {
 	r := h.r
 	h.made++
@@ -407,7 +407,7 @@ func (h *history) container(name string) corev1.Container {
 	return c
 }
 
-// decorate gives a container hooks and a probe.
+// decorate gives a container hooks and a probe, by chance.
 func (h *history) decorate(c *corev1.Container) {
 	does := func(what string) *corev1.LifecycleHandler {
 		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{what}}}
@@ -434,7 +434,7 @@ func (h *history) decorate(c *corev1.Container) {
 	}
 }
 
-// end heals the world, deletes every pod, and wants nothing to be left.
+// end ends the trouble, deletes every pod, and checks that nothing is left.
 func (h *history) end() {
 	w := h.w
 	w.mu.Lock()
@@ -447,8 +447,8 @@ func (h *history) end() {
 	}
 	w.mu.Unlock()
 	h.pass(time.Minute)
-	// The longest waits that trouble may have left: what hangs while a pod is admitted, volumes are made and a sandbox
-	// is; and then a pull.
+	// This is the longest wait that trouble may have left: calls that hang while a pod is admitted, its volumes are set up
+	// and its sandbox is created, and then a pull.
 	for range 10 + int(imagepull.Timeout.Minutes()) {
 		if w.missing() == "" && w.unsized() == "" || w.wrong != nil {
 			break
@@ -476,8 +476,8 @@ func (h *history) end() {
 		}
 	}
 	w.mu.Unlock()
-	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal,
-	// then the sweep.
+	// This is the longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a
+	// removal, then the sweep.
 	for range 20 {
 		if h.left() == "" || w.wrong != nil {
 			return
@@ -490,7 +490,7 @@ func (h *history) end() {
 	w.judged("ten minutes after all pods were deleted there is left: %s", left)
 }
 
-// left says what there is of pods.
+// left returns what is left of pods.
 func (h *history) left() string {
 	w := h.w
 	entries := len(w.life.runner.entries())

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
 
-// world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It carries
-// facts and trouble, and judges what it sees; it knows no rule of how pods run. It outlives agents.
+// world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It has facts
+// and trouble, and judges what the agent does. It has no rules of how pods run. It outlives agents.
 type world struct {
 	seed   uint64
 	logDir string
@@ -26,11 +26,11 @@ type world struct {
 
 	mu      sync.Mutex // guards everything that follows
 	calm    bool       // no more trouble: every call is answered at once
-	trouble int        // calls in 100 that do not go well
-	liar    int        // answers of the runtime in 100 that are not so, of each kind
+	trouble int        // how many of 100 calls have trouble
+	liar    int        // how many of 100 answers of the runtime are wrong, of each kind
 	turns   map[string]int
-	life    *life // the agent that lives; calls of those before it have no effect
-	down    bool  // none does
+	life    *life // the agent that runs; calls of earlier ones have no effect
+	down    bool  // no agent runs
 	log     []happening
 	wrong   error // the first thing that was
 	flying  map[*call]bool
@@ -50,18 +50,18 @@ type world struct {
 	files   map[string]types.UID    // of which there is a file now, by path
 
 	api       *apiServer
-	room      int // how many pods are admitted; zero: chance has it
+	room      int // how many pods are admitted; zero: by chance
 	volumes   map[types.UID]bool
 	groups    map[types.UID]bool
 	evicted   map[types.UID]Eviction
-	forgets   map[types.UID]int       // evicted without a record, by which agent: for the next, the pod may begin anew
+	forgets   map[types.UID]int       // pods evicted without a record, and by which agent: the next one may start them
 	sizings   map[types.UID]*sizing   // of pods that can be resized
 	hooks     map[types.UID]int       // postStart hooks of a pod that run
-	kernel    map[string]resize.Size  // what groups are set to, by pod or container
-	read      map[string]time.Time    // when the agent last asked what they use
+	kernel    map[string]resize.Size  // actual sizes of groups, by pod or container
+	read      map[string]time.Time    // when the agent last read what they use
 	v2        bool                    // the kernel has cgroup v2
 	milli     int64                   // what the node has for pods
-	orders    map[types.UID]time.Time // when the last process of a pod is to be dead, as its agent has been told
+	orders    map[types.UID]time.Time // when the last process of a pod must have ended, by its stop order
 	orderedAt map[types.UID]time.Time // when each stop was ordered first
 }
 
@@ -77,14 +77,14 @@ type life struct {
 	made   map[types.UID]bool // groups that it has set; guarded by world.mu
 }
 
-// call is one under way.
+// call is a call that has not returned yet.
 type call struct {
 	kind  string
 	uid   types.UID
 	begun time.Time
 }
 
-// fault is trouble that a call had: what it delayed, others may wait for.
+// fault is trouble that a call had. Other calls may have waited for it.
 type fault struct {
 	kind       string
 	uid        types.UID
@@ -108,7 +108,8 @@ func newWorld(seed uint64, logDir string) *world {
 
 func (w *world) since() time.Duration { return time.Since(w.birth) }
 
-// happening is what happened, put into words only if somebody wants to read it: that is dear.
+// happening is an entry of the world's log. It is formatted only when the log is printed, since formatting is
+// expensive.
 type happening struct {
 	at     time.Duration
 	format string
@@ -119,7 +120,7 @@ func (s happening) String() string {
 	return fmt.Sprintf("%-12s ", s.at.Round(time.Millisecond)) + fmt.Sprintf(s.format, s.args...)
 }
 
-// say notes what happens; args are values that do not change. Caller holds mu.
+// say adds an entry to the log. args are values that do not change. The caller holds mu.
 func (w *world) say(format string, args ...any) {
 	w.log = append(w.log, happening{w.since(), format, args})
 }
@@ -133,7 +134,7 @@ func (w *world) text() string {
 	return b.String()
 }
 
-// judged notes what is wrong. Caller holds mu.
+// judged records something wrong. The caller holds mu.
 func (w *world) judged(format string, args ...any) {
 	if w.wrong == nil {
 		w.wrong = fmt.Errorf("at %s: %s", w.since().Round(time.Millisecond), fmt.Sprintf(format, args...))
@@ -141,14 +142,14 @@ func (w *world) judged(format string, args ...any) {
 	}
 }
 
-// dice are the same for the same question in the same history, whoever else asks what meanwhile.
+// dice returns random numbers that depend on the seed and the question only, whatever else is drawn meanwhile.
 func (w *world) dice(question ...any) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprint(h, question...)
 	return rand.New(rand.NewPCG(w.seed, h.Sum64()))
 }
 
-// fate is what becomes of a call.
+// fate is how a call goes.
 type fate struct {
 	before, after time.Duration // waits around its effect; hangs: until the caller gives up
 	hangs         bool
@@ -157,7 +158,7 @@ type fate struct {
 	finishes      bool // it has its effect though the caller gave up
 }
 
-// fateOf draws it. Caller holds mu.
+// fateOf draws a call's fate. The caller holds mu.
 func (w *world) fateOf(kind string, uid types.UID) fate {
 	key := kind + string(uid)
 	w.turns[key]++
@@ -182,7 +183,7 @@ func (w *world) fateOf(kind string, uid types.UID) fate {
 	case 4:
 		f.hangs = true
 	case 5:
-		f.hangs, f.after = true, late // it had its effect before
+		f.hangs, f.after = true, late // it hangs after it had its effect
 	}
 	return f
 }
@@ -213,7 +214,7 @@ func (l *life) call(ctx context.Context, kind string, uid types.UID, effect func
 	return err
 }
 
-// meet has a call meet its fate. cut: the caller gave up, or crashed.
+// meet lets a call go as its fate says. cut means that the caller gave up or crashed.
 func (l *life) meet(ctx context.Context, f fate, effect func() error) (cut bool, err error) {
 	do := func() error {
 		l.w.mu.Lock()
@@ -249,7 +250,7 @@ func (l *life) meet(ctx context.Context, f fate, effect func() error) (cut bool,
 	return false, err
 }
 
-// wait lets time pass, without end where it is negative, until the caller gives up or is gone.
+// wait lets time pass until the caller gives up or is gone; without end if d is negative.
 func (l *life) wait(ctx context.Context, d time.Duration) error {
 	var over <-chan time.Time
 	if d == 0 {
@@ -270,7 +271,7 @@ func (l *life) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fails says whether something fails that answers at once. Caller holds mu.
+// fails reports whether a call fails that otherwise answers at once. The caller holds mu.
 func (w *world) fails(kind string) bool {
 	if w.calm {
 		return false
@@ -279,7 +280,7 @@ func (w *world) fails(kind string) bool {
 	return w.dice("fails", kind, w.turns[kind]).IntN(300) < w.trouble
 }
 
-// alive are the containers of a pod that have a process. Caller holds mu.
+// alive returns the containers of a pod that have a process. The caller holds mu.
 func (w *world) alive(uid types.UID) (names []string) {
 	for _, b := range w.containers {
 		if b.uid == uid && b.alive {
@@ -290,7 +291,7 @@ func (w *world) alive(uid types.UID) (names []string) {
 	return names
 }
 
-// ordered notes that the agent has been told that a pod is to end. Caller holds mu.
+// ordered records that the agent has learned that a pod must end. The caller holds mu.
 func (w *world) ordered(uid types.UID, grace time.Duration) {
 	by := time.Now().Add(grace)
 	if was, ok := w.orders[uid]; !ok || by.Before(was) {
@@ -304,15 +305,15 @@ func (w *world) ordered(uid types.UID, grace time.Duration) {
 
 // Margins of the judges.
 const (
-	// stopSlack is what a stop takes beyond its grace when nothing goes wrong: whole seconds of the runtime, 2 s that
-	// follow a preStop hook, 2 s for each sidecar, a turn among those that stop.
+	// stopSlack is how long a stop takes beyond its grace period without trouble: the runtime counts whole seconds, 2 s
+	// follow a preStop hook, 2 s are for each sidecar, and it waits for its turn among the stops.
 	stopSlack = 10 * time.Second
-	// retrySlack is what passes after a call that failed: retries come after a second.
+	// retrySlack is how long it takes until a failed call is retried, which is after a second.
 	retrySlack = 2 * time.Second
 )
 
-// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they
-// should is added to the margin. Caller holds mu.
+// judgeStops finds processes that outlive their stop orders. The margin includes the trouble that calls of the runtime
+// had. The caller holds mu.
 func (w *world) judgeStops() {
 	for uid, by := range w.orders {
 		alive := w.alive(uid)
@@ -339,7 +340,7 @@ func (w *world) judgeStops() {
 	}
 }
 
-// yields tells calls that a stop order interrupts, or that it does not wait for.
+// yields reports whether a stop order interrupts a call, or does not wait for it.
 func yields(kind string) bool {
 	switch kind {
 	case "set up", "pull", "give", "configure", "stop waits", "events", "update", "update sandbox":
@@ -355,10 +356,12 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// slotsHeld finds slots that are held while nothing of the runtime's work is under way: during a hook, a pull, a grace.
-// It is asked when everything waits. Caller holds mu.
+// slotsHeld finds slots that are held while the runtime does no work for them: during a hook, a pull or a grace period.
+// It is called while every goroutine waits. The caller holds mu.
 func (w *world) slotsHeld() string {
-	stopping, working, removing := 0, 0, 0
+	stopping := 0
+	working := 0
+	removing := 0
 	for c := range w.flying {
 		switch c.kind {
 		case "stop", "stop waits":

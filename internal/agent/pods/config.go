@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// requests is what translates pods for the runtime.
+// requests returns the translator of pods into the runtime's requests.
 func (r *Runner) requests() criconfig.Node {
 	return criconfig.Node{
 		SeccompDir:     filepath.Join(r.RootDir, "seccomp"),
@@ -21,7 +21,7 @@ func (r *Runner) requests() criconfig.Node {
 	}
 }
 
-// configs is what builds the requests for sandboxes and containers.
+// configs returns the builder of configurations of sandboxes and containers.
 func (r *Runner) configs() containerconfig.Builder {
 	return containerconfig.Builder{
 		Node:        r.requests(),
@@ -37,12 +37,12 @@ func (r *Runner) configs() containerconfig.Builder {
 	}
 }
 
-// sandboxOf is what has to be known of a pod's sandbox next to the pod, as it is here with its allocated resources.
+// sandboxOf returns the inputs of a sandbox's configuration other than the pod. pod has its allocated resources.
 func sandboxOf(pod *corev1.Pod, attempt uint32, parent string) containerconfig.Sandbox {
 	return containerconfig.Sandbox{Attempt: attempt, CgroupParent: parent, Allocation: allocation.NoteOf(pod)}
 }
 
-// runningByName are the ids of containers that run, by name.
+// runningByName returns the IDs of running containers, by name.
 func runningByName(containers map[string]podlife.Container) map[string]string {
 	running := map[string]string{}
 	for id, c := range containers {
@@ -53,8 +53,8 @@ func runningByName(containers map[string]podlife.Container) map[string]string {
 	return running
 }
 
-// removeLog removes the log of one run. Of a pod that only the runtime knows (nil) it removes the link: the log goes
-// with its directory.
+// removeLog removes the log of one run of a container. If pod is nil, only the runtime knows the pod. Then removeLog
+// removes the symbolic link only, and the log is removed together with its directory.
 func (r *Runner) removeLog(pod *corev1.Pod, a podlife.Action) {
 	dir := ""
 	if pod != nil {

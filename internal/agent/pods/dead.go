@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// clearEvicted removes what an evicted pod left in the runtime, and its logs: its disk space is what it was evicted
-// for, or will be missed next. Other pods that ended keep their containers, whose logs users may want to read.
+// clearEvicted removes an evicted pod's containers from the runtime, and their logs, to free their disk space. Other
+// pods that have ended keep their containers, since users may want to read the logs.
 func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
 	if pod == nil || w.volumes != volumesReleased {
 		return
@@ -42,8 +42,8 @@ func (w *worker) clearEvicted(ctx context.Context, pod *corev1.Pod) {
 	w.e.Cleared()
 }
 
-// RemoveDead removes the containers of pods that have ended for good, and their logs, those of the oldest sandbox
-// first, until enough says so. The pods stay in the API: their statuses say how their containers ended.
+// RemoveDead removes the containers of pods that have ended for good, and their logs, until enough returns true. It
+// begins with the oldest sandbox. The pods stay in the API, and their statuses still say how their containers ended.
 func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 	list, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
 		Filter: &runtimeapi.PodSandboxFilter{

@@ -38,8 +38,8 @@ func (g *graveyard) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodS
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// TestRemoveDead: only pods that the API knows to have ended lose their containers and logs, the oldest first, until
-// there is enough.
+// TestRemoveDead: only pods whose end was reported to the API lose their containers and logs, the oldest first, until
+// there is enough space.
 func TestRemoveDead(t *testing.T) {
 	r := testRunner()
 	r.LogDir = t.TempDir()
@@ -48,9 +48,11 @@ func TestRemoveDead(t *testing.T) {
 	r.pods = map[types.UID]*podentry.Entry{}
 	bury := func(name string, created int64, phase corev1.PodPhase) {
 		pod := testPod()
-		pod.Name, pod.UID, pod.Status.Phase = name, types.UID(name), phase
+		pod.Name = name
+		pod.UID = types.UID(name)
+		pod.Status.Phase = phase
 		e := r.newEntry(pod.UID)
-		e.Wake() // its worker is busy: none starts
+		e.Wake() // takes the worker, so that none starts
 		e.Set(pod, noon)
 		r.pods[pod.UID] = e
 		g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-" + name, CreatedAt: created, Metadata: &runtimeapi.PodSandboxMetadata{Uid: name}})

@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Present returns the pods that have resources here: from their admission until nothing of them runs, those that were
-// evicted until nothing of them is left.
+// Present returns the pods that have resources of this node. A pod has them from its admission until none of its
+// containers runs, and an evicted pod until nothing of it is left.
 func (r *Runner) Present() []podentry.Present {
 	var out []podentry.Present
 	for _, e := range r.entries() {
@@ -23,9 +23,10 @@ func (r *Runner) Present() []podentry.Present {
 	return out
 }
 
-// Evict orders a pod's end: Failed once nothing of it runs, and never started here again. A pod that is ending already
-// keeps the reason it has, and ends no later than at v.KillAt. It only notes the order and returns, so that it may be
-// called on the way to a kill; Resync lets the pod's worker act on it. False means that there is no such pod.
+// Evict orders a pod to end: no container of it is started again, and its phase is Failed when none runs any more. A
+// pod that is ending already keeps its reason, and ends at v.KillAt at the latest. Evict only stores the order, so that
+// it may be called right before a kill; Resync makes the pod's worker act on it. It returns false if there is no such
+// pod.
 func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 	e := r.entryOf(uid)
 	if e == nil {
@@ -36,8 +37,8 @@ func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 	return true
 }
 
-// recallEviction gives a pod that this process sees for the first time the order that the process before it decided on,
-// and may not have lived to carry out or to report.
+// recallEviction gives a new pod the stop order of an earlier agent that evicted it. That agent may have ended before
+// it carried out or reported the eviction.
 func (r *Runner) recallEviction(e *podentry.Entry, pod *corev1.Pod) {
 	if r.Evicted == nil || translate.PodlifeTerminal(pod) != "" {
 		return
@@ -47,6 +48,7 @@ func (r *Runner) recallEviction(e *podentry.Entry, pod *corev1.Pod) {
 		return
 	}
 	now, _ := r.now()
-	slog.Info("pod was evicted by an agent before this one", "pod", pod.Namespace+"/"+pod.Name, "uid", e.UID(), "message", v.Message)
+	slog.Info("pod was evicted by an earlier agent",
+		"pod", pod.Namespace+"/"+pod.Name, "uid", e.UID(), "message", v.Message)
 	e.Evict(now, max(time.Until(v.KillAt), 0), v.order())
 }

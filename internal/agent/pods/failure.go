@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// What users are told of what fails.
+// This file records failures for users: Events, and the reasons of waiting containers.
 
 // failed records an action's failure where users look for it.
 func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
@@ -26,7 +26,7 @@ func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 	w.life.Failed(now, a, reason, err.Error())
 	w.e.MarkDirty("")
 	if volume.OnlyWaits(err) {
-		return // that is how volumes of drivers come and go
+		return // not a failure: volumes of CSI drivers are mounted and unmounted in the background
 	}
 	w.countFailure(pod, a, reason)
 	w.log().Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
@@ -36,13 +36,14 @@ func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 	}
 }
 
-// unreadAgain is how often users have the same Event of a pod that the runtime does not say the truth about (chosen).
+// unreadAgain is the least time between two equal Events about a pod whose state in the runtime cannot be read
+// (chosen).
 const unreadAgain = time.Minute
 
-// notRead records that what the runtime has of the pod could not be read, in upstream's words. A runtime that is not
-// there is the node's trouble, which is NotReady then.
+// notRead records, in the kubelet's words, that the pod's state in the runtime could not be read. If the runtime does
+// not answer at all, there is no Event for each pod, since the node is NotReady then.
 func (w *worker) notRead(err error) {
-	w.log().Warn("what the runtime has of the pod is not known, trying again", "err", err)
+	w.log().Warn("the pod's state in the runtime could not be read; trying again", "err", err)
 	pod, text := w.e.Object(), err.Error()
 	if pod == nil || status.Code(err) == codes.Unavailable {
 		return
@@ -55,25 +56,25 @@ func (w *worker) notRead(err error) {
 	w.r.event(pod, "", corev1.EventTypeWarning, "FailedSync", "error determining status: "+text)
 }
 
-// failure is an action's error with the words users know.
+// failure is an action's error with the reason and the Event that Kubernetes users know.
 type failure struct {
 	reason string // of the container that waits: ErrImagePull, CreateContainerError, ...
-	event  string // reason of the Event: Failed, FailedMount, FailedCreatePodSandBox; empty: there is none
+	event  string // reason of the Event: Failed, FailedMount, FailedCreatePodSandBox; empty: no Event
 	prefix string // of the Event's text
 	err    error
 }
 
-// sandboxFailed is the failure to make a sandbox.
+// sandboxFailed returns the failure to create a sandbox.
 func sandboxFailed(doing string, err error) error {
 	return &failure{reason: "CreatePodSandboxError", event: "FailedCreatePodSandBox", prefix: doing, err: err}
 }
 
-// containerFailed is the failure to make or start a container.
+// containerFailed returns the failure to create or start a container.
 func containerFailed(reason string, err error) error {
 	return &failure{reason: reason, event: "Failed", prefix: "Error: ", err: err}
 }
 
-// Error is the runtime's own words; that they came over gRPC is said only where upstream says it, too: of pulls.
+// Error returns the runtime's message. As in the kubelet, only failures of pulls include the text that gRPC adds.
 func (f *failure) Error() string {
 	if said, ok := status.FromError(f.err); ok && f.reason != podlife.ReasonErrImagePull {
 		return said.Message()

@@ -17,10 +17,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// mayStart reports whether nothing keeps a pod from starting that is worth waiting for. What keeps it is a fact of this
-// moment, decided anew in each sync; ResyncHeld says that it may have changed. A pod that asks for what this agent
-// cannot do has no sandbox made, not even in place of one that an agent before this one made. Devices are waited for by
-// pods of which nothing ran since this agent is here: new ones, and those of a machine that rebooted.
+// mayStart reports whether a pod may start now, and holds it otherwise. This is decided anew in each sync; ResyncHeld
+// says that the answer may have changed. If a pod requires something that this agent does not support, no sandbox is
+// created for it, not even to replace one that an earlier agent created. A pod waits for devices only if no sandbox of
+// it was ready since this agent started: it is new, or the machine was rebooted.
 func (w *worker) mayStart() bool {
 	w.e.DropHold()
 	s := w.e.Snapshot()
@@ -49,18 +49,18 @@ func (w *worker) mayStart() bool {
 	default:
 		w.hold(s.Pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}
-	w.r.turns.Leave(w.e) // those that came after it need not wait
+	w.r.turns.Leave(w.e) // pods that came after it need not wait for it
 	return false
 }
 
-// Reasons of the condition PodReadyToStartContainers, and of the Event, of a pod that waits.
+// Reasons of the condition PodReadyToStartContainers, and of the Event, of a held pod.
 const (
 	reasonDevices = "WaitingForDevices"
 	reasonRoom    = "WaitingForTermination"
 	reasonField   = "UnsupportedField"
 )
 
-// suited rejects a pod that cannot run on this system at all, and reports whether it can.
+// suited reports whether a pod can run on this system at all, and rejects it otherwise.
 func (w *worker) suited(pod *corev1.Pod) bool {
 	if w.r.Suits == nil {
 		return true
@@ -82,8 +82,9 @@ func (w *worker) holdOrReject(pod *corev1.Pod, rejected Rejection) {
 	}
 }
 
-// able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it
-// waits without trying anything. What another agent started (ready) is left running, and has an Event only.
+// able reports whether this agent supports everything that a pod requires. Otherwise the pod is held until that
+// changes, and nothing is tried for it. If another agent started the pod (ready), it is left running and only an Event
+// is recorded.
 func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	why := podfields.Text(podfields.Holds(pod, w.r.abilities()))
 	if w.unmountable != "" {
@@ -109,22 +110,23 @@ func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	return ready
 }
 
-// shownBefore reports whether the API shows, by the pod or its mirror, that an agent before this one has recorded why
-// the pod is held.
+// shownBefore reports whether the status of the pod or its mirror shows that an earlier agent recorded why the pod is
+// held.
 func shownBefore(image *corev1.Pod, reason, message string) bool {
 	c := podstatus.Condition(image.Status, corev1.PodReadyToStartContainers)
 	return c != nil && c.Reason == reason && c.Message == message
 }
 
-// waiting is what a pod waits for, and until when.
+// waiting is what a held pod waits for, and until when.
 type waiting struct {
-	reason, why string
-	detail      string // may change while it waits
-	until       time.Time
-	retry       time.Duration // how often it looks by itself whether it still has to, should a ResyncHeld be missing
+	reason string        // of the condition and the Event
+	why    string        // what it waits for; another why is another Event
+	detail string        // added to why in texts; may change while the pod waits
+	until  time.Time     // when the pod is rejected
+	retry  time.Duration // interval of its own syncs, in case a ResyncHeld is missing
 }
 
-// mayWait says what a pod that is not admitted can wait for; until is zero where there is nothing.
+// mayWait returns what a pod that was not admitted can wait for. until is zero if there is nothing.
 func (w *worker) mayWait(rejected Rejection) waiting {
 	if rejected.Later {
 		until := w.seen.Add(devicemanager.Grace)
@@ -151,9 +153,9 @@ func (w *worker) mayWait(rejected Rejection) waiting {
 	return waiting{}
 }
 
-// departing returns the pod that is to end last of those whose objects are gone (deleted with a grace period of 0) and
-// that have resources here until they have ended, and when that is to be. No scheduler knows of them: one that sent a
-// pod in their places could not wait.
+// departing returns, among the pods whose objects are gone and that have not ended yet, the one that ends last, and
+// when it must have ended at the latest. Such pods were deleted with a grace period of 0. They keep their resources
+// until they have ended, and schedulers do not know of them, so a scheduler may place a pod that does not fit yet.
 func (r *Runner) departing() (name string, until time.Time) {
 	now, _ := r.now()
 	last := now
@@ -173,11 +175,11 @@ func (r *Runner) departing() (name string, until time.Time) {
 	return name, time.Now().Add(last.Sub(now))
 }
 
-// departure is how long after its deadline a pod may take to be killed and cleared away before others no longer wait
-// (chosen: the bound that the agent has elsewhere for what hangs).
+// departure is how long other pods wait for a pod after its deadline, while it is killed and removed. Chosen: the same
+// as overtimeMax and removalTime.
 const departure = 10 * time.Second
 
-// hold has a pod wait.
+// hold holds a pod, and records an Event if it was not held for this reason before.
 func (w *worker) hold(pod *corev1.Pod, wait waiting) {
 	now, _ := w.r.now()
 	until := wait.until.UTC().Format(time.RFC3339)
@@ -193,27 +195,27 @@ func (w *worker) hold(pod *corev1.Pod, wait waiting) {
 	}
 }
 
-// How often pods that wait look again by themselves (chosen: often enough for as long as each wait may be).
+// Intervals of a held pod's own syncs, in case a ResyncHeld is missing. Chosen: short against the bound of each wait.
 const (
 	holdRetry = 10 * time.Second
 	roomRetry = time.Second
 )
 
-// reject ends a pod before anything of it runs.
+// reject rejects a pod of which nothing runs: its phase is Failed.
 func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
 	now, _ := w.r.now()
 	w.e.Reject(now, podlife.StopOrder{
 		Phase:    podlife.Failed,
 		Rejected: true,
 		Reason:   rejected.Reason,
-		Message:  "Pod was rejected: " + rejected.Message, // upstream's status has the prefix, its Event has not
+		Message:  "Pod was rejected: " + rejected.Message, // as in the kubelet, only the status has the prefix
 	})
 	w.r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
 	w.r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
 	w.log().Warn("pod rejected", "reason", rejected.Reason, "message", rejected.Message)
 }
 
-// ResyncHeld makes the pods that wait look again, because what they wait for may be there.
+// ResyncHeld resyncs the held pods, because something that they wait for may have become available.
 func (r *Runner) ResyncHeld() {
 	for _, e := range r.entries() {
 		if e.IsHeld() {

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// slowRoom is an Admission that has pods wait.
+// slowRoom is an Admission that makes pods wait.
 type slowRoom struct {
 	room
 	why   string
@@ -22,7 +22,8 @@ type slowRoom struct {
 
 func (w *slowRoom) Wait(*corev1.Pod, time.Time) (string, time.Time) { return w.why, w.until }
 
-// TestHold has pods wait, go on, wait for too long, and not wait where something of them ran.
+// TestHold: pods wait, go on, and are rejected when they have waited for too long. A pod does not wait if something of
+// it ran.
 func TestHold(t *testing.T) {
 	r, w := testRunner(), &slowRoom{why: "no gpu", until: time.Now().Add(time.Hour)}
 	r.Admission, r.Metrics = w, metrics.New("n")
@@ -72,8 +73,8 @@ func (*fullRoom) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
 	return nil
 }
 
-// TestRoomOfTheDeparting: whoever takes the place of a pod that was deleted by force waits until that one has ended,
-// and no longer than it may take; for a pod whose object is there nobody waits: who sent the new one could know.
+// TestRoomOfTheDeparting: a pod that needs the room of a pod that was deleted by force waits until that one has ended,
+// but no longer than its end may take. For a pod whose object exists no pod waits: the scheduler counted it.
 func TestRoomOfTheDeparting(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -87,7 +88,9 @@ func TestRoomOfTheDeparting(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
-			r.Admission, r.Assignments, r.Metrics = &fullRoom{}, freeAssignments{}, metrics.New("n")
+			r.Admission = &fullRoom{}
+			r.Assignments = freeAssignments{}
+			r.Metrics = metrics.New("n")
 			next := r.newEntry("next")
 			next.Set(sizedPod("next", 900, 1), 1)
 			r.pods[next.UID()] = next
@@ -117,7 +120,7 @@ func TestRoomOfTheDeparting(t *testing.T) {
 	}
 }
 
-// slow is an Admission whose device plugins hang, for one pod.
+// slow is an Admission whose device plugins hang while they allocate for one pod.
 type slow struct {
 	room
 	hangs   *corev1.Pod
@@ -130,7 +133,7 @@ func (s *slow) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
 	return nil
 }
 
-func (s *slow) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
+func (s *slow) Allocate(ctx context.Context, pod *corev1.Pod) *Rejection {
 	if pod.Name != s.hangs.Name {
 		return nil
 	}
@@ -139,7 +142,7 @@ func (s *slow) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError"}
 }
 
-// undecided is an Admission that needs the opinion of a device plugin, which hangs, on one pod.
+// undecided is an Admission that needs the preference of a device plugin for one pod, and the plugin hangs.
 type undecided struct {
 	slow
 	asked int
@@ -159,8 +162,8 @@ func (u *undecided) Consult(ctx context.Context, _ *corev1.Pod) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError"}
 }
 
-// TestHungOpinion: while a plugin thinks about a pod, that pod has nothing and nobody waits for it: neither new pods
-// nor resizes.
+// TestHungOpinion: while a plugin is asked for its preference for a pod, that pod has no resources, and neither new
+// pods nor resizes wait for it.
 func TestHungOpinion(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := r.newEntry("hung"), r.newEntry("next")
@@ -193,13 +196,13 @@ func TestHungOpinion(t *testing.T) {
 	}
 }
 
-// freeAssignments is a Assignments of a node where nobody has anything.
+// freeAssignments are the Assignments of a node on which nothing is assigned.
 type freeAssignments struct{ Assignments }
 
-func (freeAssignments) Anew(string) bool { return false }
+func (freeAssignments) MustReadmit(string) bool { return false }
 
-// TestHungPlugin: a pod whose plugin hangs holds what it was admitted with, and nobody else waits: neither new pods nor
-// resizes. Its own end is not held up either.
+// TestHungPlugin: a pod whose plugin hangs has the resources with which it was admitted, and neither new pods nor
+// resizes wait for it. The pod's own end does not wait either.
 func TestHungPlugin(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	hung, next := r.newEntry("hung"), r.newEntry("next")
@@ -232,7 +235,7 @@ func TestHungPlugin(t *testing.T) {
 	}
 }
 
-// TestHeldPodHoldsUpNobody: a pod that waits for its devices is known to have nothing; others are resized meanwhile.
+// TestHeldPodHoldsUpNobody: a pod that waits for its devices has no resources, and others are resized meanwhile.
 func TestHeldPodHoldsUpNobody(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	w := &slowRoom{room: room{milli: 1000}, why: "no gpu", until: time.Now().Add(time.Hour)}

@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// What the rest of the agent may ask about pods. Everything here is a snapshot.
+// This file answers questions of the rest of the agent about pods. All answers are snapshots.
 
 // ErrNotFound is in the chain of errors about a pod or container that is not on this node.
 var ErrNotFound = errors.New("not found")
@@ -34,7 +34,7 @@ type Run struct {
 	StartedAt time.Time // zero: not known
 }
 
-// List returns the pods of this node with the status computed here last.
+// List returns the pods of this node, each with the status that the agent computed last.
 func (r *Runner) List() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, e := range r.entries() {
@@ -128,7 +128,7 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 		run.StartedAt = s.State.Running.StartedAt.Time
 	case s.State.Terminated != nil:
 		run.ID = translate.ContainerID(s.State.Terminated.ContainerID)
-	case last != nil: // waiting to restart: what it said last is what is asked for
+	case last != nil: // waiting to restart: the caller wants the previous run
 		run.ID = translate.ContainerID(last.ContainerID)
 	default:
 		reason := podlife.ReasonContainerCreating

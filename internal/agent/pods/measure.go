@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// What is measured of pods and their workers, under the kubelet's names.
+// This file has the metrics of pods and their workers, under the kubelet's names.
 
 // countSync counts a sync: the first of a pod (create), one after its object changed (update), one of a pod that is to
 // end or has ended (terminated), or another (sync).
@@ -45,7 +45,7 @@ func (w *worker) countSync(began time.Time) {
 	w.r.Metrics.PodWorker.WithLabelValues(kind).Observe(time.Since(began).Seconds())
 }
 
-// countFailure counts a start that failed. reason is that of the container that waits.
+// countFailure counts a start that failed. reason is that of the waiting container.
 func (w *worker) countFailure(pod *corev1.Pod, a podlife.Action, reason string) {
 	switch {
 	case a.Kind == podlife.CreateSandbox:
@@ -58,7 +58,7 @@ func (w *worker) countFailure(pod *corev1.Pod, a podlife.Action, reason string) 
 	}
 }
 
-// countImageVolumes counts the image volumes of a container that was made, or was not.
+// countImageVolumes counts the image volumes of a container. err is the result of its creation.
 func (w *worker) countImageVolumes(c *corev1.Container, images map[string]*runtimeapi.ImageSpec, err error) {
 	w.r.Metrics.ImageVolumesRequested.Add(float64(len(images)))
 	refused := strings.HasPrefix(status.Convert(err).Message(), crierrors.ErrImageVolumeMountFailed.Error())
@@ -67,13 +67,13 @@ func (w *worker) countImageVolumes(c *corev1.Container, images map[string]*runti
 		case !isImage:
 		case err == nil:
 			w.r.Metrics.ImageVolumesMounted.Inc()
-		case refused: // of another failure nobody knows whether they were mounted
+		case refused: // after any other failure it is not known whether they were mounted
 			w.r.Metrics.ImageVolumesErrors.Inc()
 		}
 	}
 }
 
-// countRequestedResizes counts what a pod asks for that it did not ask for before.
+// countRequestedResizes counts the resources that a pod requests now and did not request before.
 func (r *Runner) countRequestedResizes(before, after *corev1.Pod) {
 	if before == nil || before.Generation == after.Generation {
 		return
@@ -81,7 +81,7 @@ func (r *Runner) countRequestedResizes(before, after *corev1.Pod) {
 	for _, lists := range [][2][]corev1.Container{
 		{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers},
 	} {
-		for i := range min(len(lists[0]), len(lists[1])) { // the API lets nobody add or remove containers
+		for i := range min(len(lists[0]), len(lists[1])) { // the API does not allow to add or remove containers
 			was, is := &lists[0][i].Resources, &lists[1][i].Resources
 			for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceCPU} {
 				r.countResize(name, "requests", was.Requests[name], is.Requests[name])
@@ -108,7 +108,7 @@ func (r *Runner) countResize(name corev1.ResourceName, requirement string, was, 
 	r.Metrics.RequestedResizes.WithLabelValues(string(name), requirement, operation).Inc()
 }
 
-// infeasible returns the label reason_detail of why a node can never allocate a resize (admission.Never).
+// infeasible returns the label reason_detail for a resize that the node can never allocate (admission.Never).
 func infeasible(message string) string {
 	switch {
 	case strings.Contains(message, "CPU Manager"):
@@ -131,7 +131,7 @@ func containerType(pod *corev1.Pod, name string) string {
 	return podstatus.Container
 }
 
-// initTime is how long init containers ran that have ended well, one after the other. Sidecars run on.
+// initTime returns how long the init containers ran that have succeeded, one after the other. Sidecars do not count.
 func initTime(s *corev1.PodStatus) (sum time.Duration) {
 	for i := range s.InitContainerStatuses {
 		if end := s.InitContainerStatuses[i].State.Terminated; end != nil {
@@ -141,7 +141,7 @@ func initTime(s *corev1.PodStatus) (sum time.Duration) {
 	return sum
 }
 
-// podCounts counts the pods of the node when asked.
+// podCounts counts the pods of the node when metrics are collected.
 type podCounts struct{ r *Runner }
 
 var (

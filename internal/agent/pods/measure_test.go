@@ -24,8 +24,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// measuredValues are the series of one family that are not zero, by their labels' values: the value, of a histogram how
-// often it was observed.
+// measuredValues returns the series of one family that are not zero, by the values of their labels. For a histogram the
+// value is the number of observations.
 func measuredValues(t *testing.T, registry *prometheus.Registry, family string) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -58,7 +58,7 @@ func measuredRunner() *Runner {
 	return r
 }
 
-// A worker's syncs are told apart as the kubelet's are, and only the first is the start of the worker.
+// A worker's syncs are labelled as the kubelet's, and only the first counts as the worker's start.
 func TestSyncsAreCounted(t *testing.T) {
 	r := measuredRunner()
 	e := r.take(testPod(), false)
@@ -109,8 +109,8 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	}
 }
 
-// A sandbox that is not made counts for its pod, and once more if the pod has users of its own.
-func TestFailuresOfPodsWithUsersOfTheirOwn(t *testing.T) {
+// A sandbox that cannot be created counts as an error of its pod, and once more if the pod has a user namespace.
+func TestFailuresOfPodsWithUserNamespaces(t *testing.T) {
 	r := measuredRunner()
 	no := false
 	pod := testPod()
@@ -123,8 +123,8 @@ func TestFailuresOfPodsWithUsersOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Image volumes of a container count as mounted when it was made, as failed when the runtime says so, and as neither
-// when it failed for something else.
+// Image volumes of a container count as mounted when the container was created, as failed when the runtime says so, and
+// as neither when the creation failed for another reason.
 func TestImageVolumesAreCounted(t *testing.T) {
 	r := measuredRunner()
 	w := r.take(testPod(), false).Wake().(*worker)
@@ -141,7 +141,7 @@ func TestImageVolumesAreCounted(t *testing.T) {
 	}
 }
 
-// What a resize asks for is counted by container, resource and requirement; an update of something else is no resize.
+// What a resize requests is counted by container, resource and requirement. An update of something else is not counted.
 func TestRequestedResizesAreCounted(t *testing.T) {
 	r := measuredRunner()
 	sized := func(generation int64, requests, limits corev1.ResourceList) *corev1.Pod {
@@ -164,8 +164,8 @@ func TestRequestedResizesAreCounted(t *testing.T) {
 	}
 }
 
-// The label of a resize that can never be allocated follows from the core's words.
-func TestInfeasibleResizesAreTold(t *testing.T) {
+// The label of a resize that can never be allocated is derived from the core's text.
+func TestInfeasibleResizesAreLabelled(t *testing.T) {
 	for want, c := range map[string]admission.Change{
 		"swap_limitation":                             {Swap: true},
 		"guaranteed_pod_cpu_manager_static_policy":    {Class: qos.Guaranteed, StaticCPUs: true, CPU: true},
@@ -177,8 +177,8 @@ func TestInfeasibleResizesAreTold(t *testing.T) {
 	}
 }
 
-// What the start of a pod is not blamed for: pulls, and init containers that have ended.
-func TestWhatAStartIsNotBlamedFor(t *testing.T) {
+// The SLI of a pod's start does not count pulls and init containers that have ended.
+func TestStartSLILeavesOutPullsAndInit(t *testing.T) {
 	at := func(second int64) metav1.Time { return metav1.Unix(second, 0) }
 	ended := func(from, to int64) corev1.ContainerStatus {
 		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: at(from), FinishedAt: at(to)}}}
@@ -203,7 +203,7 @@ func TestWhatAStartIsNotBlamedFor(t *testing.T) {
 	}
 }
 
-// Pods are counted by where they are in their lives, and by who wants them.
+// Pods are counted by their lifecycle and by their source.
 func TestPodsAreCounted(t *testing.T) {
 	r := measuredRunner()
 	r.Metrics.Registry.MustRegister(podCounts{r})
@@ -237,7 +237,7 @@ func TestPodsAreCounted(t *testing.T) {
 	}
 }
 
-// A pod that the runtime has and no source knows is an orphan once the sources have shown all pods.
+// A pod that only the runtime has is an orphan once the sources have delivered all pods.
 func TestOrphansAreCounted(t *testing.T) {
 	r := measuredRunner()
 	r.merge(inventory{"u1": {states: map[string]int32{}}})

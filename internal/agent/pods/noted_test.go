@@ -10,15 +10,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 )
 
-// noting is a runner that can say what a sandbox is to be.
+// noting returns a runner that can build the configuration of a sandbox.
 func noting() *Runner {
 	r := testRunner()
 	r.Groups, r.Assignments = fakeGroups{}, fakeAssignments{}
 	return r
 }
 
-// TestAllocationIsNotedWithTheSandbox: what was allocated to a pod outlives an agent that died before it reported it. A
-// resize that the node did not allocate is not taken as allocated.
+// TestAllocationIsNotedWithTheSandbox: a pod's allocated resources survive an agent that died before it reported them.
+// A resize that the node did not allocate does not count as allocated.
 func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
 	allocated := sizedPod("a", 300, 1)
 	level := requirements("memory=1Gi", "memory=2Gi")
@@ -50,7 +50,7 @@ func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
 	if _, waits := e.Asks(); !waits {
 		t.Error("what the pod asks for is not judged")
 	}
-	asks = asks.DeepCopy() // the API knows better
+	asks = asks.DeepCopy() // now the API's status has the allocation
 	asks.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=400m", "cpu=400m", "")}
 	e = r.newEntry("a")
 	e.Set(asks, 2)
@@ -60,7 +60,7 @@ func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
 	}
 }
 
-// A pod without resources has no note, and cannot forge one.
+// A pod without resources has no note, and its own annotation is not taken for one.
 func TestNoteIsOurs(t *testing.T) {
 	pod := testPod()
 	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{{Name: "c"}}
@@ -74,7 +74,7 @@ func TestNoteIsOurs(t *testing.T) {
 	}
 }
 
-// TestVersion: whoever writes down the pods' resources sees that a pod came, and that it went.
+// TestVersion: Version changes when a pod comes and when it goes.
 func TestVersion(t *testing.T) {
 	r := testRunner()
 	before := r.Version()

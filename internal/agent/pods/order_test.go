@@ -15,9 +15,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// TestFirstBatch: of the pods that an agent is told of when it starts, the one that runs keeps its room, although it
-// is the newest; then the one that ran here before is admitted, which has nothing left (its runtime was taken down);
-// then the older pods, until the room is gone. Their names go the other way.
+// TestFirstBatch: this is the order in which a starting agent admits the pods that it finds. The pod that runs keeps
+// its room, although it is the newest. Then comes the pod that ran here before and of which the runtime has nothing
+// left. Then come the other pods, the oldest first, until there is no more room. Their names are in the opposite order.
 func TestFirstBatch(t *testing.T) {
 	log := slog.Default()
 	defer slog.SetDefault(log)

@@ -1,38 +1,38 @@
-// Package pods runs the pods of this node: it lets core/podlife decide and does what it says against a real container
-// runtime.
+// Package pods runs the pods of this node: it has core/podlife decide, and carries out the decisions on a real
+// container runtime.
 //
-// Model. Sources (the API server, a directory of static pods) say which pods should be here; the runtime, the kernel
-// (exits, see host/process) and timers say that something may have changed. Each of these only resyncs a pod, which
-// carries no content. A resynced pod has one worker goroutine. Each sync of it observes, steps the pod's podlife.Life
-// and performs the actions, until there is nothing to do; then the goroutine ends. An idle pod costs memory only.
+// Model. Two sources, the API server and a directory of static pods, say which pods should be on the node. The runtime,
+// the kernel (exits, see host/process) and timers say that something may have changed. Each of them only resyncs a pod;
+// a resync carries no content. A resynced pod has one worker goroutine. It makes syncs until there is nothing to do: it
+// observes, steps the pod's podlife.Life and carries out the actions. Then the goroutine ends. A pod without
+// changes costs memory only.
 //
-// Who may touch what. A pod has two types. agent/podentry.Entry is what every goroutine may ask or change, by methods
-// that lock; worker is what only the pod's goroutine has: its entry hands it out (Wake) and takes it back (Rest), so
-// that nothing in it needs a lock. Runner.mu guards what is about all pods. Locks are taken in this order:
-// Runner.admission, Runner.mu, that of an entry; and no call that may wait is made under the latter two.
+// Locks. A pod has two types. Any goroutine may call the methods of its agent/podentry.Entry, which lock. Its worker
+// belongs to the pod's goroutine alone: the entry hands it out (Wake) and takes it back (Rest), so nothing in it needs
+// a lock. Runner.mu guards what concerns all pods. Locks are taken in this order: Runner.admission, Runner.mu, an
+// entry's lock. No call that may wait is made while one of the latter two is held.
 //
-// How far a pod has come is its phase, which its worker changes: agent/podentry draws the phases.
+// A pod's progress is its phase, which its worker changes: agent/podentry draws the phases.
 //
-// What the runtime has is cached per pod (agent/podview) and read again where something happened: after an action,
-// after an exit, and by a slow relist of everything, in case one was lost. Container labels and annotations (spelled as
-// the kubelet spells them) and the status in the API are the only memory: a new agent adopts what runs and disturbs
-// nothing.
+// What the runtime has of each pod is cached (agent/podview). It is read again after an action and after an exit, and a
+// slow relist reads everything, in case a notification was lost. The only memory is in the labels and annotations of
+// containers, which are spelled as the kubelet's, and in the status in the API. So a new agent adopts what runs and
+// disturbs nothing.
 //
-// A pod is seen with its allocated resources (agent/allocation); what its specification asks for by now is judged in
-// every sync as long as the two differ (judgeResizes).
+// The package sees a pod with its allocated resources (agent/allocation). As long as the specification requests other
+// resources, each sync judges the resize (judgeResizes).
 //
-// The files form layers. Each uses those that come later, never one before it.
+// The files form layers. Each uses only those that come later in this list.
 //
-//	pods                                the Runner's start and its loops
-//	runtime, api, static, evict, inspect    what comes in: from the runtime, the sources, the rest of the agent
-//	sync                                one round of a worker: observe, decide, act
-//	admit, hold, act, prestop, poststart, resize, publish, dead    its parts
-//	failure, measure                    what users and metrics show of it
-//	worker                              what one goroutine has of a pod
-//	runner, config, spec, options       what all of these share
+//	pods                                                        the Runner's start and its loops
+//	runtime, api, static, evict, inspect                        inputs: the runtime, the sources, the rest of the agent
+//	sync                                                        one sync of a worker: observe, decide, act
+//	admit, hold, act, prestop, poststart, resize, publish, dead the parts of a sync
+//	failure, measure                                            Events and metrics about it
+//	worker                                                      what one goroutine has of a pod
+//	runner, config, spec, options                               what all of these share
 //
-// The package decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit:
-// core/admission.
+// The package does not decide when pods start, stop or restart (core/podlife), or whether they fit (core/admission).
 package pods
 
 import (
@@ -83,7 +83,8 @@ func newRunner(o Options, exits podview.Exits, kernelLog string) *Runner {
 	return r
 }
 
-// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen).
+// How many stops and removals the runtime gets at the same time. Chosen: only a burst reaches these bounds, which keep
+// it from overloading the runtime.
 const (
 	stopsAtOnce    = 64
 	removalsAtOnce = 64
@@ -109,14 +110,14 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// LastRead is when everything the runtime has was last read: proof that the main loop and the runtime are alive.
+// LastRead returns when the last relist of the runtime succeeded, which proves that the main loop and the runtime work.
 func (r *Runner) LastRead() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clock.At(r.lastSync)
 }
 
-// Healthy reports whether the runner made progress lately: its relist answered within limit.
+// Healthy returns an error if the last successful relist of the runtime is older than limit.
 func (r *Runner) Healthy(limit time.Duration) error {
 	if age := time.Since(r.LastRead()); age > limit {
 		return fmt.Errorf("container runtime was last read %s ago, want at most %s", age.Round(time.Second), limit)
@@ -124,12 +125,12 @@ func (r *Runner) Healthy(limit time.Duration) error {
 	return nil
 }
 
-// oomPods is what package oomwatch asks of the runner.
+// oomPods implements oomwatch.Pods.
 type oomPods struct{ *Runner }
 
 var _ oomwatch.Pods = oomPods{}
 
-// Pod is the pod of that UID; nil: it is not here, or only the runtime knows it.
+// Pod returns the pod with that UID; nil: it is not here, or only the runtime knows it.
 func (p oomPods) Pod(uid types.UID) *corev1.Pod {
 	if e := p.entryOf(uid); e != nil {
 		return e.Object()
@@ -137,7 +138,7 @@ func (p oomPods) Pod(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// Killed is the kernel's own count.
+// Killed returns the kernel's count of processes that were killed because memory ran out.
 func (p oomPods) Killed(pod *corev1.Pod, container string) (int64, error) {
 	return p.Groups.Killed(pod, container)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// postStart begins a container's hook, if it has one.
+// postStart begins a container's postStart hook, if it has one.
 func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Action, id string) {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return
@@ -15,11 +15,11 @@ func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Actio
 	ip := w.address(pod)
 	ctx, cancel := r.hookContext()
 	h := e.AddHook(id, a, cancel)
-	if h == nil { // a stop order came while the container started
+	if h == nil { // the pod got a stop order while the container started
 		cancel()
 		return
 	}
-	r.workers.Go(func() { // it does not have the worker
+	r.workers.Go(func() { // this goroutine must not touch the worker
 		defer cancel()
 		err := r.Hooks.PostStart(ctx, pod, c, id, ip)
 		if e.HookEnded(id, h, err, ctx.Err() != nil) {
@@ -28,7 +28,7 @@ func (w *worker) postStart(pod *corev1.Pod, c *corev1.Container, a podlife.Actio
 	})
 }
 
-// followHooks ends the hooks of containers that do not run any more, and reports those that failed.
+// followHooks ends the hooks of containers that do not run any more, and records the failures of hooks.
 func (w *worker) followHooks() {
 	pod := w.e.Object()
 	runs := func(id string) bool { return w.view.Containers[id].State == podlife.Running }

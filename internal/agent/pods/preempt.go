@@ -10,9 +10,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// preempt has other pods end so that a critical one, which was just rejected, fits, and notes until when it waits for
-// that. Nobody else is admitted meanwhile: caller holds the Runner's admission lock. Where the agent ends before the
-// pods have, the next one decides anew.
+// preempt orders other pods to end so that a critical pod fits that was just rejected, and stores until when the pod
+// waits for that. The caller holds Runner.admission, so that no other pod is admitted meanwhile. If the agent ends
+// before those pods do, the next agent decides anew.
 func (w *worker) preempt(pod *corev1.Pod, others []*corev1.Pod) {
 	w.roomBy = time.Time{}
 	p, ok := w.r.Admission.Preempt(pod, others, w.r.Present())
@@ -29,7 +29,7 @@ func (w *worker) preempt(pod *corev1.Pod, others []*corev1.Pod) {
 	}
 }
 
-// preemptOne orders the end of a pod within its own grace period, for another pod that lacks a resource.
+// preemptOne orders a pod to end within its own termination grace period, because a critical pod lacks a resource.
 func (w *worker) preemptOne(uid types.UID, critical *corev1.Pod, resource string) {
 	e := w.r.entryOf(uid)
 	if e == nil || e.Stopping() {

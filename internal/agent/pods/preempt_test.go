@@ -14,10 +14,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// seat is an Admission with room for one pod, which ends for a critical one.
+// seat is an Admission with room for one pod. That pod can be ended for a critical one.
 type seat struct {
 	fullRoom
-	refuses bool // nobody ends
+	refuses bool // no pod can be ended
 	asked   int
 }
 
@@ -42,12 +42,14 @@ func (s *seat) Preempt(
 	return p, !s.refuses && len(others) > 0
 }
 
-// TestPreempt: a critical pod has another one end within its own grace period, once, waits for that, and is admitted
-// then. It is rejected where nobody ends for it, and where the other has not ended in time.
+// TestPreempt: for a critical pod another one is ended, once, within its own grace period. The critical pod waits for
+// that and is admitted then. It is rejected if no pod can be ended, or if the other one has not ended in time.
 func TestPreempt(t *testing.T) {
 	start := func(refuses bool) (*Runner, *podentry.Entry, *podentry.Entry) {
 		r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
-		r.Admission, r.Assignments, r.Metrics = &seat{refuses: refuses}, freeAssignments{}, metrics.New("n")
+		r.Admission = &seat{refuses: refuses}
+		r.Assignments = freeAssignments{}
+		r.Metrics = metrics.New("n")
 		next := r.newEntry("next")
 		next.Set(sizedPod("next", 900, 1), noon)
 		r.pods["next"] = next
@@ -79,7 +81,7 @@ func TestPreempt(t *testing.T) {
 	if hold := next.Snapshot().Hold; hold == nil || hold.Reason != reasonRoom || next.Snapshot().Stop != nil {
 		t.Fatalf("the critical one does not wait: %+v, %+v", hold, next.Snapshot().Stop)
 	}
-	// One Event about the end, one that says that the pod waits.
+	// There is one Event about the end, and one about the waiting pod.
 	if events := r.Recorder.(*record.FakeRecorder).Events; len(events) != 2 {
 		t.Errorf("%d events, want two", len(events))
 	}

@@ -11,11 +11,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// preStopLeaves is what upstream leaves at least for SIGTERM after a preStop hook.
+// preStopLeaves is how much time a container has at least after SIGTERM that follows a preStop hook (kubelet:
+// minimumGracePeriodInSeconds).
 const preStopLeaves = 2 * time.Second
 
-// beginPreStop begins the hook of a container that is stopped later. It outlives the action that begins it, and ends at
-// the end of the grace period.
+// beginPreStop begins the preStop hook of a container that is stopped by a later action. The hook may run until the end
+// of the termination grace period.
 func (w *worker) beginPreStop(pod *corev1.Pod, a podlife.Action) {
 	c := hookedAtStop(pod, a)
 	if c == nil {
@@ -28,15 +29,15 @@ func (w *worker) beginPreStop(pod *corev1.Pod, a podlife.Action) {
 		cancel()
 		return
 	}
-	r.workers.Go(func() { // it does not have the worker
+	r.workers.Go(func() { // this goroutine must not touch the worker
 		defer close(run.Done)
 		defer cancel()
 		r.runPreStop(ctx, pod, c, a, ip)
 	})
 }
 
-// preStop runs the hook inside the grace, or waits inside the grace for the one that was begun. It reports whether
-// there is one.
+// preStop runs the container's preStop hook, or waits for the hook if it was begun before, within the termination grace
+// period. It reports whether there is a hook.
 func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action) bool {
 	c := hookedAtStop(pod, a)
 	if c == nil {
@@ -57,7 +58,8 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, a podlife.Action)
 	return true
 }
 
-// hookedAtStop returns the container that is to stop if a hook has to run before; nil: there is no hook, or no time.
+// hookedAtStop returns the container that is to stop if its preStop hook must run first; nil: there is no hook, or no
+// time for it.
 func hookedAtStop(pod *corev1.Pod, a podlife.Action) *corev1.Container {
 	c := translate.ContainerNamed(pod, a.Container)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 || a.NoHook {

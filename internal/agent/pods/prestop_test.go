@@ -13,13 +13,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// TestPreStopThatWasBegun: the stop of a container in its turn waits for the hook that was begun before, within what is
-// left of the grace, runs none a second time, and leaves SIGTERM the rest. A container that ends takes its hook along.
+// TestPreStopThatWasBegun: when it is a container's turn to stop, the stop waits for the hook that was begun before,
+// within the rest of the grace period. It does not run the hook again, and gives SIGTERM the remaining time. If the
+// container ends, its hook ends too.
 func TestPreStopThatWasBegun(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		turn       time.Duration // of the stop, after the hook has begun
-		left       time.Duration // of the grace then
+		turn       time.Duration // when the stop comes, after the hook has begun
+		left       time.Duration // what is left of the grace period then
 		noHook     bool
 		want, took time.Duration // grace in the runtime; what the stop takes
 	}{

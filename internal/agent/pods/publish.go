@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// statuses is what makes the statuses of pods.
+// statuses returns the translator of podlife's statuses into the API's.
 func (r *Runner) statuses() podstatus.Node {
 	return podstatus.Node{
 		HostIPs:  r.HostIPs,
@@ -20,7 +20,7 @@ func (r *Runner) statuses() podstatus.Node {
 	}
 }
 
-// publish turns a decision's status into the API's form, keeps it and has it reported if it changed.
+// publish translates a decision's status for the API, stores it, and has it reported if it changed.
 func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decision) {
 	if pod == nil {
 		return
@@ -63,7 +63,7 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 	r.report.Enqueue(e.Report())
 }
 
-// countEnds counts the ends of containers that a status shows and the status before it does not show.
+// countEnds counts the containers that have ended according to a status and not according to the previous one.
 func (r *Runner) countEnds(before, after corev1.PodStatus) {
 	for _, end := range podstatus.Ends(before, after) {
 		r.Metrics.TerminatedContainers.WithLabelValues(end.Kind, strconv.Itoa(int(end.Code)), end.Reason).Inc()

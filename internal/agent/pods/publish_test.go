@@ -25,7 +25,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Ends are counted once each, whether they are told as the state or as the state before.
+// Each end is counted once, whether the status has it as the state or as the last state.
 func TestCountEnds(t *testing.T) {
 	ended := func(id string, code int32) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code, Reason: "Error"}}
@@ -61,7 +61,7 @@ func TestCountEnds(t *testing.T) {
 	}
 }
 
-// patches are the bodies of the patches that an API server was sent. It takes them all.
+// patches is an API server that accepts every patch and records the bodies.
 type patches struct {
 	mu     sync.Mutex
 	bodies []string
@@ -76,7 +76,9 @@ func (p *patches) RoundTrip(q *http.Request) (*http.Response, error) {
 	p.bodies = append(p.bodies, q.Method+" "+string(body))
 	p.mu.Unlock()
 	pod := testPod()
-	pod.APIVersion, pod.Kind, pod.ResourceVersion = "v1", "Pod", "12"
+	pod.APIVersion = "v1"
+	pod.Kind = "Pod"
+	pod.ResourceVersion = "12"
 	answer, err := json.Marshal(pod)
 	return &http.Response{
 		StatusCode: http.StatusOK,
@@ -86,7 +88,7 @@ func (p *patches) RoundTrip(q *http.Request) (*http.Response, error) {
 	}, err
 }
 
-// sent are those that came since it was last called, when nothing more comes by itself.
+// sent returns the patches since the last call, once no more come.
 func (p *patches) sent() []string {
 	synctest.Wait()
 	p.mu.Lock()
@@ -96,8 +98,8 @@ func (p *patches) sent() []string {
 	return bodies
 }
 
-// Somebody else writes a condition that the pod's readiness hangs on: nothing is written before a worker has looked,
-// and then only what is ours.
+// Another client writes a condition on which the pod's readiness depends. Nothing is written before a worker has
+// observed the pod, and then only the agent's own conditions.
 func TestForeignWriteIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &patches{}

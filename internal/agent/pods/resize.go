@@ -25,9 +25,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// judgeResizes gives the pods that ask for other resources the node's verdict, all of them together, from what is here
-// now. It is called in every sync, before and after: whatever makes room (a pod that ends, one that gives something
-// back) happens in a sync, so a pod that fits waits no longer than that, and nothing polls.
+// judgeResizes asks for the node's verdicts on all pending resizes together, given the pods that are on the node now.
+// It is called at the beginning and at the end of every sync. Room is made in syncs only, when a pod ends or releases
+// resources, so a resize that fits waits for no more than a sync, and nothing has to poll.
 func (r *Runner) judgeResizes() {
 	for r.judgeResizesOnce() {
 	}
@@ -44,7 +44,7 @@ func (r *Runner) judgeResizesOnce() (allocated bool) {
 	var asking []*podentry.Entry
 	var requests []allocation.Request
 	for _, e := range all {
-		// A new agent must first know every pod that is here: one that it has not looked at yet may be one that runs.
+		// A new agent must first have observed every pod: one that it has not observed yet may be running.
 		if !synced || e.Unjudged() {
 			return false
 		}
@@ -62,7 +62,7 @@ func (r *Runner) judgeResizesOnce() (allocated bool) {
 	return allocated
 }
 
-// rule applies a verdict and reports whether it allocated anything. Caller holds r.admission.
+// rule applies a verdict and reports whether it allocated anything. The caller holds r.admission.
 func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.Verdict) (allocated bool) {
 	_, wall := r.now()
 	before, after, ok := e.Rule(asked, v, wall)
@@ -95,7 +95,7 @@ func (r *Runner) rule(e *podentry.Entry, asked allocation.Request, v allocation.
 	return v.Allocated
 }
 
-// RoomChanged has pods that wait for room judged anew, after the node began to offer more or less.
+// RoomChanged has the pods that wait for room judged again, because the node's allocatable resources have changed.
 func (r *Runner) RoomChanged() {
 	for _, e := range r.entries() {
 		if _, asks := e.Asks(); asks {
@@ -104,7 +104,7 @@ func (r *Runner) RoomChanged() {
 	}
 }
 
-// resize takes the steps of an action: none if memory in use forbids one of them, else up to the first that fails.
+// resize takes the steps of an action, up to the first that fails. If memory in use forbids one of them, it takes none.
 func (w *worker) resize(ctx context.Context, pod *corev1.Pod, a podlife.Action) error {
 	begun := time.Now()
 	err := w.resizeSteps(ctx, pod, a.Steps)
@@ -178,8 +178,8 @@ func (w *worker) resizeStep(ctx context.Context, pod *corev1.Pod, step resize.St
 	return err
 }
 
-// sizeNow is what the kernel has for a container's group, or with an empty id of the pod's: after a write that failed,
-// which it may know of all the same.
+// sizeNow reads the actual size of a container's group, or of the pod's if id is empty. It is called after a failed
+// write, which may have changed the kernel's values all the same.
 func (w *worker) sizeNow(pod *corev1.Pod, id string) resize.Size {
 	has, err := w.r.Groups.Has(pod, id)
 	if err != nil {
@@ -188,8 +188,8 @@ func (w *worker) sizeNow(pod *corev1.Pod, id string) resize.Size {
 	return has
 }
 
-// updateSandbox gives the runtime the resources of the pod as a whole, which those that run a machine for each pod want
-// to know. Others, and containerd 1.6, do not have the call.
+// updateSandbox tells the runtime the resources of the whole pod. Runtimes that start a virtual machine for each pod
+// need them; others, and containerd 1.6, do not implement the call.
 func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
 	id := w.view.ReadySandbox()
 	overhead, resources := w.r.Groups.SandboxResources(pod)
@@ -207,8 +207,9 @@ func (w *worker) updateSandbox(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// adoptSizes finds out what the cgroups of a pod have that this process did not make: the kernel knows, and where it is
-// not asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
+// adoptSizes finds out the actual sizes of the cgroups that an earlier agent created. It reads them from the kernel.
+// For values that the kernel does not have (v2 stores no shares), and for containers whose cgroup is not found, it
+// takes what was last reported in the status.
 func (w *worker) adoptSizes() {
 	s := w.e.Snapshot()
 	pod, underWay := s.Pod, s.Resizing.Generation != 0
@@ -241,7 +242,7 @@ func unsized(c podlife.Container) bool {
 	return c.State == podlife.Running && c.Size == (resize.Size{})
 }
 
-// resizeCounts are measurements of the resizes that are there when asked.
+// resizeCounts counts the present resizes when metrics are collected.
 type resizeCounts struct{ r *Runner }
 
 var (

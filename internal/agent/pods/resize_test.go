@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// room is a node of so many millicores that allocates what fits, in the order in which it is asked.
+// room is a node with that many millicores. It allocates what fits, in the order of the requests.
 type room struct {
 	milli int64
 	asked int
@@ -32,7 +32,7 @@ func (n *room) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
 func (n *room) Preempt(*corev1.Pod, []*corev1.Pod, []podentry.Present) (admission.Preemption, bool) {
 	return admission.Preemption{}, false
 }
-func (n *room) Give(context.Context, *corev1.Pod) *Rejection { return nil }
+func (n *room) Allocate(context.Context, *corev1.Pod) *Rejection { return nil }
 
 func (n *room) Resize(requests []allocation.Request, held []*corev1.Pod) []allocation.Verdict {
 	n.asked++
@@ -60,7 +60,10 @@ func busyNode(t *testing.T, milli int64, requests map[string]int64) (*Runner, *r
 	t.Helper()
 	node := &room{milli: milli}
 	r := testRunner()
-	r.Admission, r.synced, r.pods, r.Recorder = node, true, map[types.UID]*podentry.Entry{}, record.NewFakeRecorder(100)
+	r.Admission = node
+	r.synced = true
+	r.pods = map[types.UID]*podentry.Entry{}
+	r.Recorder = record.NewFakeRecorder(100)
 	r.Volumes = &volume.Manager{}
 	for name, request := range requests {
 		r.run(t, name, request)
@@ -70,7 +73,10 @@ func busyNode(t *testing.T, milli int64, requests map[string]int64) (*Runner, *r
 
 func sizedPod(name string, milli, generation int64) *corev1.Pod {
 	pod := testPod()
-	pod.Name, pod.UID, pod.Generation, pod.ResourceVersion = name, types.UID(name), generation, fmt.Sprint(generation)
+	pod.Name = name
+	pod.UID = types.UID(name)
+	pod.Generation = generation
+	pod.ResourceVersion = fmt.Sprint(generation)
 	pod.Spec.InitContainers = nil
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: requirements(fmt.Sprintf("cpu=%dm", milli), "")}}
 	return pod
@@ -163,7 +169,7 @@ func TestResizeCounts(t *testing.T) {
 	}
 }
 
-// A new agent judges nobody before it has heard of everybody.
+// A new agent judges no resize before it knows every pod.
 func TestJudgeResizesWaitsForAllPods(t *testing.T) {
 	r, node := busyNode(t, 1000, map[string]int64{"a": 300})
 	r.ask("a", 400, 2)
@@ -184,7 +190,7 @@ func TestJudgeResizesWaitsForAllPods(t *testing.T) {
 	}
 }
 
-// A pod that ends, or is not ours to resize, asks for nothing.
+// A pod that ends, or that the agent does not resize, has no request.
 func TestWhoAsks(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	e := r.pods["a"]
@@ -206,7 +212,7 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// A new agent takes up a resize that waits, and one that is under way.
+// A new agent continues a pending resize, and one that is being carried out.
 func TestResume(t *testing.T) {
 	pod := sizedPod("a", 700, 4)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=100m", "")}

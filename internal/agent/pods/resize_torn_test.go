@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// updating is a runtime of which only updates are asked.
+// updating is a runtime that only gets updates.
 type updating struct {
 	runtimeapi.RuntimeServiceClient
 	update func(context.Context, *runtimeapi.LinuxContainerResources) error
@@ -30,8 +30,7 @@ func (u updating) UpdateContainerResources(
 	return &runtimeapi.UpdateContainerResourcesResponse{}, u.update(ctx, in.Linux)
 }
 
-// sizedRun is a pod of one container that has the size of 300m, in a world of cgroup v2, and what the way from there to
-// 500m is.
+// sizedRun returns a pod with one container of 300m, in a world with cgroup v2, and the steps of a resize to 500m.
 func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.LinuxContainerResources) error) (
 	*Runner, *podentry.Entry, []resize.Step,
 ) {
@@ -39,7 +38,10 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
 	w, e := newWorld(1, t.TempDir()), r.pods["a"]
 	w.calm, w.v2 = true, true
-	r.Groups, r.Assignments, r.Metrics, r.WorkTimeout = fakeGroups{&life{w: w}}, fakeAssignments{}, metrics.New("n"), time.Hour
+	r.Groups = fakeGroups{&life{w: w}}
+	r.Assignments = fakeAssignments{}
+	r.Metrics = metrics.New("n")
+	r.WorkTimeout = time.Hour
 	runtime := updating{update: func(ctx context.Context, l *runtimeapi.LinuxContainerResources) error {
 		return update(w, ctx, l)
 	}}
@@ -53,7 +55,7 @@ func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.Lin
 	return r, e, resize.Plan(resize.Group{}, []resize.Group{{Name: "c", ID: "1", Has: has, Want: want}})
 }
 
-// An update that failed may have had its effect. Whoever then wants what was before gets it written.
+// An update that failed may have had its effect. If the former size is requested again then, it is written.
 func TestFailedUpdateIsWrittenAgain(t *testing.T) {
 	r, e, steps := sizedRun(t, func(w *world, _ context.Context, l *runtimeapi.LinuxContainerResources) error {
 		w.kernel["1"] = onto(w.kernel["1"], l)
@@ -69,7 +71,7 @@ func TestFailedUpdateIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// A stop order does not wait for a runtime that hangs over an update.
+// A stop order does not wait for a runtime that hangs in an update.
 func TestStopInterruptsResize(t *testing.T) {
 	begun := make(chan struct{})
 	r, e, steps := sizedRun(t, func(_ *world, ctx context.Context, _ *runtimeapi.LinuxContainerResources) error {
@@ -94,8 +96,9 @@ func TestStopInterruptsResize(t *testing.T) {
 	}
 }
 
-// A pod that was ending when the agent began counts with what was allocated to it, not with what it asked for since.
-func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
+// A pod that was ending when the agent started counts with its allocated resources, not with those that it requested
+// later.
+func TestEndingPodKeepsItsAllocation(t *testing.T) {
 	r, _ := busyNode(t, 1000, nil)
 	pod := sizedPod("a", 9000, 2)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=300m", "")}
@@ -109,7 +112,7 @@ func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
 	}
 }
 
-// asking is a node where a user resizes each pod while it is admitted.
+// asking is a node on which a user resizes each pod while it is admitted.
 type asking struct {
 	*room
 	meanwhile func()
@@ -120,7 +123,7 @@ func (a asking) Admit(*corev1.Pod, []*corev1.Pod) *Rejection {
 	return nil
 }
 
-// What a pod asks for while it is admitted is judged as any other resize.
+// A resize that is requested while the pod is admitted is judged as any other.
 func TestResizeDuringAdmission(t *testing.T) {
 	r, node := busyNode(t, 1000, nil)
 	e := r.newEntry("a")

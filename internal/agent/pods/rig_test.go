@@ -24,7 +24,7 @@ import (
 
 const noon = unit.Instant(12 * time.Hour)
 
-// testRunner is a runner without a runtime and an API server: enough for what only translates.
+// testRunner returns a runner without a runtime and an API server, for tests of translations.
 func testRunner() *Runner {
 	r := &Runner{Options: Options{
 		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
@@ -38,15 +38,15 @@ func testRunner() *Runner {
 	return r
 }
 
-// workerOf is the worker of a pod, which no goroutine has.
+// workerOf returns the worker of a pod while no goroutine has it.
 func workerOf(r *Runner, e *podentry.Entry) *worker {
 	w := e.Wake().(*worker)
-	w.view.From = r.sources() // r has got them since
+	w.view.From = r.sources() // the test may have set them since
 	e.HandBack(w)
 	return w
 }
 
-// What does not hold of an entry ends the tests.
+// A broken invariant of an entry ends the tests.
 func init() {
 	podentry.Broken = func(uid types.UID, what string) { panic(fmt.Sprintf("pod %s: %s", uid, what)) }
 }
@@ -75,7 +75,7 @@ func testPod() *corev1.Pod {
 	}
 }
 
-// said is the next Event that was recorded; empty: none was.
+// said returns the next Event that was recorded; empty: there is none.
 func said(r *record.FakeRecorder) string {
 	select {
 	case e := <-r.Events:

@@ -27,12 +27,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Runner runs the pods of one node: it knows them (pods), hears of what happens to them, and has what their workers
-// share.
+// Runner runs the pods of one node. It has the entries of all pods, receives changes of them, and has what their
+// workers share.
 type Runner struct {
 	Options // never changes
 
-	// Parts with locks and goroutines of their own; set once.
+	// Parts that have locks of their own. They are set once.
 	exits    podview.Exits
 	report   *statusreport.Reporter
 	static   *staticpods.Source
@@ -42,37 +42,38 @@ type Runner struct {
 
 	firstNetworkPod sync.Once // its start was measured
 
-	// How much is done at once.
-	starts   *turns.Starts // slots of pods that start
-	stops    turns.Places  // slots of stops that the runtime works on
-	removals turns.Places  // slots of sandboxes that are stopped, and of what is removed
+	// These bound how much is done at the same time.
+	starts   *turns.Starts // slots of pods that are starting
+	stops    turns.Places  // slots of containers that are being stopped
+	removals turns.Places  // slots of sandboxes that are being stopped, and of sandboxes and containers being removed
 
 	version atomic.Uint64 // see Version
 	listed  time.Time     // when the runtime was listed last; only the goroutine that lists it uses this
 
-	turns     turns.Order[*podentry.Entry] // of pods that have come and were not judged yet
-	admission sync.Mutex                   // held while one pod is judged, or resizes are: each verdict counts with those before it
+	turns turns.Order[*podentry.Entry] // the order of the pods that have come and were not judged yet
+	// admission is held while a pod or the resizes are judged, so that each verdict counts the ones before it.
+	admission sync.Mutex
 
 	mu       sync.Mutex // guards everything that follows
 	pods     map[types.UID]*podentry.Entry
-	synced   bool            // the API has shown every pod at least once
-	relisted bool            // everything the runtime has was read at least once; no worker starts before
-	ctx      context.Context // of Run: workers and hooks end with it; nil before
+	synced   bool            // the watch has delivered every pod at least once
+	relisted bool            // the runtime was listed at least once; no worker starts before
+	ctx      context.Context // of Run; workers and hooks end with it; nil before Run
 	workers  sync.WaitGroup  // goroutines of workers and hooks; needs no lock
-	lastSync unit.Instant    // when everything the runtime has was read last; zero: not yet
-	sweepEnd unit.Instant    // until then relists look for what pods that went left outside the runtime
+	lastSync unit.Instant    // when the last relist of the runtime succeeded; zero: none did
+	sweepEnd unit.Instant    // until then relists call sweep
 }
 
-// now returns the runner's monotonic clock and the calendar.
+// now returns the time by the runner's monotonic clock and by the calendar.
 func (r *Runner) now() (unit.Instant, unit.Wall) {
 	return r.clock.Now(), unit.WallOf(time.Now())
 }
 
-// Starting returns a channel that is closed when the pods have started of which some had to wait for others; nil: none
-// has to.
+// Starting returns nil if no pod is waiting for others to start. Otherwise it returns a channel that is closed when
+// that burst of pods has started.
 func (r *Runner) Starting() <-chan struct{} { return r.starts.Busy() }
 
-// until is how long a worker may rest that is to wake at an instant; zero for none.
+// until returns how long a worker may rest if it must wake at an instant; zero if it need not wake.
 func (r *Runner) until(wake unit.Instant) time.Duration {
 	if wake.IsZero() {
 		return 0
@@ -81,15 +82,15 @@ func (r *Runner) until(wake unit.Instant) time.Duration {
 	return max(wake.Sub(now), time.Millisecond)
 }
 
-// entries are the pods that the agent knows, in no order.
+// entries returns the pods that the agent knows, in no order.
 func (r *Runner) entries() []*podentry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.pods))
 }
 
-// first returns a pod that the agent knows and that is so; nil: none is. Every worker asks more than once per sync, so
-// that nothing is copied.
+// first returns a pod for which is returns true; nil: there is none. It copies nothing, since every worker calls it
+// more than once per sync.
 func (r *Runner) first(is func(*podentry.Entry) bool) *podentry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +102,8 @@ func (r *Runner) first(is func(*podentry.Entry) bool) *podentry.Entry {
 	return nil
 }
 
-// taken returns an error where the runtime says that a sandbox or container is of a pod, and said before, and did not
-// take back, that it is of another one.
+// taken returns an error if the runtime says that a sandbox or container belongs to the pod by, and still says that it
+// belongs to another pod.
 func (r *Runner) taken(id string, by *podentry.Entry) error {
 	if e := r.first(func(e *podentry.Entry) bool { return e != by && e.Has(id) }); e != nil {
 		return fmt.Errorf("the runtime says that %s is of this pod, and that it is of %s", id, e.Name())
@@ -110,7 +111,7 @@ func (r *Runner) taken(id string, by *podentry.Entry) error {
 	return nil
 }
 
-// entryOf is the pod of that UID, nil if it is not here.
+// entryOf returns the pod with that UID; nil if the agent does not know it.
 func (r *Runner) entryOf(uid types.UID) *podentry.Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +126,7 @@ func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {
 	r.Recorder.Event(translate.ContainerReference(pod, container), kind, reason, text)
 }
 
-// Synced reports whether the API and the directory of manifests have shown every pod that should be here.
+// Synced reports whether the watch and the directory of manifests have delivered every pod that should be here.
 func (r *Runner) Synced() bool {
 	r.mu.Lock()
 	synced := r.synced
@@ -133,34 +134,35 @@ func (r *Runner) Synced() bool {
 	return synced && r.static.Synced()
 }
 
-// sweepLater has the relists of the next while sweep. Caller holds mu.
+// sweepLater makes the relists of the next sweepFor call sweep. The caller holds mu.
 func (r *Runner) sweepLater() {
 	now, _ := r.now()
 	r.sweepEnd = now.Add(sweepFor)
 }
 
-// sweepFor is how long after the last pod went, and after the start, its remains are looked for: far longer than a
-// runtime works on after its caller gave up (chosen; seconds were seen on a busy machine).
+// sweepFor is how long remains of pods are looked for after the agent's start, and after the last pod was removed.
+// Chosen: far longer than a runtime goes on working after its caller has given up (seconds were seen on a busy
+// machine).
 const sweepFor = time.Minute
 
-// hookContext ends with the agent: hooks outlive the actions that begin them.
+// hookContext returns a context that ends with the agent, since hooks outlive the actions that begin them.
 func (r *Runner) hookContext() (context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return context.WithCancel(r.ctx)
 }
 
-// logs is the directory of the logs of containers.
+// logs returns the directory of containers' logs.
 func (r *Runner) logs() podlog.Directory { return podlog.Directory(r.LogDir) }
 
-// Resync makes the pod's worker look again, for parts of the agent that learned something about it (a probe, a volume).
+// Resync makes the pod's worker observe the pod again. Other parts of the agent call it, such as probes and volumes.
 func (r *Runner) Resync(uid types.UID) {
 	if e := r.entryOf(uid); e != nil {
 		r.resync(e)
 	}
 }
 
-// Retry makes the pod try again what it waits to retry, because something it may lack has appeared.
+// Retry makes the pod retry failed actions now, because something that it lacked may have become available.
 func (r *Runner) Retry(uid types.UID) {
 	if e := r.entryOf(uid); e != nil {
 		e.OrderRetry()
@@ -168,7 +170,7 @@ func (r *Runner) Retry(uid types.UID) {
 	}
 }
 
-// resync makes the pod's worker look at it, now or as soon as it is done with what it does.
+// resync makes the pod's worker observe it, now or as soon as its present sync is over.
 func (r *Runner) resync(e *podentry.Entry) {
 	r.mu.Lock()
 	ctx, ready := r.ctx, r.relisted
@@ -181,7 +183,7 @@ func (r *Runner) resync(e *podentry.Entry) {
 	}
 }
 
-// abilities are what pods may ask for on this node that they may not on every one.
+// abilities returns what pods may use on this node and not on every node.
 func (r *Runner) abilities() podfields.Abilities {
 	can := r.handlers.Known().Abilities
 	can.UserNamespaces = can.UserNamespaces && r.UserNamespaces

@@ -17,10 +17,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// What the relist and the event stream share: both say that something of the runtime changed, and the pod's worker
-// re-reads it.
+// This file has the relist and the event stream of the runtime. Both only say that something of a pod changed; the
+// pod's worker then reads it.
 
-// inventory is everything the runtime has, by pod.
+// runtimeRetry is the pause after a failed read of the runtime, or after its event stream broke. Chosen: the kubelet
+// relists as often.
+const runtimeRetry = time.Second
+
+// inventory is everything that the runtime has, by pod.
 type inventory map[types.UID]*podInventory
 
 type podInventory struct {
@@ -48,7 +52,7 @@ func (r *Runner) takeInventory(ctx context.Context) (inventory, error) {
 	for _, c := range containers.Containers {
 		all.at(c.Labels, c.Annotations).states[c.Id] = int32(c.State)
 	}
-	delete(all, "") // sandboxes and containers that no kubelet made are not ours to touch
+	delete(all, "") // sandboxes and containers of other programs are left alone
 	r.Metrics.Relist.Observe(time.Since(begun).Seconds())
 	if !r.listed.IsZero() {
 		r.Metrics.RelistInterval.Observe(begun.Sub(r.listed).Seconds())
@@ -75,7 +79,7 @@ func (all inventory) at(labels, annotations map[string]string) *podInventory {
 	return p
 }
 
-// firstRelist learns what runs before anything is decided. It waits for the runtime as long as it takes.
+// firstRelist lists the runtime before anything is decided. It waits for the runtime without a bound.
 func (r *Runner) firstRelist(ctx context.Context) error {
 	for {
 		all, err := r.takeInventory(ctx)
@@ -91,12 +95,12 @@ func (r *Runner) firstRelist(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Second):
+		case <-time.After(runtimeRetry):
 		}
 	}
 }
 
-// merge makes entries for pods that only the runtime knows, and resyncs those whose view is out of date.
+// merge creates entries for pods that only the runtime knows, and resyncs pods whose view is out of date.
 func (r *Runner) merge(all inventory) {
 	now, _ := r.now()
 	r.mu.Lock()
@@ -106,7 +110,7 @@ func (r *Runner) merge(all inventory) {
 			e := r.newEntry(uid)
 			e.FoundInRuntime(p.who, p.states)
 			r.pods[uid] = e
-			if r.synced { // else its source may not have shown it yet
+			if r.synced { // otherwise its source may not have delivered it yet
 				r.Metrics.OrphanedRuntimePods.Inc()
 			}
 		}
@@ -123,7 +127,7 @@ func (r *Runner) merge(all inventory) {
 	}
 }
 
-// relistLoop reads everything now and then, in case an exit or an event was lost.
+// relistLoop lists the runtime at intervals, in case an exit or an event was lost.
 func (r *Runner) relistLoop(ctx context.Context) {
 	tick := time.NewTicker(r.Relist)
 	defer tick.Stop()
@@ -147,7 +151,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 	}
 }
 
-// followEvents uses the runtime's own event stream where it has one (containerd 1.7 and later, CRI-O).
+// followEvents follows the runtime's event stream, if it has one (containerd 1.7 and later, CRI-O).
 func (r *Runner) followEvents(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := r.streamEvents(ctx)
@@ -160,7 +164,7 @@ func (r *Runner) followEvents(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+		case <-time.After(runtimeRetry):
 		}
 	}
 }
@@ -185,13 +189,13 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 	}
 }
 
-// learnHandlers asks the runtime what its handlers can do.
+// learnHandlers asks the runtime for the features of its handlers.
 func (r *Runner) learnHandlers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podview.AskMax)
 	defer cancel()
 	changed, err := r.handlers.Learn(ctx, r.Runtime)
 	if err != nil && ctx.Err() == nil {
-		slog.Warn("the runtime does not say what its handlers can do", "err", err)
+		slog.Warn("the features of the runtime's handlers could not be read", "err", err)
 	}
 	if changed {
 		r.ResyncHeld() // some may have waited for another release of the runtime

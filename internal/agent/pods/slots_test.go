@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// More containers than there are slots take an hour to end, half of them in their preStop hooks; the next one is asked
-// to end at once.
+// While more containers than there are slots take an hour to end, half of them in their preStop hooks, the next one is
+// still stopped at once.
 func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &patient{}
@@ -38,7 +38,7 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 		synctest.Wait()
 		begun := time.Now()
 		stop(time.Second, nil)
-		// Two at a time: the four of before, and then this one.
+		// There are two slots: the four earlier ones take their turns, and then this one.
 		if waited := time.Since(begun) - time.Second; waited > 2*signalTime {
 			t.Errorf("a stop waited %s for others, want at most %s", waited, 2*signalTime)
 		}
@@ -57,7 +57,7 @@ func (h *endless) ExecSync(
 	return nil, ctx.Err()
 }
 
-// hangingHook is a pod whose container zeta runs, and whose postStart hook hangs.
+// hangingHook returns a pod whose container zeta runs and has a postStart hook that hangs.
 func hangingHook(t *testing.T) (r *Runner, e *podentry.Entry, commands *endless) {
 	r, commands = testRunner(), &endless{make(chan error, 1)}
 	e = r.newEntry("uid-1")
@@ -67,7 +67,7 @@ func hangingHook(t *testing.T) (r *Runner, e *podentry.Entry, commands *endless)
 	c := &pod.Spec.Containers[0]
 	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
 	workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
-	workerOf(r, e).postStart(pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
+	workerOf(r, e).postStart(pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // returns
 	return r, e, commands
 }
 
@@ -105,7 +105,7 @@ func TestPostStartHook(t *testing.T) {
 	}
 }
 
-// The process is gone, and the runtime does not say so: nobody waits out the grace.
+// If the process is gone and the runtime does not say so, the stop does not wait for the end of the grace period.
 func TestStopEndsWithTheProcess(t *testing.T) {
 	for _, hooked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -124,12 +124,12 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 			if took := time.Since(begun); took != time.Minute+overtimeMax {
 				t.Errorf("with a preStop hook %t: the stop took %s, want %s", hooked, took, time.Minute+overtimeMax)
 			}
-			e.Rest(workerOf(r, e), false, 0, nil) // what is over is not waited for
+			e.Rest(workerOf(r, e), false, 0, nil) // no exit is awaited any more
 		})
 	}
 }
 
-// slowVolumes tell when they are made, and never are.
+// slowVolumes report that SetUp began, and never finish it.
 type slowVolumes struct {
 	Volumes
 	asked chan struct{}
@@ -141,8 +141,8 @@ func (v slowVolumes) SetUp(ctx context.Context, _ *corev1.Pod) error {
 	return ctx.Err()
 }
 
-// A pod tries again what failed after it had its start slot: while its volumes are made, others start.
-func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
+// A pod that failed to start may still have its slot. It gives the slot back before it sets up its volumes again.
+func TestVolumesAreSetUpWithoutStartSlot(t *testing.T) {
 	for name, start := range map[string]func(context.Context, *Runner, *podentry.Entry, *turns.Slot) error{
 		"sandbox": func(ctx context.Context, r *Runner, e *podentry.Entry, slot *turns.Slot) error {
 			return workerOf(r, e).createSandbox(ctx, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)

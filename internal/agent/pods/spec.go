@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// specOf is what a pod should be, and what its cgroups should be set to.
+// specOf returns podlife's specification of a pod, with the desired sizes of its cgroups.
 func (r *Runner) specOf(pod *corev1.Pod) podlife.Spec {
 	s := translate.PodlifeSpec(pod)
 	size, of := r.Groups.Sizes(pod)

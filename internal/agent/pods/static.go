@@ -11,12 +11,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/staticpods"
 )
 
-// staticRunner runs static pods: what staticpods.Source asks of a Runner.
+// staticRunner implements staticpods.Runner.
 type staticRunner struct{ r *Runner }
 
 var _ staticpods.Runner = staticRunner{}
 
-// newStatic prepares the source of static pods; watch is nil, except in tests.
+// newStatic prepares the source of static pods. watch is nil, except in tests.
 func newStatic(
 	r *Runner, watch func(ctx context.Context, dir string) (changed <-chan struct{}, err error),
 ) *staticpods.Source {
@@ -34,7 +34,7 @@ func newStatic(
 	})
 }
 
-// refusedMax bounds the text of an Event about a manifest, in bytes: what the API takes of newer Events.
+// refusedMax bounds the text of an Event about a manifest, in bytes: the API's limit for the note of events.k8s.io.
 const refusedMax = 1024
 
 func (s staticRunner) Start(pod *corev1.Pod) {
@@ -43,8 +43,8 @@ func (s staticRunner) Start(pod *corev1.Pod) {
 	}
 }
 
-// Stop leaves alone what is being removed already. A pod that was rejected or evicted has a stop order, too, and stays
-// until now.
+// Stop has a static pod removed, unless it is being removed already. A pod that was rejected or evicted has a stop
+// order too, but it stays until Stop is called.
 func (s staticRunner) Stop(uid types.UID) {
 	e := s.r.entryOf(uid)
 	if e == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// TestFailedStaticPodGoesWithItsManifest: one that was rejected or evicted has a stop order already, and goes all the
-// same.
+// TestFailedStaticPodGoesWithItsManifest: a static pod that was rejected or evicted has a stop order already, and is
+// removed all the same when its manifest is.
 func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	r := testRunner()
 	r.pods = map[types.UID]*podentry.Entry{}
@@ -44,12 +44,14 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	}
 }
 
-// A pod that only the runtime knows may be one of a manifest, as long as the directory, or a file of it, could not be
-// read: an agent that starts while the disk fails must not end the node's static pods.
+// As long as the directory of manifests or a file in it could not be read, a pod that only the runtime has may be a
+// static pod. So an agent that starts while the disk fails does not end the node's static pods.
 func TestUnreadManifestsEndNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := testRunner()
-	r.StaticDir, r.pods, r.synced = filepath.Join(dir, "manifests"), map[types.UID]*podentry.Entry{}, true
+	r.StaticDir = filepath.Join(dir, "manifests")
+	r.pods = map[types.UID]*podentry.Entry{}
+	r.synced = true
 	r.static = newStatic(r, unwatched)
 	l := &life{w: newWorld(1, dir)}
 	r.Volumes, r.Groups = fakeVolumes{l}, fakeGroups{l}
@@ -83,7 +85,7 @@ func TestUnreadManifestsEndNothing(t *testing.T) {
 	}
 }
 
-// Two versions of a static pod never run at once, not even where an agent before this one started the first.
+// Two versions of a static pod never run at once, not even if an earlier agent started the first one.
 func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
 	r := testRunner()
 	r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, fakeVolumes{}
@@ -99,7 +101,7 @@ func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
 	}
 }
 
-// TestManifestsInOrder: static pods that come together take their turns in order, whatever a map says.
+// TestManifestsInOrder: static pods that come together are admitted in order, not in the random order of a map.
 func TestManifestsInOrder(t *testing.T) {
 	r := testRunner()
 	r.pods, r.Volumes = map[types.UID]*podentry.Entry{}, fakeVolumes{}
@@ -119,7 +121,7 @@ func TestManifestsInOrder(t *testing.T) {
 	}
 }
 
-// writeManifest writes one into the runner's directory, and returns the pod that it has.
+// writeManifest writes a manifest into the runner's directory, and returns its pod.
 func writeManifest(t *testing.T, r *Runner, name string) *corev1.Pod {
 	t.Helper()
 	path := filepath.Join(r.StaticDir, name+".yaml")
@@ -134,10 +136,10 @@ func writeManifest(t *testing.T, r *Runner, name string) *corev1.Pod {
 	return pod
 }
 
-// unwatched is a directory whose changes nobody sees.
+// unwatched watches nothing.
 func unwatched(context.Context, string) (<-chan struct{}, error) { return nil, nil }
 
-// readOnce has the directory read and its pods started and ended.
+// readOnce makes the source read the directory and start and end pods.
 func readOnce(s *staticpods.Source) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

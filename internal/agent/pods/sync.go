@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Run is the goroutine of a worker: observe, decide, act, until there is nothing to do.
+// Run is the goroutine of a worker: it makes syncs until there is nothing to do.
 func (w *worker) Run(ctx context.Context) {
 	slot := w.r.starts.Slot()
 	defer slot.Release()
@@ -38,7 +38,7 @@ func (w *worker) Run(ctx context.Context) {
 	w.e.HandBack(w)
 }
 
-// sync is one round of a worker. It returns when to look again and whether it did something.
+// sync is one round of a worker: observe, decide, act. It returns when the next sync is due and whether it acted.
 func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant, acted bool) {
 	if err := w.refresh(ctx); err != nil {
 		if ctx.Err() == nil {
@@ -46,7 +46,7 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 			w.endDenied(ctx, err)
 		}
 		now, _ := w.r.now()
-		return now.Add(time.Second), false
+		return now.Add(runtimeRetry), false
 	}
 	w.unread = ""
 	if w.mayStart() {
@@ -63,10 +63,11 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 	}
 	now, wall := w.r.now()
 	d := w.life.Step(now, wall, o)
-	w.releaseResources(d.Status.Phase) // before its end is reported: a pod may be sent then for what it had
+	// This comes before the end is reported: a scheduler may then place a pod that needs these resources.
+	w.releaseResources(d.Status.Phase)
 	w.publish(pod, o, d)
 	if len(d.Actions) == 0 {
-		slot.Release() // what follows may take long, and starts nothing
+		slot.Release() // the steps below may take long, and they start nothing
 		w.adopt(ctx, pod, o)
 		w.releaseVolumes(ctx, pod, d.Status.Phase)
 		w.clearEvicted(ctx, pod)
@@ -77,8 +78,8 @@ func (w *worker) sync(ctx context.Context, slot *turns.Slot) (wake unit.Instant,
 	return 0, true
 }
 
-// endDenied ends a pod by its cgroup whose time is up for a while, and of which the runtime denies that a process runs:
-// it would not end one that it does not know.
+// endDenied kills the processes of a pod through its cgroup. It is for a pod that should have ended a while ago and of
+// which the runtime denies that any process runs: the runtime cannot stop a process that it does not know.
 func (w *worker) endDenied(ctx context.Context, err error) {
 	var denied *podview.Contradicted
 	now, _ := w.r.now()
@@ -90,7 +91,7 @@ func (w *worker) endDenied(ctx context.Context, err error) {
 	}
 }
 
-// adopt takes up the volumes of a pod that was started by an agent before this one: their content is refreshed again.
+// adopt sets up the volumes of a pod that an earlier agent started, so that their content is refreshed again.
 func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observation) {
 	if w.volumes != volumesUntouched || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
 		return
@@ -105,13 +106,13 @@ func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observati
 		if volume.OnlyWaits(err) {
 			return // it is tried again when they are there
 		}
-		// Its containers run with what they have. The next one that starts has the rest set up.
-		w.log().Warn("volumes of a running pod not taken up", "err", err)
+		// Its containers run with the volumes that they have. Before the next one starts, completeVolumes tries again.
+		w.log().Warn("volumes of a running pod could not be set up again", "err", err)
 		w.volumes = volumesPartlyUp
 	}
 }
 
-// releaseResources gives back the CPUs, memory and devices of a pod that ended for good.
+// releaseResources releases the CPUs, memory and devices that are assigned to a pod that has ended for good.
 func (w *worker) releaseResources(phase podlife.Phase) {
 	if phase != podlife.Succeeded && phase != podlife.Failed {
 		return
@@ -125,7 +126,7 @@ func (w *worker) releaseResources(phase podlife.Phase) {
 	w.r.Devices.Release(string(w.e.UID()))
 }
 
-// releaseVolumes takes down what a pod that ended for good no longer needs, while its object and logs stay.
+// releaseVolumes removes what a pod that has ended for good no longer needs. Its object and its logs stay.
 func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podlife.Phase) {
 	if w.volumes == volumesReleased || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
 		return
@@ -145,14 +146,14 @@ func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podl
 	w.volumes = volumesReleased
 }
 
-// trackProbes gives the probes the containers that run, so that no later result of theirs is of runs before.
+// trackProbes passes the running containers to the prober, so that results about earlier runs are discarded.
 func (w *worker) trackProbes(s podentry.Snapshot) {
 	if s.Pod == nil {
 		return
 	}
 	running := map[string]probe.Container{}
 	for _, c := range w.containers(s) {
-		// Upstream probes none before its postStart hook has succeeded.
+		// As in the kubelet, a container is not probed before its postStart hook has succeeded.
 		if c.State == podlife.Running && c.Hook == podlife.HookOver {
 			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
@@ -160,8 +161,8 @@ func (w *worker) trackProbes(s podentry.Snapshot) {
 	w.r.Probes.Track(s.Pod, w.address(s.Pod), running, s.Stop != nil)
 }
 
-// observe assembles what the step may look at. ok is false when the pod must be left alone for now: no source has it as
-// far as is known, and the API and the directory of manifests have not shown all of their pods yet.
+// observe assembles the observation for podlife's step. ok is false if the pod must be left alone for now: no source
+// has delivered it, and not all sources have delivered all of their pods yet.
 func (w *worker) observe() (pod *corev1.Pod, o podlife.Observation, ok bool) {
 	synced := w.r.Synced()
 	w.followHooks()
@@ -204,7 +205,7 @@ func wallOf(t *metav1.Time) unit.Wall {
 	return unit.WallOf(t.Time)
 }
 
-// containers are those of the view, with what is known of their hooks.
+// containers returns the containers of the view, with the states of their hooks.
 func (w *worker) containers(s podentry.Snapshot) []podlife.Container {
 	var all []podlife.Container
 	for id, c := range w.view.Containers {
@@ -217,8 +218,8 @@ func (w *worker) containers(s podentry.Snapshot) []podlife.Container {
 	return all
 }
 
-// refresh reads anew what is marked dirty. It returns an error when the runtime does not answer; the view is then as
-// before and still dirty.
+// refresh reads again what is marked dirty in the view. If the runtime does not answer, it returns an error, and the
+// view is as before and still dirty.
 func (w *worker) refresh(ctx context.Context) error {
 	err := w.view.Reread(ctx, w.e.TakeDirty())
 	if err != nil {
@@ -228,8 +229,8 @@ func (w *worker) refresh(ctx context.Context) error {
 	return err
 }
 
-// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period.
-// known is the stop order under which they were decided on.
+// perform carries out the actions in order. Consecutive stops are carried out at the same time, since each may take a
+// whole grace period. known is the stop order under which the actions were decided.
 func (w *worker) perform(
 	ctx context.Context, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *turns.Slot,
 ) {
@@ -247,8 +248,8 @@ func (w *worker) perform(
 	}
 }
 
-// performGroup does actions at once and reports whether all succeeded. More than one are stops, which only read the
-// worker.
+// performGroup carries out actions at the same time and reports whether all succeeded. If there is more than one, all
+// are stops, which only read the worker.
 func (w *worker) performGroup(
 	ctx context.Context, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *turns.Slot,
 ) bool {
@@ -257,7 +258,7 @@ func (w *worker) performGroup(
 	kind := group[0].Kind
 	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
 	waits := starts || kind == podlife.StopContainer || kind == podlife.Resize
-	if waits && !w.e.Arm(known, cancel) { // a stop order must not wait for these
+	if waits && !w.e.Arm(known, cancel) { // a stop order must not wait for these actions
 		return false
 	}
 	if !starts {
@@ -280,7 +281,7 @@ func (w *worker) performGroup(
 		}
 		ok = false
 		if ctx.Err() != nil {
-			w.e.MarkDirty("") // interrupted: that is no failure, but what the runtime did is not known
+			w.e.MarkDirty("") // interrupted: not a failure, but it is not known what the runtime did
 			continue
 		}
 		w.failed(pod, group[i], err)

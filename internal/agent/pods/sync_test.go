@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// patient is a runtime whose stops take their whole grace.
+// patient is a runtime whose stops take their whole grace period.
 type patient struct {
 	runtimeapi.RuntimeServiceClient
 	mu     sync.Mutex
@@ -35,7 +35,7 @@ func (p *patient) StopContainer(ctx context.Context, in *runtimeapi.StopContaine
 	}
 }
 
-// A stop order that comes after the worker has decided what to do, and before it does it, must not wait for that.
+// A stop order that comes between a worker's decision and its action does not wait for the action.
 func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -65,7 +65,7 @@ func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
 	}
 }
 
-// One that comes while an action is under way ends it.
+// A stop order that comes during an action ends it.
 func TestStopOrderDuringAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRunner()
@@ -79,11 +79,11 @@ func TestStopOrderDuringAction(t *testing.T) {
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("the action ended after %s, want 1m0s", took)
 		}
-		e.Rest(workerOf(r, e), false, 0, nil) // what is over may not be interrupted any more
+		e.Rest(workerOf(r, e), false, 0, nil) // nothing can be interrupted any more
 	})
 }
 
-// A pod gives its place among those that start back before it waits for anything else.
+// A pod gives its start slot back before it waits for anything else.
 func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRunner()

@@ -26,8 +26,8 @@ func usernsPod() *corev1.Pod {
 	return pod
 }
 
-// TestUnsupportedFieldHolds: a pod with a field that the agent cannot carry out gets no sandbox, wakes nobody, is told
-// of once, goes when it is deleted, and starts as soon as the field is gone.
+// TestUnsupportedFieldHolds: a pod with a field that the agent does not support gets no sandbox and no further syncs,
+// has one Event, can be deleted, and starts as soon as the field is gone.
 func TestUnsupportedFieldHolds(t *testing.T) {
 	r := testRunner()
 	r.Admission, r.Metrics = &room{}, metrics.New("n")
@@ -57,15 +57,15 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	}
 }
 
-// TestTrustBundlesNeedTheirGate: a pod with certificates of a ClusterTrustBundle is held by a text that names the
-// feature gate while that is off, and starts where it is on.
+// TestTrustBundlesNeedTheirGate: a pod with certificates of a ClusterTrustBundle is held while the feature gate is off,
+// with a text that names the gate, and starts if it is on.
 func TestTrustBundlesNeedTheirGate(t *testing.T) {
 	needsGate(t, "ClusterTrustBundleProjection",
 		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "roots.pem"}},
 		func(r *Runner, on bool) { r.TrustBundles = on })
 }
 
-// TestPodCertificatesNeedTheirGate: so is a pod with a certificate of its own.
+// TestPodCertificatesNeedTheirGate: the same holds for a pod with a podCertificate source.
 func TestPodCertificatesNeedTheirGate(t *testing.T) {
 	needsGate(t, "PodCertificateRequest",
 		corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "example.com/s"}},
@@ -97,7 +97,7 @@ func needsGate(t *testing.T, gate string, source corev1.VolumeProjection, set fu
 	}
 }
 
-// TestHeldIsToldOnce: the agent that comes after this one does not tell again what the API shows already.
+// TestHeldIsToldOnce: the next agent does not record the Event again if the status shows the hold already.
 func TestHeldIsToldOnce(t *testing.T) {
 	for name, mirrored := range map[string]bool{"a pod of the API": false, "a static pod": true} {
 		r := testRunner()
@@ -143,8 +143,8 @@ func (r runtimeOf) Version(
 	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: r.release}, nil
 }
 
-// TestHeldForTheNode: pods with users of their own, and with images as volumes, are held where the runtime or the
-// kernel cannot give them that, and start elsewhere.
+// TestHeldForTheNode: pods with user namespaces or image volumes are held if the runtime or the kernel does not support
+// them, and start otherwise.
 func TestHeldForTheNode(t *testing.T) {
 	images := testPod()
 	source := corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}
@@ -164,7 +164,9 @@ func TestHeldForTheNode(t *testing.T) {
 	} {
 		r := testRunner()
 		e := r.newEntry("uid-1")
-		r.Admission, r.Metrics, r.UserNamespaces = &room{}, metrics.New("n"), c.kernel
+		r.Admission = &room{}
+		r.Metrics = metrics.New("n")
+		r.UserNamespaces = c.kernel
 		e.Set(c.pod, noon)
 		if _, err := r.handlers.Learn(t.Context(), c.in); err != nil {
 			t.Fatal(err)
@@ -176,8 +178,8 @@ func TestHeldForTheNode(t *testing.T) {
 	}
 }
 
-// TestHandlerWithoutUsers: a sandbox of a pod with users of its own is not made by a handler that would give it the
-// host's, though the node has another one.
+// TestHandlerWithoutUsers: no sandbox is created for a pod with a user namespace if its handler does not support them,
+// although another handler of the node does.
 func TestHandlerWithoutUsers(t *testing.T) {
 	for _, c := range []struct {
 		pod   *corev1.Pod
@@ -199,8 +201,8 @@ func TestHandlerWithoutUsers(t *testing.T) {
 	}
 }
 
-// TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is
-// gone.
+// TestAdoptedIsLeftRunning: a pod that another agent started runs on, has one Event, and gets no new sandbox when its
+// own is gone.
 func TestAdoptedIsLeftRunning(t *testing.T) {
 	r := testRunner()
 	e := r.newEntry("uid-1")
@@ -226,7 +228,7 @@ func TestAdoptedIsLeftRunning(t *testing.T) {
 	}
 }
 
-// TestUnmountableHolds: what only its set-up finds of a volume holds the pod, too.
+// TestUnmountableHolds: a pod is also held for a volume that only its set-up finds to be unsupported.
 func TestUnmountableHolds(t *testing.T) {
 	r := testRunner()
 	e := r.newEntry("uid-1")
@@ -258,8 +260,8 @@ type refusing struct {
 
 func (v refusing) SetUp(context.Context, *corev1.Pod) error { return v.err }
 
-// TestVolumesAreCompleted: where the volumes of a pod that runs could not all be taken up, they are set up before one of
-// its containers starts again, as often as that fails; not in between, and not any more once they are up.
+// TestVolumesAreCompleted: if some volumes of a running pod could not be set up again after a restart of the agent,
+// that is tried before each start of one of its containers until it succeeds, and at no other time.
 func TestVolumesAreCompleted(t *testing.T) {
 	r := testRunner()
 	e := r.newEntry("uid-1")
@@ -286,7 +288,7 @@ func TestVolumesAreCompleted(t *testing.T) {
 	}
 }
 
-// answering answers SetUp, and notes that it was asked.
+// answering counts the calls of SetUp.
 type answering struct {
 	Volumes
 	err   error
@@ -298,8 +300,8 @@ func (v answering) SetUp(context.Context, *corev1.Pod) error {
 	return v.err
 }
 
-// TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of
-// it is here.
+// TestUnsuitedIsRejected: a pod that cannot run on this system is rejected before it is held for anything, unless
+// something of it is on the node.
 func TestUnsuitedIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		admitted, sandbox, want bool

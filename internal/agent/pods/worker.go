@@ -16,45 +16,45 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
 
-// worker is what only the goroutine has that works for a pod. Its entry keeps it while there is nothing to do, and
-// hands it to one goroutine at a time (Entry.Wake, Entry.Rest), so nothing in it needs a lock. While that goroutine
-// waits for the actions that it performs, theirs have it: one that may write, or several that only read. What other
-// goroutines may ask or change is in the entry.
+// worker is the part of a pod's state that belongs to the pod's goroutine alone. The entry keeps it while there is
+// nothing to do, and hands it to one goroutine at a time (Entry.Wake, Entry.Rest), so nothing in it needs a lock. While
+// that goroutine waits for its actions, the actions' goroutines use the worker: either one that may write, or several
+// that only read. What other goroutines may read or change is in the entry.
 type worker struct {
 	r *Runner         // what all workers share; never changes
 	e *podentry.Entry // never changes
 
-	life *podlife.Life // what core/podlife remembers of the pod between two steps
-	view *podview.View // what the runtime has of it
-	seen time.Time     // when it was first looked at; zero: not yet. Waits for devices begin then
-	up   bool          // a sandbox of it was ready since this agent is here: it waits for devices no more
+	life *podlife.Life // core/podlife's state of the pod between two steps
+	view *podview.View // what the runtime has of the pod
+	seen time.Time     // when it was first observed, from which waits for devices count; zero: not yet
+	up   bool          // a sandbox of it was ready since this agent started: it does not wait for devices any more
 
-	roomBy time.Time // when the pods should be gone that end to make room for it; zero: none does
+	roomBy time.Time // when the pods that end to make room for it should be gone; zero: none ends for it
 
-	measured measured // of what it did, for metrics
+	measured measured // for metrics
 
-	unread     string    // why the runtime could not be read of which users had an Event last; empty: it was read since
-	unreadSaid time.Time // when they had it
+	unread     string    // the error of the last Event that the runtime could not be read; empty: it was read since
+	unreadSaid time.Time // when that Event was recorded
 
 	volumes volumeState
-	// unmountable is what of the pod's volumes this agent cannot mount, as found when they were set up. Empty: nothing.
+	// unmountable is why the agent cannot set up some of the pod's volumes, as found by setUp. Empty: it can.
 	unmountable string
-	refused     string // the reason of that, if a signer refused a certificate; empty: reasonField
+	refused     string // the hold's reason for unmountable if a signer refused a certificate; empty: reasonField
 
-	size resize.Size // of the pod's own cgroup; unknown until it was made or read
+	size resize.Size // actual size of the pod's own cgroup; unknown until it was created or read
 }
 
-// volumeState is what became of a pod's volumes, and in the end of its cgroup, since this agent is here.
+// volumeState is what this agent has done to a pod's volumes, and finally to its cgroup.
 type volumeState int
 
 const (
-	volumesUntouched volumeState = iota // an agent before this one may have set them up
-	volumesPartlyUp                     // they were taken up as far as that was possible
-	volumesUp                           // they were set up
-	volumesReleased                     // the pod has ended for good: volumes and cgroup were taken down
+	volumesUntouched volumeState = iota // nothing; an earlier agent may have set them up
+	volumesPartlyUp                     // an earlier agent's volumes were set up again as far as possible
+	volumesUp                           // all were set up
+	volumesReleased                     // the pod has ended for good: volumes and cgroup were removed
 )
 
-// newEntry is a pod that nothing is known of yet, with its worker.
+// newEntry returns the entry of a new pod, with its worker.
 func (r *Runner) newEntry(uid types.UID) *podentry.Entry {
 	e := podentry.New(uid)
 	w := &worker{r: r, e: e, life: podlife.New(r.BackoffMax), view: podview.New(uid, e.Name)}
@@ -68,14 +68,14 @@ func (r *Runner) newEntry(uid types.UID) *podentry.Entry {
 	return e
 }
 
-// sources are where a worker reads what the runtime has.
+// sources returns where a view reads what the runtime has.
 func (r *Runner) sources() podview.Sources {
 	return podview.Sources{Runtime: r.Runtime, OOM: r.oom, Exits: r.exits, LogDir: r.LogDir}
 }
 
 func (w *worker) log() *slog.Logger { return w.r.log(w.e) }
 
-// address is where the pod's containers are reached.
+// address returns the address at which the pod's containers are reached.
 func (w *worker) address(pod *corev1.Pod) string {
 	for _, s := range w.view.Sandboxes {
 		if s.State == podlife.SandboxReady && len(s.IPs) > 0 {
@@ -88,12 +88,12 @@ func (w *worker) address(pod *corev1.Pod) string {
 	return ""
 }
 
-// measured is what a worker remembers for metrics.
+// measured is what a worker stores for metrics.
 type measured struct {
-	known   time.Time     // when the pod was heard of
+	known   time.Time     // when the agent first knew of the pod
 	synced  bool          // a sync of it has ended
-	version string        // of its object, at the last sync
-	pulling time.Duration // what pulls of its images took in all
+	version string        // resourceVersion of its object at the last sync
+	pulling time.Duration // total time of the pulls of its images
 }
 
 // pulling measures one pull.
@@ -112,7 +112,7 @@ func (p *pulling) ended() {
 	}
 }
 
-// limited makes a call that must end in time.
+// limited makes a call and cancels it after limit.
 func limited(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
