@@ -16,13 +16,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// quiet is how long a directory must not change before it is read: an editor may still be writing.
+// quiet is how long a directory must not change before it is read, since an editor may still be writing (chosen).
 const quiet = 100 * time.Millisecond
 
-// quietLongest bounds how long changes that do not end are waited for (chosen).
+// quietLongest bounds the wait for quiet while changes do not end (chosen).
 const quietLongest = 2 * time.Second
 
-// watchDir says when a directory has changed, until ctx ends. It says so, too, when the kernel lost count of changes.
+// watchDir returns a channel that has a value when a directory has changed, or when the kernel may have lost changes.
+// It watches until ctx ends.
 func watchDir(ctx context.Context, dir string) (<-chan struct{}, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -39,8 +40,8 @@ func watchDir(ctx context.Context, dir string) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// forward notifies of what a watcher sees until ctx ends. It reads errors, too, of which one is that the kernel lost
-// count: a watcher that has an error to report waits for ever for a reader.
+// forward passes on a watcher's notifications until ctx ends. It also reads the watcher's errors, since the watcher
+// waits until each is read; one of them means that the kernel lost changes.
 func forward(ctx context.Context, watcher *fsnotify.Watcher, dir string, changed chan<- struct{}) {
 	for {
 		select {
@@ -54,7 +55,8 @@ func forward(ctx context.Context, watcher *fsnotify.Watcher, dir string, changed
 	}
 }
 
-// drain waits for a quiet moment, but not for ever: a process may write there all the time.
+// drain waits until there was no change for quiet, but at most for quietLongest: a process may write there all the
+// time.
 func drain(ctx context.Context, changes <-chan struct{}) {
 	longest := time.After(quietLongest)
 	for {
@@ -70,8 +72,8 @@ func drain(ctx context.Context, changes <-chan struct{}) {
 	}
 }
 
-// read reads the directory. A file that cannot be read or decoded keeps the pod it had: a half-written edit must not
-// end a running pod. Nor may a directory or file that fails while the agent starts: see Synced.
+// read reads the directory. If a file cannot be read or decoded, its pod stays: a half-written edit must not end a
+// running pod. While the agent starts, a directory or file that cannot be read must not end one either: see Synced.
 func (s *Source) read() {
 	if s.Dir == "" {
 		return
@@ -79,7 +81,7 @@ func (s *Source) read() {
 	files, err := os.ReadDir(s.Dir)
 	if err != nil {
 		if !os.IsNotExist(err) {
-			slog.Error("static pods: directory not read, keeping what runs", "dir", s.Dir, "err", err)
+			slog.Error("static pods: directory not read; the running static pods stay", "dir", s.Dir, "err", err)
 			return
 		}
 		s.mu.Lock()
@@ -101,7 +103,7 @@ type refusal struct {
 	err  error
 }
 
-// take takes the directory's files for what is wanted. It returns what is newly wrong.
+// take stores the pods of the directory's files in wanted. It returns the files that are newly refused.
 func (s *Source) take(files []fs.DirEntry) (refused []refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +135,7 @@ func (s *Source) take(files []fs.DirEntry) (refused []refusal) {
 			}
 		}
 	}
-	// Of two files with one name, that one has it that had it before, else the first by name.
+	// If two files have pods of one name, the file that had the pod before keeps it; else the first file by name has it.
 	had := func(pod *corev1.Pod) int {
 		if old := before[key(pod)]; old != nil && old.Annotations[annotationPath] == pod.Annotations[annotationPath] {
 			return 0
@@ -155,12 +157,12 @@ func (s *Source) take(files []fs.DirEntry) (refused []refusal) {
 	return refused
 }
 
-// isManifest reports whether a name is one of a manifest: a directory of that name is a mistake.
+// isManifest reports whether a file's name is that of a manifest. A directory of such a name counts as a mistake.
 func isManifest(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }
 
-// unread reports whether the file is there and could not be read. The other case is a file whose content is wrong.
+// unread reports whether the error means that a file exists and could not be read, as opposed to a wrong content.
 func unread(err error) bool {
 	var failed *fs.PathError
 	return errors.As(err, &failed) && !errors.Is(err, fs.ErrNotExist)

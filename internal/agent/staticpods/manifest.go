@@ -17,14 +17,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Annotations of static pods and their mirrors, as upstream spells them. The others are corev1.MirrorPodAnnotationKey,
-// with the uid of the static pod, and translate.AnnotationSource.
+// Annotations of static pods and their mirrors, as upstream spells them. There are two more:
+// corev1.MirrorPodAnnotationKey, whose value is the UID of the static pod, and translate.AnnotationSource.
 const (
 	annotationHash = "kubernetes.io/config.hash"
 	annotationSeen = "kubernetes.io/config.seen"
 )
 
-// annotationPath remembers in memory which file a static pod came from.
+// annotationPath is the file that a static pod came from. It exists in memory only.
 const annotationPath = "plimsoll.dev/config.path"
 
 // IsMirror reports whether a pod of the API is a mirror pod.
@@ -33,7 +33,7 @@ func IsMirror(pod *corev1.Pod) bool {
 	return ok
 }
 
-// Decode reads the static pod of a manifest, as the node of that name runs it.
+// Decode reads a manifest and returns its static pod, as the node of that name runs it.
 func Decode(node, path string) (*corev1.Pod, error) {
 	body, err := readManifest(path)
 	if err != nil {
@@ -46,20 +46,20 @@ func Decode(node, path string) (*corev1.Pod, error) {
 	return complete(pod, node, path)
 }
 
-// fileMax is the API server's own limit of a request.
+// fileMax bounds a manifest, in bytes: the API server's limit for a request.
 const fileMax = 3 << 20
 
-// readManifest reads a regular file of bounded size. What else may be behind a name is not waited for: neither for a
-// writer of a FIFO, nor for the end of a device.
+// readManifest reads a regular file of bounded size. It does not wait for a writer of a FIFO or for the end of a
+// device.
 func readManifest(path string) ([]byte, error) {
-	info, err := os.Stat(path) // a device may do something when it is opened
+	info, err := os.Stat(path) // before opening, since opening a device may have effects
 	if err != nil {
 		return nil, err
 	}
 	if err := fits(info); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be another one by now
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be another file by now
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +88,9 @@ func fits(info fs.FileInfo) error {
 	return fmt.Errorf("want a regular file of at most %d bytes, have %s of %d", fileMax, kind, info.Size())
 }
 
-// complete makes a static pod of a manifest: bound here, named after the node, with the UID that a kubelet gives it. So
-// a kubelet's static pod goes on when this agent takes its node over, and the other way round.
+// complete completes the pod of a manifest: it is bound to this node, its name ends with the node's, and it has the UID
+// that a kubelet would give it. So static pods keep running when this agent takes over from a kubelet, or a kubelet
+// from this agent.
 func complete(pod *corev1.Pod, node, path string) (*corev1.Pod, error) {
 	manifests.DefaultPod(pod)
 	pod.UID = kubelethash.StaticPod(pod, node, path)
@@ -111,7 +112,7 @@ func complete(pod *corev1.Pod, node, path string) (*corev1.Pod, error) {
 	}
 	pod.Annotations = annotations
 	pod.CreationTimestamp = metav1.Now()
-	// A static pod has nowhere else to go: no taint evicts it.
+	// No taint may evict a static pod, since it cannot run on another node.
 	pod.Spec.Tolerations = append(
 		pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	)

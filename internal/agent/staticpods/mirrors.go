@@ -15,13 +15,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// How long a call of the API server may take, and when one that failed is made again (chosen).
+// callTimeout bounds a call to the API server; a failed one is repeated after retryDelay (both chosen).
 const (
 	callTimeout = 30 * time.Second
 	retryDelay  = 5 * time.Second
 )
 
-// MirrorSeen says that the API has this mirror pod.
+// MirrorSeen is called when the watch has delivered a mirror pod.
 func (s *Source) MirrorSeen(mirror *corev1.Pod) {
 	s.mu.Lock()
 	s.mirrors[key(mirror)] = mirror
@@ -29,7 +29,7 @@ func (s *Source) MirrorSeen(mirror *corev1.Pod) {
 	s.Resync()
 }
 
-// MirrorGone says that the API has it no longer.
+// MirrorGone is called when a mirror pod was deleted.
 func (s *Source) MirrorGone(mirror *corev1.Pod) {
 	s.mu.Lock()
 	if m := s.mirrors[key(mirror)]; m != nil && m.UID == mirror.UID {
@@ -39,7 +39,7 @@ func (s *Source) MirrorGone(mirror *corev1.Pod) {
 	s.Resync()
 }
 
-// MirrorsSynced says that the API has listed every mirror pod. Until then none is created or deleted.
+// MirrorsSynced is called when the watch has delivered every mirror pod. Until then none is created or deleted.
 func (s *Source) MirrorsSynced() {
 	s.mu.Lock()
 	s.mirrorsRead = true
@@ -47,7 +47,8 @@ func (s *Source) MirrorsSynced() {
 	s.Resync()
 }
 
-// keepMirrors has the API show the static pods. It waits for the API server; what starts and ends them does not.
+// keepMirrors keeps the mirror pods equal to the static pods. It waits for the API server, unlike the goroutine that
+// starts and ends static pods.
 func (s *Source) keepMirrors(ctx context.Context) {
 	for {
 		select {
@@ -60,8 +61,8 @@ func (s *Source) keepMirrors(ctx context.Context) {
 	}
 }
 
-// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone. The mirror of
-// a pod that is ending stays and shows its end: live are the static pods that still are here.
+// reconcileMirrors creates missing mirrors, and deletes those with another content and those of pods that are gone.
+// live are the static pods that are still on the node: the mirror of a pod that is ending stays and shows its end.
 func (s *Source) reconcileMirrors(ctx context.Context, wanted map[string]*corev1.Pod, live map[string]types.UID) {
 	s.mu.Lock()
 	synced, mirrors := s.mirrorsRead, maps.Clone(s.mirrors)
@@ -98,7 +99,7 @@ func (s *Source) reconcileMirrors(ctx context.Context, wanted map[string]*corev1
 	}
 }
 
-// createMirror posts the image of a static pod. The API server admits it only with the node as its owner.
+// createMirror creates the mirror of a static pod. The API server admits it only if the Node is its owner.
 func (s *Source) createMirror(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -123,7 +124,7 @@ func (s *Source) createMirror(ctx context.Context, pod *corev1.Pod) error {
 	}}
 	err := s.Client.Create(ctx, kube.Pods, mirror.Namespace, "", mirror, &corev1.Pod{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the watch will show it
+		return nil // the watch will deliver it
 	}
 	return err
 }

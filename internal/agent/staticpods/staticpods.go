@@ -2,25 +2,24 @@
 //
 // # Model
 //
-// The directory says which static pods should be here. It is read when it changes, and in a periodic resync, because
-// some file systems do not notify. A pod's uid follows the path and the content of its manifest, so a manifest with
-// other content is another pod: the pod of before is ended, and the new one is started when it has gone.
+// The directory determines which static pods run. It is read when it changes, and in a periodic resync, because some
+// file systems do not notify. A pod's UID depends on the path and the content of its manifest, so a manifest with
+// another content is another pod: the old pod is ended, and the new one is started when the old one is gone.
 //
-// A mirror pod is a read-only image of a static pod in the API, by which users see it. The API does not rule: a mirror
-// that is deleted is created again, and its pod goes on. Two goroutines work: one starts and ends pods, and never waits
-// for the API server; the other keeps the mirrors.
+// A mirror pod is a read-only copy of a static pod in the API, in which users see it. The API does not control the
+// static pod: if the mirror is deleted, it is created again, and the static pod keeps running. There are two
+// goroutines: one starts and ends pods, and never waits for the API server; the other keeps the mirrors.
 //
 // # Invariants
 //
 //   - Two pods of one name never run at once.
-//   - A manifest that cannot be read or decoded keeps the pod that it had: a half-written edit must not end a running
-//     pod.
+//   - If a manifest cannot be read or decoded, its pod stays: a half-written edit must not end a running pod.
 //   - Until every manifest was read once (Synced), a pod that only the runtime has may be a static pod, and must not be
 //     ended.
 //
 // # What it does not do
 //
-// It neither runs containers nor writes statuses: the Runner does. It does not admit pods.
+// It does not run containers, write statuses or admit pods: the Runner does.
 package staticpods
 
 import (
@@ -39,19 +38,19 @@ import (
 
 // Runner is the agent's part that runs pods. It may be called by two goroutines.
 type Runner interface {
-	// Start brings in a static pod, unless it is here already.
+	// Start starts a static pod, unless it is on the node already.
 	Start(pod *corev1.Pod)
-	// Stop ends a static pod for good, unless it is ending for good already.
+	// Stop ends a static pod for good, unless it is ending already.
 	Stop(uid types.UID)
 	// Here returns the pods of this node that are static or may be.
 	Here() []Here
-	// Mirrored says which object in the API shows a static pod.
+	// Mirrored is called with the mirror pod of a static pod.
 	Mirrored(uid types.UID, mirror *corev1.Pod)
-	// DeleteMirror deletes a mirror pod with no grace.
+	// DeleteMirror deletes a mirror pod with a grace period of 0.
 	DeleteMirror(ctx context.Context, mirror *corev1.Pod) error
 	// Order compares pods that come together: the lesser one is started first.
 	Order(a, b *corev1.Pod) int
-	// StaticSynced is called once, when every manifest was read and its pod is here.
+	// StaticSynced is called once, when every manifest was read and its pod was started.
 	StaticSynced()
 }
 
@@ -59,7 +58,7 @@ type Runner interface {
 type Here struct {
 	UID    types.UID
 	Name   string // namespace/name
-	Static bool   // false: only the runtime knows the pod, which may be a version that an agent before this one started
+	Static bool   // false: only the runtime has the pod, which may be an older version that an earlier agent started
 }
 
 // Options are what a Source needs.
@@ -68,9 +67,9 @@ type Options struct {
 	Dir    string // empty: there are no static pods, and mirrors of others are deleted
 	Client *kube.Client
 	Runner Runner
-	// Refused is told of each file that is not a static pod, once for each thing that is wrong with it. Optional.
+	// Refused is called for each file that is not a static pod, once for each different error. Optional.
 	Refused func(path string, err error)
-	// Watch says when a directory has changed, until ctx ends. Optional: inotify does.
+	// Watch returns a channel that has a value when a directory has changed, until ctx ends. Optional: inotify is used.
 	Watch func(ctx context.Context, dir string) (changed <-chan struct{}, err error)
 }
 
@@ -78,18 +77,18 @@ type Options struct {
 type Source struct {
 	Options
 	wake    chan struct{} // wakes the goroutine that starts and ends pods
-	reflect chan struct{} // wakes the goroutine that keeps mirrors
+	reflect chan struct{} // wakes the goroutine that keeps the mirrors
 
 	mu          sync.Mutex             // guards everything that follows
-	wanted      map[string]*corev1.Pod // that the directory has, by namespace/name; the map is replaced, never written to
-	bad         map[string]string      // what is wrong with a file, by path, so that it is said once per content
-	mirrors     map[string]*corev1.Pod // that the API has, by namespace/name
-	mirrorsRead bool                   // the API has listed every mirror
-	whole       bool                   // every file has been read, at one time or another. Never unset
-	synced      bool                   // and the pods that they have are here. Never unset
+	wanted      map[string]*corev1.Pod // the directory's pods, by namespace/name; the map is replaced, never written to
+	bad         map[string]string      // the error of each refused file, by path, so that each is reported once
+	mirrors     map[string]*corev1.Pod // the API's mirror pods, by namespace/name
+	mirrorsRead bool                   // the watch has delivered every mirror
+	whole       bool                   // every file has been read at least once; never unset
+	synced      bool                   // whole, and the files' pods have been started; never unset
 }
 
-// Period of the periodic resync of the directory (upstream's fileCheckFrequency default).
+// Period is the interval of the periodic resync of the directory (upstream's default of fileCheckFrequency).
 const Period = 20 * time.Second
 
 // New prepares a source.
@@ -109,14 +108,14 @@ func New(o Options) *Source {
 
 func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-// Resync has pods and mirrors compared with what they should be. The Runner calls it when a pod has gone: a new version
-// of a static pod may have waited for that.
+// Resync has the pods and mirrors reconciled. The Runner calls it when a pod is gone, since a new version of a static
+// pod may have waited for that.
 func (s *Source) Resync() {
 	notify(s.wake)
 	notify(s.reflect)
 }
 
-// notify wakes the goroutine that listens. It never waits: a full channel means that it is being woken.
+// notify wakes the goroutine that listens. It never waits: if the channel is full, that goroutine is being woken.
 func notify(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
@@ -124,7 +123,8 @@ func notify(wake chan<- struct{}) {
 	}
 }
 
-// Synced reports whether every pod of the directory is here. Until then a pod that no source has may be one of them.
+// Synced reports whether every pod of the directory was started. Until then, a pod that no source has may be one of
+// them.
 func (s *Source) Synced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Source) Run(ctx context.Context) {
 		var err error
 		if changes, err = s.Watch(ctx, s.Dir); err != nil {
 			slog.Warn(
-				"static pods: no change notification, reading every "+Period.String(), "dir", s.Dir, "err", err,
+				"static pods: changes are not notified; reading every "+Period.String(), "dir", s.Dir, "err", err,
 			)
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Source) reconcile() {
 	live := s.live(wanted)
 	for _, pod := range slices.SortedFunc(maps.Values(wanted), s.Runner.Order) {
 		if uid, busy := live[key(pod)]; busy && uid != pod.UID {
-			continue // the version before it must have gone first
+			continue // the previous version must be gone first
 		}
 		s.Runner.Start(pod)
 	}
@@ -184,7 +184,7 @@ func (s *Source) reconcile() {
 	notify(s.reflect)
 }
 
-// pods are the pods that the directory has, by namespace/name.
+// pods returns the directory's pods, by namespace/name.
 func (s *Source) pods() map[string]*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +200,8 @@ func (s *Source) endUnwanted(wanted map[string]*corev1.Pod) {
 	}
 }
 
-// live returns the pods that are here and are static or may be, by name: of two with one name that which is not wanted.
+// live returns the UIDs of the pods that are on the node and are or may be static, by name. Of two pods with one name,
+// it returns the one that is not wanted.
 func (s *Source) live(wanted map[string]*corev1.Pod) map[string]types.UID {
 	live := map[string]types.UID{}
 	for _, h := range s.Runner.Here() {

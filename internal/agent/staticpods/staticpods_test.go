@@ -63,8 +63,8 @@ func TestStaticPodIsCompleted(t *testing.T) {
 	}
 }
 
-// TestStaticPodIdentity: the UID follows path and content. A comment is not content: the kubelet's UID is of what the
-// manifest says.
+// TestStaticPodIdentity: the UID depends on the path and the content of the manifest. As in the kubelet, comments do
+// not count.
 func TestStaticPodIdentity(t *testing.T) {
 	dir := t.TempDir()
 	uid := func(name, text string) string {
@@ -125,7 +125,7 @@ func TestBadManifests(t *testing.T) {
 	}
 }
 
-// Separators and comments make no second document.
+// Separators and comments do not count as a second document.
 func TestSeparatorsAreNoDocuments(t *testing.T) {
 	for _, text := range []string{"# first\n---" + goodManifest, goodManifest + "---\n", "---" + goodManifest + "---\n# last\n"} {
 		if _, err := decodeText(t, text); err != nil {
@@ -134,7 +134,7 @@ func TestSeparatorsAreNoDocuments(t *testing.T) {
 	}
 }
 
-// TestEveryProblemIsReported: one reading of the error is enough to mend the manifest.
+// TestEveryProblemIsReported: the error lists all problems of the manifest.
 func TestEveryProblemIsReported(t *testing.T) {
 	_, err := decodeText(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: W}\nspec: {serviceAccountName: x, containers: [{name: A}]}\n")
 	for _, want := range []string{"metadata.name", "spec.serviceAccountName", `spec.containers.name: "A"`, "spec.containers[A].image"} {
@@ -144,7 +144,7 @@ func TestEveryProblemIsReported(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreNoFiles: a FIFO must not hang the agent; directories and missing files say what they are.
+// TestFilesThatAreNoFiles: a FIFO does not hang the agent, and errors about directories and missing files say so.
 func TestFilesThatAreNoFiles(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -205,8 +205,8 @@ func TestReadKeepsPodsOfBrokenFiles(t *testing.T) {
 	}
 }
 
-// A file that comes with the name of another one's pod changes nothing of that, and is refused once, wherever it stands
-// in the directory. When the first file goes, it has the name.
+// If a new file has a pod with the name of another file's pod, the first file's pod stays, and the new file is refused
+// once, whatever the order of their names. When the first file is removed, the new one has the name.
 func TestNameOfAnotherFile(t *testing.T) {
 	src := New(Options{Node: "Node-1", Dir: t.TempDir()})
 	var refused []string
@@ -253,7 +253,7 @@ func (silent) RoundTrip(q *http.Request) (*http.Response, error) {
 	return nil, q.Context().Err()
 }
 
-// node is a Runner that has what it is told to have.
+// node is a Runner whose pods the test determines.
 type node struct {
 	mu      sync.Mutex
 	here    map[types.UID]Here
@@ -288,7 +288,7 @@ func (n *node) Here() []Here {
 	return slices.Collect(maps.Values(n.here))
 }
 
-// gone is the end of a pod.
+// gone ends a pod.
 func (n *node) gone(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -300,14 +300,16 @@ func (n *node) DeleteMirror(context.Context, *corev1.Pod) error { return nil }
 func (n *node) Order(a, b *corev1.Pod) int                      { return strings.Compare(a.Name, b.Name) }
 func (n *node) StaticSynced()                                   {}
 
-// Static pods come and go whether the API server answers or not: that is what they are for.
+// Static pods start and end whether the API server answers or not.
 func TestManifestsDoNotWaitForMirrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api", Transport: silent{}, QPS: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		dir, changed, n := t.TempDir(), make(chan struct{}, 1), newNode()
+		dir := t.TempDir()
+		changed := make(chan struct{}, 1)
+		n := newNode()
 		s := New(Options{
 			Node: "Node-1", Dir: dir, Client: client, Runner: n,
 			Watch: func(context.Context, string) (<-chan struct{}, error) { return changed, nil },
@@ -323,7 +325,7 @@ func TestManifestsDoNotWaitForMirrors(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.Run(ctx)
 		s.MirrorsSynced()
-		synctest.Wait() // it runs, and the mirror is being made
+		synctest.Wait() // it runs, and the mirror is being created
 		if len(n.started) == 0 || !s.Synced() {
 			t.Error("the pod is not started")
 		}
@@ -340,8 +342,7 @@ func TestManifestsDoNotWaitForMirrors(t *testing.T) {
 	})
 }
 
-// Two versions of a static pod never run at once: not where one is ended, and not where an agent before this one
-// started the first.
+// Two versions of a static pod never run at once, whether this agent or an earlier one started the first.
 func TestVersionsFollowOneAnother(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "pod.yaml")
@@ -365,7 +366,7 @@ func TestVersionsFollowOneAnother(t *testing.T) {
 	}
 }
 
-// Somebody who writes into the directory all the time does not keep it from being read.
+// The directory is read even if a program writes into it all the time.
 func TestDirectoryWithoutRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// told waits for what comes when something has happened.
+// told waits for a notification.
 func told[T any](t *testing.T, from <-chan T, what string) {
 	t.Helper()
 	select {
@@ -26,7 +26,7 @@ func told[T any](t *testing.T, from <-chan T, what string) {
 	}
 }
 
-// warnings is a log that tells when it has something new, once until that is heard.
+// warnings is a log that notifies of new entries, once until the notification is received.
 type warnings struct {
 	slog.Handler
 	said chan struct{}
@@ -40,8 +40,8 @@ func (w warnings) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// A directory in which more changes than the kernel keeps count of goes on to be followed. The queue of a real watcher
-// overflows here while nobody reads it.
+// A directory is still watched after more changes than fit into the kernel's queue. The queue of a real watcher
+// overflows here while nothing reads it.
 func TestDirectoryIsFollowedAfterOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	if err != nil {
@@ -59,14 +59,16 @@ func TestDirectoryIsFollowedAfterOverflow(t *testing.T) {
 	if err := watcher.Add(dir); err != nil {
 		t.Fatal(err)
 	}
-	const held = 4096 + 1                // what the watcher reads at once before it waits for us
-	for i := range (queue+held)/2 + 10 { // neighbours that are alike would be counted as one
+	const held = 4096 + 1                // what the watcher reads at once before it waits for its reader
+	for i := range (queue+held)/2 + 10 { // the kernel merges equal consecutive events
 		makeDir(t, dir, fmt.Sprint("a", i))
 		if err := os.Remove(filepath.Join(dir, fmt.Sprint("a", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	logger, out, flags := slog.Default(), log.Writer(), log.Flags()
+	logger := slog.Default()
+	out := log.Writer()
+	flags := log.Flags()
 	defer func() {
 		slog.SetDefault(logger)
 		log.SetOutput(out) // which slog.SetDefault has led to the other
@@ -85,7 +87,7 @@ func TestDirectoryIsFollowedAfterOverflow(t *testing.T) {
 		<-over
 	}()
 	told(t, overflowed, "changes that were lost")
-	for i := range 4 { // at most two are still there of before
+	for i := range 4 { // at most two earlier ones are left
 		makeDir(t, dir, fmt.Sprint("b", i))
 		told(t, changed, "a change after the overflow")
 	}

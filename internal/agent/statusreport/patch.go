@@ -10,9 +10,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 )
 
-// What is written to the API of a status, as a difference from the status that the API is known to have.
+// This file computes the patch of a status: the difference from the status that the API is known to have.
 
-// sameStatus compares what we report; the server may hold more.
+// sameStatus compares the parts of a status that the agent writes.
 func sameStatus(server, ours corev1.PodStatus) bool {
 	if set, over := conditionsToWrite(server, ours); len(set)+len(over) > 0 {
 		return false
@@ -25,8 +25,8 @@ func sameStatus(server, ours corev1.PodStatus) bool {
 	return equality.Semantic.DeepEqual(server, ours)
 }
 
-// conditionsToWrite are those of our conditions that the server has not, or has otherwise, and those that it still has
-// and that are over. Conditions of others are never written: what we saw of them may be old.
+// conditionsToWrite returns which of the agent's conditions must be set, because the server lacks them or has other
+// values, and which must be deleted. Conditions of other writers are never written: the agent may know an old version.
 func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition, over []corev1.PodConditionType) {
 	for _, c := range ours.Conditions {
 		has := podstatus.Condition(server, c.Type)
@@ -45,10 +45,10 @@ func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition
 	return set, over
 }
 
-// statusPatch is a status as a strategic merge patch takes it: what is named here goes before what the status has.
+// statusPatch is a status for a strategic merge patch. In JSON, its own fields replace those of the embedded status.
 type statusPatch struct {
 	corev1.PodStatus
-	Reason             *string                     `json:"reason"` // null: what the patch does not mention would stay
+	Reason             *string                     `json:"reason"` // empty: null, since an absent field would not change
 	Message            *string                     `json:"message"`
 	PodIP              *string                     `json:"podIP"`
 	PodIPs             []any                       `json:"podIPs,omitempty"`
@@ -58,9 +58,9 @@ type statusPatch struct {
 	Resources          any                         `json:"resources,omitempty"`
 }
 
-// patchBody is the status as a strategic merge patch: all of it except conditions, which merge by type. Only those
-// conditions are in it that known has otherwise; addresses are replaced. The uid makes the server refuse it for another
-// pod of the same name.
+// patchBody returns a status as a strategic merge patch. It contains the whole status, except that it contains only the
+// conditions that differ from known, since conditions are merged by type. Lists of addresses are replaced. Because of
+// the UID, the server refuses the patch for another pod of the same name.
 func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
 	set, over := conditionsToWrite(known, status)
 	patch := statusPatch{
@@ -93,7 +93,7 @@ func nonEmpty(s string) *string {
 	return &s
 }
 
-// replacing has a list put in the place of the server's instead of merged into it.
+// replacing returns a list that replaces the server's list, instead of being merged into it.
 func replacing[T any](list []T) []any {
 	if len(list) == 0 {
 		return nil
@@ -105,8 +105,8 @@ func replacing[T any](list []T) []any {
 	return out
 }
 
-// merged says null where known has an amount and ours has not: these maps are merged key by key. (Replacing them as a
-// whole loses them where the server has none.)
+// merged returns ours, with null for each key that only known has: the server merges these maps key by key. (A patch
+// that replaces a map loses it if the server has none.)
 func merged(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
 	out := map[corev1.ResourceName]any{}
 	for name := range known {
@@ -122,7 +122,7 @@ func resourcesIn(known, ours *corev1.ResourceRequirements) any {
 	var was corev1.ResourceRequirements
 	switch {
 	case known == nil && ours == nil:
-		return nil // naming them would make the server have some, though empty
+		return nil // otherwise the server would store an empty object
 	case ours == nil:
 		return json.RawMessage("null")
 	case known != nil:
@@ -131,14 +131,14 @@ func resourcesIn(known, ours *corev1.ResourceRequirements) any {
 	return map[string]any{"requests": merged(was.Requests, ours.Requests), "limits": merged(was.Limits, ours.Limits)}
 }
 
-// conditionPatch says null where a condition has no reason or message: conditions are merged field by field.
+// conditionPatch is a condition whose empty reason or message is null: conditions are merged field by field.
 type conditionPatch struct {
 	corev1.PodCondition
 	Reason  *string `json:"reason"`
 	Message *string `json:"message"`
 }
 
-// conditionsIn are those that are set, and those that are over, which are deleted.
+// conditionsIn returns the patch of the conditions: those in set are written, those in over are deleted.
 func conditionsIn(set []corev1.PodCondition, over []corev1.PodConditionType) (out []any) {
 	for _, c := range set {
 		out = append(out, conditionPatch{PodCondition: c, Reason: nonEmpty(c.Reason), Message: nonEmpty(c.Message)})

@@ -40,8 +40,8 @@ func amounts(text string) corev1.ResourceList {
 	return list
 }
 
-// TestPatchMakesServerAgree applies our patches as the API server does: afterwards it has what we report, and what
-// others wrote is still there.
+// TestPatchMakesServerAgree applies patches as the API server does: afterwards it has what the agent reports, and what
+// other clients wrote is still there.
 func TestPatchMakesServerAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 2000 {
@@ -63,7 +63,7 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod.Status.Conditions[len(server.Conditions)-1].Status = corev1.ConditionFalse // somebody else writes meanwhile
+		pod.Status.Conditions[len(server.Conditions)-1].Status = corev1.ConditionFalse // another client writes meanwhile
 		before, err := json.Marshal(pod)
 		if err != nil {
 			t.Fatal(err)
@@ -146,8 +146,8 @@ func TestSameStatus(t *testing.T) {
 	}
 }
 
-// Of our conditions only those that the server has otherwise are written; and what neither side has is not named, so
-// that the server does not have it from then on.
+// A patch contains only those of the agent's conditions that differ from the server's. It does not contain what neither
+// side has, since the server would store that.
 func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 	pod := testPod()
 	same := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}
@@ -173,7 +173,7 @@ func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 	}
 }
 
-// The patch deletes conditions of ours that are over, and only those.
+// The patch deletes the agent's conditions that are over, and only those.
 func TestPatchDeletesResizeConditions(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	known := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizePending}, {Type: corev1.PodResizeInProgress}, {Type: "example.com/theirs"}}}

@@ -13,23 +13,23 @@ import (
 // Pod is one pod as far as its status is written. Its methods may be called by any goroutine.
 type Pod struct {
 	uid types.UID // for messages
-	// latest returns the object of the API to which the pod's status is written, as the API last showed it, and the
-	// latest status. The object is nil where there is none, not yet or not any more; the phase of the status is empty
-	// where there is none yet. Neither is modified once it was returned.
+	// latest returns the API object to which the pod's status is written, as the watch last delivered it, and the latest
+	// status. The object is nil if it does not exist (yet or any more). The phase is empty if there is no status yet.
+	// Neither is modified after it was returned.
 	latest func() (object *corev1.Pod, status corev1.PodStatus)
 
-	// changed is when the status became another than the API has; zero: it is the same. Guarded by the Reporter's mu.
+	// changed is when the status began to differ from the API's; zero: it does not differ. Guarded by the Reporter's mu.
 	changed time.Time
 
 	mu sync.Mutex // guards everything that follows; latest is not called with it
-	// seen is the resourceVersion of the object as the watch showed it last; empty: it is not compared.
+	// seen is the resourceVersion that the watch delivered last; empty: versions are not compared.
 	seen string
-	// written is the status that the API has, as of the last write or of the object that replaced another one. nil: the
-	// status of the object that latest returns is what the API has.
+	// written is the status that the API has, from the answer to the last write or from the object that replaced another
+	// one. nil: the API has the status of the object that latest returns.
 	written *corev1.PodStatus
 	version string        // resourceVersion of the last write; empty: there was none
-	writing chan struct{} // closed when the write that is under way is over. nil: none is
-	again   bool          // another write was wanted meanwhile
+	writing chan struct{} // closed when the present write is over; nil: there is none
+	again   bool          // another write was requested during the present one
 }
 
 // NewPod returns the handle of a pod; see Pod for latest.
@@ -37,8 +37,8 @@ func NewPod(uid types.UID, latest func() (object *corev1.Pod, status corev1.PodS
 	return &Pod{uid: uid, latest: latest}
 }
 
-// Seen says that the watch has shown the object in this version. If another client wrote it after the last write here,
-// what was written is no longer what the API has.
+// Seen is called when the watch has delivered a version of the object. If another client wrote it after this agent's
+// last write, the API's status is that of the object, not the written one.
 func (p *Pod) Seen(object *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,8 +48,8 @@ func (p *Pod) Seen(object *corev1.Pod) {
 	}
 }
 
-// Replaced says that the pod's status is written to this object from now on, in the place of the one before it. Its
-// versions are not compared: only this agent writes the status of a mirror pod.
+// Replaced makes the pod's status be written to this object from now on, instead of the previous one. It is for mirror
+// pods. Their versions are not compared, since only this agent writes the status of a mirror pod.
 func (p *Pod) Replaced(object *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,10 +58,10 @@ func (p *Pod) Replaced(object *corev1.Pod) {
 	p.version = ""
 }
 
-// wrote notes the API's answer to a write of the status. The watch may have been faster than the answer, and have shown
-// that another client has written since.
+// wrote stores the API's answer to a write of the status. The watch may have been faster than the answer, and may
+// already have delivered a later write of another client.
 func (p *Pod) wrote(answer *corev1.Pod) {
-	status := answer.Status // alone: a pointer into the answer would keep the whole pod
+	status := answer.Status // a copy: a pointer into the answer would keep the whole pod in memory
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.written = &status
@@ -71,7 +71,7 @@ func (p *Pod) wrote(answer *corev1.Pod) {
 	}
 }
 
-// known is the status that the API is known to have.
+// known returns the status that the API is known to have.
 func (p *Pod) known(object *corev1.Pod) *corev1.PodStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,8 @@ func (p *Pod) known(object *corev1.Pod) *corev1.PodStatus {
 	return &object.Status
 }
 
-// overwritten reports whether another client wrote the object last, and its status is not the latest.
+// overwritten reports whether another client wrote the object last, and the object's status differs from the latest
+// one.
 func (p *Pod) overwritten() bool {
 	object, status := p.latest()
 	p.mu.Lock()
@@ -90,8 +91,8 @@ func (p *Pod) overwritten() bool {
 	return written == nil && object != nil && status.Phase != "" && !sameStatus(object.Status, status)
 }
 
-// beginWrite begins a write of the status, one per pod at a time. While another is under way it returns false, and what
-// there is to write then is written after that.
+// beginWrite begins a write of the status. There is one write per pod at a time: during another one it returns false,
+// and then the latest status is written after that one.
 func (p *Pod) beginWrite() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,7 @@ func (p *Pod) beginWrite() bool {
 	return true
 }
 
-// awaitWrite begins the last write, when the one that is under way is over.
+// awaitWrite waits until the present write is over, and begins the last one.
 func (p *Pod) awaitWrite(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -124,7 +125,7 @@ func (p *Pod) awaitWrite(ctx context.Context) error {
 	}
 }
 
-// endWrite ends a write, and reports whether another one was wanted meanwhile.
+// endWrite ends a write, and reports whether another one was requested meanwhile.
 func (p *Pod) endWrite() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +134,8 @@ func (p *Pod) endWrite() (again bool) {
 	return p.again
 }
 
-// newer compares resource versions, which are numbers that grow (KEP-5504); anything else counts as newer.
+// newer reports whether version is later than the other one. Resource versions are growing numbers (KEP-5504); any
+// other text counts as newer.
 func newer(version, than string) bool {
 	a, errA := strconv.ParseUint(version, 10, 64)
 	b, errB := strconv.ParseUint(than, 10, 64)

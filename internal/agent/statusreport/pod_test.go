@@ -21,7 +21,7 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// What the API is known to have, after writes of the agent and of others.
+// The status that the API is known to have, after writes of the agent and of other clients.
 func TestPodTakesVersions(t *testing.T) {
 	p := (&owner{}).handle()
 	p.Seen(testPod())
@@ -46,7 +46,7 @@ func TestPodTakesVersions(t *testing.T) {
 	}
 }
 
-// What is kept of an answer is its status: a pointer into the answer would keep the whole object, once for each pod.
+// Only the status of an answer is kept: a pointer into the answer would keep the whole object, once for each pod.
 func TestAnswersAreNotKept(t *testing.T) {
 	p := (&owner{}).handle()
 	answer := testPod()
@@ -67,7 +67,7 @@ func TestAnswersAreNotKept(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// A mirror that was made anew has the status that it shows, whatever was written to the one before it.
+// A mirror that was created again has the status of the new object, whatever was written to the previous one.
 func TestReplacedObject(t *testing.T) {
 	p := (&owner{}).handle()
 	first := testPod()

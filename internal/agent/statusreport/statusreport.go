@@ -1,23 +1,22 @@
-// Package statusreport brings the statuses of this node's pods to the API server (the kubelet's status manager).
+// Package statusreport writes the statuses of this node's pods to the API server (the kubelet's status manager).
 //
 // # Model
 //
-// The owner of a pod computes its status and keeps it; a Pod here is the handle by which the reporter asks for the
-// latest one. Enqueue says that it differs from the one before. Per pod only the latest status counts: while a write
-// waits, newer statuses take the place of older ones. Statuses that users and controllers wait for (the pod runs, is
-// ready, has ended) are written before those that only show progress. In a burst the latter are often overtaken and
-// never written.
+// The owner of a pod computes and stores its status. A Pod is the handle with which the reporter gets the latest one.
+// Enqueue is called when the status has changed. Only the latest status of a pod is written: while a write waits, newer
+// statuses replace older ones. Statuses that users and controllers wait for (the pod runs, is ready, has ended) are
+// written before those that only show progress. In a burst the latter are often replaced and never written.
 //
 // A status is written as a patch: the difference from the status that the API is known to have. That is the answer to
-// the last write, until the watch shows a version of the object from after it; then it is the object's own status.
+// the last write, until the watch delivers a later version of the object; then it is that object's status.
 //
 // # Invariants
 //
-//   - One write per pod at a time. A writer that finds one under way leaves a mark instead of waiting, and the latest
-//     status is written after the first. So a write that hangs holds up its own pod only.
-//   - Conditions that others own are never written.
-//   - An API server that does not answer is asked once per interval for all pods together. One that answers with an
-//     error is asked again for that pod only.
+//   - There is one write per pod at a time. A second writer does not wait for the first: it requests that the latest
+//     status is written after the first write. So a write that hangs delays its own pod only.
+//   - Conditions that other clients own are never written.
+//   - While the API server does not answer, it gets one request per interval for all pods together. If it answers with
+//     an error, only that pod's write is tried again.
 //   - Delete returns nil only when the API no longer has the object.
 //
 // # What it does not do
@@ -42,24 +41,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Writers at the same time, and how long one write may take. Four saturate a control plane on two cores (chosen).
 const (
-	writers      = 4
+	// writers is how many statuses are written at the same time. Chosen: four saturate a control plane on two cores.
+	writers = 4
+	// writeTimeout bounds one write (chosen).
 	writeTimeout = 30 * time.Second
 )
 
-// progressDelay is how long a status waits that only shows progress. A pod whose image is here runs before it is over
-// and costs one write in place of three (measured 2026-11-20: bind to Running takes 0.16 s); raising it makes slow
-// starts look stuck for longer.
+// progressDelay is how long a status waits that only shows progress. A pod whose image is on the node runs before the
+// delay is over, and then costs one write instead of three (measured 2026-11-20: bind to Running takes 0.16 s). With a
+// longer delay, slow starts look stuck for longer.
 const progressDelay = time.Second
 
-// busyDelay is how long such a status waits while more pods want to start than may at the same time: the machine is
-// busy with the starts then, and most of these pods run before it is over.
+// busyDelay is how long such a status waits while pods wait for others to start. Then the machine is busy with the
+// starts, and most of these pods run before the delay is over.
 const busyDelay = throttle.BusyMax
 
-// A status that the server answered with an error is tried again after retryDelay, one that it refuses after
-// refusedDelay. While the server does not answer at all, the node asks it once per awayMin, doubling to awayMax, for
-// all of its pods together: a server that returns meets one request from each node, not one from each pod.
+// After an error of the server, a write is tried again after retryDelay; if the server refused the status, after
+// refusedDelay. While the server does not answer at all, the node sends one request for all of its pods together, after
+// awayMin, which doubles up to awayMax. So a server that returns gets one request from each node, not one from each
+// pod. All are chosen.
 const (
 	retryDelay   = time.Second
 	refusedDelay = 30 * time.Second
@@ -73,7 +74,7 @@ type Reporter struct {
 	// Run.
 	Written func(after time.Duration)
 
-	// Busy reports whether pods wait for others to start. Optional; set before Run. It is called with mu locked.
+	// Busy reports whether pods wait for others to start. Optional; set before Run. It is called while mu is held.
 	Busy func() bool
 
 	client *kube.Client
@@ -81,15 +82,15 @@ type Reporter struct {
 	wake   chan struct{} // wakes a writer
 
 	mu sync.Mutex // guards everything that follows
-	// queued has the pods whose status waits to be written; true: it is urgent. A pod that is not urgent is in no line
-	// until progressDelay is over.
+	// queued are the pods whose status waits to be written; true: it is urgent. A pod that is not urgent is in neither
+	// queue until its delay is over.
 	queued map[*Pod]bool
-	// urgent and later are the lines, first come first served. A pod that is in a line and not in queued any more was
-	// written meanwhile, and is passed over.
+	// urgent and later are queues, first come first served. take passes over a pod that is not in queued any more: it was
+	// written meanwhile.
 	urgent []*Pod
 	later  []*Pod
-	away   time.Duration // how long the server is left alone after it did not answer; zero: it answers
-	until  time.Time     // nothing is written before
+	away   time.Duration // the pause after the server did not answer; zero: it answers
+	until  time.Time     // nothing is written before then
 }
 
 // New prepares a reporter for the pods of a node.
@@ -106,7 +107,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Enqueue has the pod's latest status written: at once, or if it only shows progress, after progressDelay or busyDelay.
+// Enqueue has the pod's latest status written: at once, or after progressDelay or busyDelay if it only shows progress.
 func (r *Reporter) Enqueue(p *Pod) {
 	_, status := p.latest()
 	urgent := !onlyProgress(&status)
@@ -119,7 +120,7 @@ func (r *Reporter) Enqueue(p *Pod) {
 	switch {
 	case urgent && !was:
 		r.queued[p] = true
-		r.urgent = append(r.urgent, p) // a second place in line is harmless: take passes over it
+		r.urgent = append(r.urgent, p) // the pod may be in the queue already: take passes over the second entry
 		r.rouse()
 	case !queued:
 		r.queued[p] = false
@@ -127,14 +128,15 @@ func (r *Reporter) Enqueue(p *Pod) {
 	}
 }
 
-// Recheck enqueues the pod if the API has another status than its latest, after another client may have written it.
+// Recheck enqueues the pod if another client has written its object and the status there is not the latest.
 func (r *Reporter) Recheck(p *Pod) {
 	if p.overwritten() {
 		r.Enqueue(p)
 	}
 }
 
-// promote puts a pod in line whose progress nothing overtook, or lets it wait on while the node is busy.
+// promote puts a pod into the queue when its delay is over, unless its status was written meanwhile. While the node is
+// busy, the pod waits longer.
 func (r *Reporter) promote(p *Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +150,7 @@ func (r *Reporter) promote(p *Pod) {
 	}
 }
 
-// rouse wakes a writer. It never waits: a full channel means that all of them are being woken.
+// rouse wakes a writer. It never waits: if the channel is full, all writers are being woken.
 func (r *Reporter) rouse() {
 	select {
 	case r.wake <- struct{}{}:
@@ -156,7 +158,7 @@ func (r *Reporter) rouse() {
 	}
 }
 
-// onlyProgress reports whether a status says no more than that the pod is on its way.
+// onlyProgress reports whether a status only shows that the pod is starting.
 func onlyProgress(s *corev1.PodStatus) bool {
 	if s.Phase != corev1.PodPending {
 		return false
@@ -172,7 +174,7 @@ func onlyProgress(s *corev1.PodStatus) bool {
 	return true
 }
 
-// take takes the next pod out of the lines; nil: none waits.
+// take takes the next pod out of the queues; nil: there is none.
 func (r *Reporter) take() *Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,7 +208,7 @@ func (r *Reporter) write(ctx context.Context) {
 	}
 }
 
-// allowed waits while the server is left alone; false means that ctx ended.
+// allowed waits until a request may be sent; false means that ctx ended.
 func (r *Reporter) allowed(ctx context.Context) bool {
 	for {
 		r.mu.Lock()
@@ -223,7 +225,7 @@ func (r *Reporter) allowed(ctx context.Context) bool {
 	}
 }
 
-// answered notes whether the server answered.
+// answered records whether the server answered.
 func (r *Reporter) answered(yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,24 +234,24 @@ func (r *Reporter) answered(yes bool) {
 		return
 	}
 	if time.Now().Before(r.until) {
-		return // another writer noted it
+		return // another writer has recorded it
 	}
 	r.away = min(max(2*r.away, awayMin), awayMax)
-	// The jitter keeps a fleet's nodes from returning in step.
+	// The jitter keeps the nodes of a cluster from sending requests at the same moment.
 	r.until = time.Now().Add(r.away/2 + rand.N(r.away))
 }
 
-// endWrite ends a write, and has the latest status written if another write was wanted meanwhile.
+// endWrite ends a write, and has the latest status written if another write was requested meanwhile.
 func (r *Reporter) endWrite(p *Pod) {
 	if again := p.endWrite(); again {
 		r.Enqueue(p)
 	}
 }
 
-// one writes the pod's latest status, or puts it back for later.
+// one writes the pod's latest status, or enqueues the pod again after an error.
 func (r *Reporter) one(ctx context.Context, p *Pod) {
 	if !p.beginWrite() {
-		return // a writer must not wait for the one that is at it: others have something to say, too
+		return // a writer must not wait for another one's write, since other pods wait for it
 	}
 	defer r.endWrite(p)
 	object, status := p.latest()
@@ -257,7 +259,7 @@ func (r *Reporter) one(ctx context.Context, p *Pod) {
 		return
 	}
 	changed := r.takeChange(p)
-	err := r.say(ctx, p, object, status)
+	err := r.writeOrReduce(ctx, p, object, status)
 	r.countWrite(p, changed, err)
 	var answer apierrors.APIStatus
 	r.answered(err == nil || errors.As(err, &answer))
@@ -265,9 +267,9 @@ func (r *Reporter) one(ctx context.Context, p *Pod) {
 	switch {
 	case err == nil, ctx.Err() != nil:
 	case apierrors.IsNotFound(err):
-		// The object is gone; the watch will say so.
+		// The object is gone; the watch will deliver that.
 	case apierrors.IsConflict(err):
-		// Another pod of that name, which the watch will show, or too many writers at once.
+		// There is another pod of that name, which the watch will deliver, or too many clients wrote at once.
 		log.Debug("status not written, trying again if the pod is still there", "err", err)
 		time.AfterFunc(refusedDelay, func() { r.Enqueue(p) })
 	case refused(err), apierrors.IsForbidden(err):
@@ -282,8 +284,8 @@ func (r *Reporter) one(ctx context.Context, p *Pod) {
 	}
 }
 
-// takeChange returns since when the API lacks the status that is being written; zero: it lacks nothing. A change from
-// now on is another one.
+// takeChange returns since when the API's status differs from the one that is being written, and resets that time;
+// zero: it does not differ.
 func (r *Reporter) takeChange(p *Pod) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +294,7 @@ func (r *Reporter) takeChange(p *Pod) time.Time {
 	return changed
 }
 
-// countWrite measures a write that was accepted. After any other the API still lacks the status.
+// countWrite measures a write that was accepted. After a failed one, it restores the time that takeChange returned.
 func (r *Reporter) countWrite(p *Pod, changed time.Time, err error) {
 	if changed.IsZero() {
 		return
@@ -308,8 +310,8 @@ func (r *Reporter) countWrite(p *Pod, changed time.Time, err error) {
 	p.changed = changed
 }
 
-// refused reports whether the server will never take what it was sent. What is too large for etcd is an internal error
-// to it.
+// refused reports whether the server will never accept what it was sent. If an object is too large for etcd, the server
+// answers with an internal error.
 func refused(err error) bool {
 	large := apierrors.IsInternalError(err) &&
 		(strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max"))

@@ -20,7 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// A server that does not answer is asked ever more rarely, by the whole node together, and at once again when it did.
+// A server that does not answer gets fewer and fewer requests, from the whole node together, and all of them at once
+// when it answers again.
 func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Reporter{}
@@ -31,7 +32,7 @@ func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
 			}
 			asked++
 			r.answered(false)
-			r.answered(false) // another writer's request failed at the same moment: noted once
+			r.answered(false) // another writer's request failed at the same moment: it counts once
 		}
 		// 0.5, 1, 2, 4, 8 and then 10 s apart on average: 17 in two minutes, between 11 and 34 with jitter.
 		if asked < 11 || asked > 34 {
@@ -46,7 +47,7 @@ func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
 	})
 }
 
-// Progress waits and is overtaken; what somebody waits for does not wait.
+// A status that shows progress waits and is replaced by a newer one. A status that users wait for does not wait.
 func TestProgressIsOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(nil, "node-1")
@@ -80,7 +81,7 @@ func TestProgressIsOvertaken(t *testing.T) {
 	})
 }
 
-// While pods wait for others to start, progress waits longer, and not for ever.
+// While pods wait for others to start, progress waits longer, but not forever.
 func TestProgressWaitsWhilePodsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -134,7 +135,7 @@ func TestWritesAreMeasured(t *testing.T) {
 	})
 }
 
-// owner is whoever has a pod: one goroutine, as far as these tests go.
+// owner is the owner of a pod. In these tests that is one goroutine.
 type owner struct {
 	object *corev1.Pod
 	status corev1.PodStatus
@@ -183,7 +184,7 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 					}
 					code, answer = http.StatusOK, list
 					if q.URL.Path != "/api/v1/namespaces/ns/pods" || q.URL.Query().Get("fieldSelector") != "spec.nodeName=Node-1,metadata.name=web" {
-						code = http.StatusForbidden // as the Node authorizer says of all other ways to ask for a pod that may be gone
+						code = http.StatusForbidden // the Node authorizer's answer to every other request about such a pod
 					}
 				}
 				if code != http.StatusOK {
@@ -211,7 +212,8 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 	}
 }
 
-// A server that refuses what a pod's containers said hears its phase without that, and the pod goes when it is to go.
+// If the server refuses a status because of the containers' messages, the phase is written without them, and the pod is
+// deleted when it must be.
 func TestRefusedStatusDoesNotKeepThePod(t *testing.T) {
 	for _, c := range []struct {
 		code int
@@ -266,7 +268,7 @@ func TestRefusedStatusDoesNotKeepThePod(t *testing.T) {
 	}
 }
 
-// reasons are what the API server says beside the codes.
+// reasons are the API server's reasons for the codes.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
 	http.StatusUnprocessableEntity:   metav1.StatusReasonInvalid,
@@ -275,7 +277,7 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusTooManyRequests:       metav1.StatusReasonTooManyRequests,
 }
 
-// The server hangs over one pod's status, which changes all the while: the others' are written.
+// The write of one pod's status hangs, and the status keeps changing: the others' statuses are written.
 func TestWriteThatHangsHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(nil, "node-1")
@@ -304,7 +306,7 @@ func TestWriteThatHangsHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// What a pod's last status tells of its end is written before the object is deleted; that its sandbox is gone is not.
+// How a pod ended is written before its object is deleted; that its sandbox is gone is not.
 func TestLastStatusBeforeDeletion(t *testing.T) {
 	for _, c := range []struct {
 		name   string

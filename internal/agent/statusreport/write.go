@@ -15,9 +15,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// say writes the status, and where the server refuses it, what others wait for most: phase, reason and conditions,
-// without what is new of containers, whose texts are users'. That the whole was refused is an error all the same.
-func (r *Reporter) say(ctx context.Context, p *Pod, object *corev1.Pod, status corev1.PodStatus) error {
+// writeOrReduce writes the status. If the server refuses it, writeOrReduce writes what other clients wait for most:
+// phase, reason and conditions. It leaves out the new containers' statuses, since users determine their texts. It
+// returns the error of the first write in any case.
+func (r *Reporter) writeOrReduce(ctx context.Context, p *Pod, object *corev1.Pod, status corev1.PodStatus) error {
 	err := r.patch(ctx, p, object, status)
 	if !refused(err) {
 		return err
@@ -27,12 +28,12 @@ func (r *Reporter) say(ctx context.Context, p *Pod, object *corev1.Pod, status c
 	status.ContainerStatuses = known.ContainerStatuses
 	status.EphemeralContainerStatuses = known.EphemeralContainerStatuses
 	if again := r.patch(ctx, p, object, status); again != nil {
-		logOf(p, object).Debug("nor does the API server take the status without its containers", "err", again)
+		logOf(p, object).Debug("the API server refuses the status without its containers too", "err", again)
 	}
 	return err
 }
 
-// patch writes the status unless the server is known to have it.
+// patch writes the status, unless the server is known to have it already.
 func (r *Reporter) patch(ctx context.Context, p *Pod, object *corev1.Pod, status corev1.PodStatus) error {
 	known := p.known(object)
 	if sameStatus(*known, status) {
@@ -55,17 +56,17 @@ func (r *Reporter) patch(ctx context.Context, p *Pod, object *corev1.Pod, status
 	return nil
 }
 
-// Delete writes the last status of a pod that has ended here, if it tells more of the end than the API has, and deletes
-// the object with no grace. A status that the server refuses must not keep the pod for ever.
+// Delete deletes the object of a pod that has ended, with a grace period of 0. Before that, it writes the pod's last
+// status, if it says more about the end than the API's. If the server refuses that status, the pod is deleted without.
 func (r *Reporter) Delete(ctx context.Context, p *Pod, object *corev1.Pod) error {
 	if err := p.awaitWrite(ctx); err != nil {
 		return err
 	}
 	defer r.endWrite(p)
 	if target, status := p.latest(); target != nil && status.Phase != "" && tellsMore(*p.known(target), status) {
-		switch err := r.say(ctx, p, target, status); {
+		switch err := r.writeOrReduce(ctx, p, target, status); {
 		case refused(err):
-			logOf(p, target).Error("the API server refuses the last status; the pod goes without it", "err", err)
+			logOf(p, target).Error("the API server refuses the last status; the pod is deleted without it", "err", err)
 		case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 			return err
 		}
@@ -73,19 +74,19 @@ func (r *Reporter) Delete(ctx context.Context, p *Pod, object *corev1.Pod) error
 	return r.DeleteObject(ctx, object)
 }
 
-// tellsMore reports whether a status tells of a pod that is deleted in the same breath what the API does not have: how
-// it or its containers ended. Conditions are left out: that its sandbox is gone, the deletion says.
+// tellsMore reports whether the last status of a pod says how the pod or its containers ended and the API's does not.
+// Conditions do not count, since the pod is about to be deleted anyway.
 func tellsMore(known, status corev1.PodStatus) bool {
 	known.Conditions = nil
 	status.Conditions = nil
 	return !sameStatus(known, status)
 }
 
-// DeleteObject deletes a pod of this node with no grace, and returns nil once the server no longer has it.
+// DeleteObject deletes a pod of this node with a grace period of 0, and returns nil once the server no longer has it.
 //
-// For a node, "not found" alone does not mean that. Admission (NodeRestriction) looks the pod up in a cache that is
-// behind while kube-apiserver or etcd start, and says of a pod that it does not know yet that there is none. So the
-// pods of the node are listed.
+// For a node, the answer "not found" is not enough. The admission plugin NodeRestriction looks the pod up in a cache,
+// which is behind while kube-apiserver or etcd start, and answers "not found" for a pod that it does not know yet. So
+// the pods of the node are listed then.
 func (r *Reporter) DeleteObject(ctx context.Context, object *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -103,14 +104,15 @@ func (r *Reporter) DeleteObject(ctx context.Context, object *corev1.Pod) error {
 	}
 	if has {
 		return fmt.Errorf(
-			"delete pod %s/%s: it is there, yet the API server says: %w", object.Namespace, object.Name, err,
+			"delete pod %s/%s: it exists, but the API server answers: %w", object.Namespace, object.Name, err,
 		)
 	}
 	return nil
 }
 
-// hasObject reports whether the API has that very pod. It lists the pods of this node, which the Node authorizer always
-// allows a node: a get of a pod that is gone is forbidden, because nothing relates the node to it any more.
+// hasObject reports whether the API has the pod with that UID. It lists the pods of this node, which the Node
+// authorizer always allows. It would forbid to get a pod that is gone, because no pod of that name is bound to the node
+// any more.
 func (r *Reporter) hasObject(ctx context.Context, object *corev1.Pod) (bool, error) {
 	which := fields.AndSelectors(
 		fields.OneTermEqualSelector("spec.nodeName", r.node), fields.OneTermEqualSelector("metadata.name", object.Name),
