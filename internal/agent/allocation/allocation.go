@@ -2,11 +2,11 @@
 // when it was admitted or last resized.
 //
 // There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
-// what the cgroups had (resources). Before the status is written for the first time, a note with the pod's sandbox is
-// the checkpoint (NoteOf). If an agent dies after it allocated and before it reported, the next agent judges the resize
-// again, by the pods that are here then, and reconciles a cgroup that was written already. One case is lost: a limit
-// was allocated and not yet written when the agent died, and the next resize was pending. Then the container keeps the
-// limit that it has until the next resize is allocated.
+// what the cgroups had (resources). Before the status is written for the first time, an annotation of the pod's sandbox
+// is the checkpoint (NoteOf). If an agent dies after it allocated and before it reported, the next agent judges the
+// resize again, given the pods that are on the node then, and reconciles a cgroup that was written already. One case is
+// lost: when the agent died, a limit was allocated and not written yet, and the next resize was pending. Then the
+// container keeps its actual limit until the next resize is allocated.
 //
 // The package decides nothing: whether a resize fits is core/admission's decision.
 package allocation
@@ -18,15 +18,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Allocation is what is allocated to one pod. Everything in the agent sees the pod with these resources instead of
-// those of its specification (In); only the judges of resizes look at both. It is replaced, never written to. A nil
-// Allocation is that of a pod that was not admitted yet, or is not resized.
+// Allocation is what is allocated to one pod. Every part of the agent sees the pod with these resources instead of
+// those of its specification (In); only the verdict on a resize depends on both. It is replaced, never written to. A
+// pod that was not admitted yet, or cannot be resized, has a nil Allocation.
 type Allocation struct {
 	level      *corev1.ResourceRequirements           // of the pod as a whole; nil: its specification has none
 	containers map[string]corev1.ResourceRequirements // by name, init containers too
 }
 
-// Of allocates to a pod all that it asks for.
+// Of allocates to a pod what it requests.
 func Of(pod *corev1.Pod) *Allocation {
 	a := &Allocation{level: pod.Spec.Resources, containers: map[string]corev1.ResourceRequirements{}}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -37,7 +37,7 @@ func Of(pod *corev1.Pod) *Allocation {
 	return a
 }
 
-// Meets reports whether a is what the pod asks for. A nil Allocation always is.
+// Meets reports whether a is what the pod requests. A nil Allocation always is.
 func (a *Allocation) Meets(pod *corev1.Pod) bool {
 	if a == nil {
 		return true
@@ -55,7 +55,7 @@ func (a *Allocation) Meets(pod *corev1.Pod) bool {
 	return true
 }
 
-// In returns the pod with the resources of a instead of those that it asks for; the pod itself if they are the same.
+// In returns the pod with the resources of a instead of those that it requests; the pod itself if they are the same.
 func (a *Allocation) In(pod *corev1.Pod) *corev1.Pod {
 	if a.Meets(pod) {
 		return pod
@@ -75,9 +75,9 @@ func (a *Allocation) In(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// reported recovers from a pod's status what was allocated to it. Where the status says nothing, that is what the pod
-// asks for. If the pod asks for the requests that were allocated, its limits count as allocated too: limits need no
-// room.
+// reported recovers from a pod's status what was allocated to it. For a container that the status says nothing about,
+// that is what the pod requests. If the pod's requests are the allocated ones, its limits count as allocated too:
+// limits need no room.
 func reported(pod *corev1.Pod) *Allocation {
 	asked := Of(pod)
 	out := &Allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
@@ -86,7 +86,7 @@ func reported(pod *corev1.Pod) *Allocation {
 		out.containers[name] = r
 		s := translate.StatusNamed(pod, name)
 		if s == nil || s.Resources == nil {
-			continue // none were reported: it did not run yet
+			continue // none were reported: the container has not run yet
 		}
 		allocated := overridden(r, s.AllocatedResources, s.Resources.Limits)
 		pending = pending || !agreeInRequests(allocated, r)
@@ -139,7 +139,7 @@ func with(list corev1.ResourceList, name corev1.ResourceName, q resource.Quantit
 	return list
 }
 
-// less returns a list without the overhead that is in it.
+// less returns a list minus the overhead.
 func less(list, overhead corev1.ResourceList) corev1.ResourceList {
 	out := list.DeepCopy()
 	for name, more := range overhead {

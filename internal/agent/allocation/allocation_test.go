@@ -27,7 +27,7 @@ func statusOf(name, allocated, requests, limits string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
 }
 
-// What a new agent takes as allocated, by what the API has.
+// What a new agent takes as allocated, given the status in the API.
 func TestAllocationIsRecovered(t *testing.T) {
 	for _, c := range []struct {
 		name     string

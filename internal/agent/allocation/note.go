@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// note is the form in which an allocation is kept with a pod's sandbox, because an agent may die before it writes the
-// status in the API. It has only amounts that can change.
+// note is an allocation in an annotation of a pod's sandbox. It exists because an agent may die before it writes the
+// status in the API. It has only amounts that a resize can change.
 type note struct {
 	Level      *corev1.ResourceRequirements           `json:"level,omitempty"`
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
@@ -32,17 +32,17 @@ func NoteOf(pod *corev1.Pod) string {
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
-		return "" // cannot be: quantities and names can be encoded
+		return "" // cannot happen: quantities and names can be encoded
 	}
 	return string(text)
 }
 
-// changeable are the amounts of r that a resize can change.
+// changeable returns the amounts of r that a resize can change.
 func changeable(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return overridden(corev1.ResourceRequirements{}, r.Requests, r.Limits)
 }
 
-// noted returns the allocation of a pod that a note has; nil: the text is not a note.
+// noted decodes a note about a pod; nil: the text is not a note.
 func noted(text string, pod *corev1.Pod) *Allocation {
 	var n note
 	if text == "" || json.Unmarshal([]byte(text), &n) != nil {
@@ -59,8 +59,8 @@ func noted(text string, pod *corev1.Pod) *Allocation {
 	return a
 }
 
-// Recovered returns what an earlier agent allocated to the pod, by its status, or by the note with its sandbox if the
-// status says nothing yet.
+// Recovered returns what an earlier agent allocated to the pod: by its status, or if that says nothing yet, by the note
+// in its sandbox's annotation.
 func Recovered(pod *corev1.Pod, note string) *Allocation {
 	shown := false
 	for _, list := range translate.StatusLists(&pod.Status) {

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// podOf is a pod of one container that requests so much CPU.
+// podOf returns a pod with one container that requests that much CPU.
 func podOf(cpu string) *corev1.Pod {
 	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{
 		{Name: "c", Resources: requirements("cpu="+cpu, "")},

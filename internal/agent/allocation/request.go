@@ -6,15 +6,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Request is a pod that asks for other resources than are allocated to it.
+// Request is a pod that requests other resources than are allocated to it.
 type Request struct {
 	Desired   *corev1.Pod // as its specification is now
-	Allocated *corev1.Pod // with its allocated resources; its status says what its cgroups have
-	Since     unit.Wall   // when it began to wait; zero: it is new
+	Allocated *corev1.Pod // with its allocated resources; its status has the actual resources of its cgroups
+	Since     unit.Wall   // since when it waits; zero: it is new
 }
 
 // Verdict is the node's decision on a Request.
 type Verdict struct {
-	Allocated       bool   // it has what it asks for now
-	Reason, Message string // if not: Deferred or Infeasible, and why
+	Allocated       bool   // what it requests is allocated now
+	Reason, Message string // otherwise: Deferred or Infeasible, and why
 }

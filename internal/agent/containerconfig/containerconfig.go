@@ -1,20 +1,20 @@
-// Package containerconfig puts together the requests that have the container runtime make a pod's sandbox and its
+// Package containerconfig builds the requests with which the container runtime creates a pod's sandbox and its
 // containers.
 //
 // # Model
 //
-// A request needs what the specification does not have: variables, mounts, the pod's DNS, the limits of its cgroup,
-// the CPUs and devices that are assigned to it. A Builder asks the parts of the agent that know, and has criconfig
-// translate the specification and these facts.
+// A request needs more than the specification: variables, mounts, the pod's DNS, the limits of its cgroup, the CPUs and
+// devices that are assigned to it. A Builder asks other parts of the agent for these facts, and has criconfig translate
+// them together with the specification.
 //
 // # Invariants
 //
-// A sandbox's configuration comes out the same for every container of the sandbox, because in CRI each request for a
-// container repeats it. An error says in upstream's words why there can be no request now; later there may be one.
+// A sandbox's configuration is the same for every container of the sandbox, because in CRI each request for a container
+// repeats it. An error says in upstream's words why the request cannot be built now; a later try may succeed.
 //
 // # What it does not do
 //
-// It makes no request, and it changes nothing: volumes are set up, groups made and devices allocated before.
+// It sends no request, and it changes nothing: the caller has set up volumes, created cgroups and allocated devices.
 package containerconfig
 
 import (
@@ -31,30 +31,30 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Groups knows what the cgroups of pods and containers are to be set to.
+// Groups knows the desired values of the cgroups of pods and containers.
 type Groups interface {
-	// Resources are the container's, in the runtime's form.
+	// Resources returns the container's resources.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
-	// SandboxResources are the pod's, for runtimes that run a machine for each pod.
+	// SandboxResources returns the pod's resources, for runtimes that start a virtual machine for each pod.
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
 }
 
 // Volumes knows the files that containers see.
 type Volumes interface {
 	VolumePath(pod *corev1.Pod, name string) (string, error)
-	// Mounts are the container's mounts. The one of its termination message is the last, if it has one.
+	// Mounts returns the container's mounts. If it has a termination log, that is the last one.
 	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
-	// BlockDevices are the container's block volumes.
+	// BlockDevices returns the container's block volumes.
 	BlockDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.Device, error)
 }
 
 // Assignments knows what is assigned to pods.
 type Assignments interface {
-	// Note is what the pod's sandbox has to carry of it for the next agent; empty: nothing.
+	// Note returns what the sandbox's annotation records of the pod's assignment for the next agent; empty: nothing.
 	Note(uid string) string
 }
 
-// Users knows which users of the host the users of pods are.
+// Users knows the user namespaces of pods.
 type Users interface {
 	// Of returns a pod's user namespace; nil: the host's. It is the same for everything of the pod.
 	Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error)
@@ -62,7 +62,7 @@ type Users interface {
 
 // Devices knows what containers need for their devices.
 type Devices interface {
-	// Configure adds it to the configuration of a container that is about to be made.
+	// Configure adds that to the configuration with which a container is created.
 	Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error
 }
 
@@ -80,16 +80,16 @@ type Builder struct {
 	Devices     Devices
 }
 
-// Sandbox is what has to be known of a sandbox next to its pod.
+// Sandbox has the inputs of a sandbox's configuration other than its pod.
 type Sandbox struct {
 	Attempt      uint32 // how many sandboxes the pod had before
 	CgroupParent string // the pod's cgroup, in the runtime's spelling
-	Allocation   string // the pod's allocated resources, noted for the next agent; empty: none that can change
+	Allocation   string // the pod's allocated resources, recorded for the next agent; empty: none that can change
 }
 
-// Sandbox describes a pod to the runtime.
+// Sandbox returns the configuration of a pod's sandbox.
 func (b Builder) Sandbox(pod *corev1.Pod, s Sandbox) (*runtimeapi.PodSandboxConfig, error) {
-	resolver, _, err := b.DNS.DNSConfig(pod) // its warnings become Events once, when the sandbox is made
+	resolver, _, err := b.DNS.DNSConfig(pod) // the caller records its warnings once, when the sandbox is created
 	if err != nil {
 		return nil, err
 	}
@@ -112,20 +112,20 @@ func (b Builder) Sandbox(pod *corev1.Pod, s Sandbox) (*runtimeapi.PodSandboxConf
 	return b.Node.Sandbox(pod, facts)
 }
 
-// Run is what has to be known of one run of a container next to the pod.
+// Run has the inputs of the configuration of one run of a container other than the pod.
 type Run struct {
 	Attempt           uint32 // how many times the container was started before
 	Image             criconfig.Image
 	PodIPs            []string
-	RecursiveReadOnly bool              // the pod's runtime handler can make mounts read-only with everything below them
-	Running           map[string]string // ids of the pod's running containers, by name
-	// Images are those of the image volumes that the container mounts, by volume, as the runtime names them.
+	RecursiveReadOnly bool              // the pod's runtime handler supports recursive read-only mounts
+	Running           map[string]string // IDs of the pod's running containers, by name
+	// Images are the images of the container's image volumes, by volume, as the runtime names them.
 	Images map[string]*runtimeapi.ImageSpec
-	// ImageDirectories: the runtime mounts single directories of images.
+	// ImageDirectories means that the runtime can mount single directories of images.
 	ImageDirectories bool
 }
 
-// Container describes a run of a container to the runtime.
+// Container returns the configuration of a run of a container.
 func (b Builder) Container(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container, run Run,
 ) (*runtimeapi.ContainerConfig, error) {

@@ -31,7 +31,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// shop is the API's side of the samples: the objects that they name.
+// shop has the API's objects that the samples name.
 type shop struct{}
 
 func (shop) Track(*corev1.Pod) error { return nil }
@@ -69,7 +69,7 @@ func (shop) Volume(_ context.Context, name string) (*corev1.PersistentVolume, er
 	return pv, nil
 }
 
-// token shows everything that it was asked for. It is good for longer than any test runs.
+// token contains everything that was requested. It is valid for longer than any test runs.
 func (shop) token(_ context.Context, _, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	const issued = 4_000_000_000 // in 2096
 	claims, err := json.Marshal(map[string]any{
@@ -82,7 +82,7 @@ func (shop) token(_ context.Context, _, account string, request *authenticationv
 	return out, err
 }
 
-// plainGroups are Groups whose limits are observed elsewhere.
+// plainGroups are Groups without limits, which other tests check.
 type plainGroups struct{}
 
 func (plainGroups) Resources(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources {
@@ -109,7 +109,7 @@ func (noDevices) Configure(context.Context, string, string, *runtimeapi.Containe
 	return nil
 }
 
-// nodeOfSamples is a builder on a directory of its own, where volumes are really made.
+// nodeOfSamples is a builder with a directory of its own, in which volumes are really set up.
 func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Manager) {
 	t.Helper()
 	allocatable := func() corev1.ResourceList {
@@ -142,21 +142,21 @@ func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Manager) {
 	}, keeper
 }
 
-// sampled is what the agent makes of one pod.
+// sampled is what the agent builds for one pod.
 type sampled struct {
 	sandbox    *runtimeapi.PodSandboxConfig
 	containers []request
 	files      []string
 }
 
-// request is one for a container, or why there is none.
+// request is the request for a container, or the error.
 type request struct {
 	Name   string
 	Config json.RawMessage
 	Error  string
 }
 
-// makeOf makes everything of a pod that is made before it runs, in a new directory.
+// makeOf builds everything of a pod that is built before it runs, in a new directory.
 func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 	root, err := os.MkdirTemp("", "fields")
 	if err != nil {
@@ -204,8 +204,8 @@ func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 	return s, err
 }
 
-// filesBelow lists the files that containers see, with mode, owner and content. The directories that content is swapped
-// by have names that change.
+// filesBelow lists the files that containers see, with mode, owner and content. It replaces the changing names of
+// payload directories.
 func filesBelow(root string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type().IsRegular() == d.IsDir() {
@@ -237,7 +237,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestFieldsOfSandbox: the request for a pod's sandbox changes with every field of which the table says so.
+// TestFieldsOfSandbox: the request for a pod's sandbox changes with every field that affects it by the table.
 func TestFieldsOfSandbox(t *testing.T) {
 	needRoot(t)
 	err := sample.Unproved(podfields.ObserverSandbox, func(pod *corev1.Pod) (any, error) {
@@ -249,7 +249,7 @@ func TestFieldsOfSandbox(t *testing.T) {
 	}
 }
 
-// TestFieldsOfContainers: so do the requests for its containers.
+// TestFieldsOfContainers: the requests for a pod's containers change with every field that affects them by the table.
 func TestFieldsOfContainers(t *testing.T) {
 	needRoot(t)
 	err := sample.Unproved(podfields.ObserverContainer, func(pod *corev1.Pod) (any, error) {
@@ -261,7 +261,7 @@ func TestFieldsOfContainers(t *testing.T) {
 	}
 }
 
-// TestFieldsOfFiles: and what its volumes and its hosts file hold.
+// TestFieldsOfFiles: a pod's volumes and its hosts file change with every field that affects them by the table.
 func TestFieldsOfFiles(t *testing.T) {
 	needRoot(t)
 	err := sample.Unproved(podfields.ObserverFiles, func(pod *corev1.Pod) (any, error) {
@@ -273,8 +273,8 @@ func TestFieldsOfFiles(t *testing.T) {
 	}
 }
 
-// TestSamplesCanBeMade: a sample of which nothing can be made would prove whatever one likes, but for those that are
-// meant so.
+// TestSamplesCanBeMade: every sample can be built, except those that are meant to fail. A sample that cannot be built
+// would prove nothing.
 func TestSamplesCanBeMade(t *testing.T) {
 	needRoot(t)
 	for _, pod := range sample.Pods() {

@@ -1,12 +1,15 @@
 package criconfig
 
-// Our own annotations of sandboxes and containers, for the next agent.
+// The agent's own annotations of sandboxes and containers, for the next agent.
 const (
-	AnnotationFixed       = "plimsoll.dev/container-fixed" // the resources that cannot change without a restart
+	// AnnotationFixed is on containers: the resources that cannot change without a restart.
+	AnnotationFixed = "plimsoll.dev/container-fixed"
+	// AnnotationMessageHost is on containers: the host's path of the termination log.
 	AnnotationMessageHost = "plimsoll.dev/termination-message-host-path"
-	// of sandboxes and containers: CPUs, memory and devices assigned to the pod
+	// AnnotationAssignment is on sandboxes and containers: the CPUs, memory and devices that are assigned to the pod.
 	AnnotationAssignment = "plimsoll.dev/holdings"
-	// of containers: the IDs of the images that they mount, with commas between
+	// AnnotationMountedImages is on containers: the IDs of the images that they mount, separated by commas.
 	AnnotationMountedImages = "plimsoll.dev/mounted-images"
-	AnnotationAllocation    = "plimsoll.dev/allocation" // of sandboxes: the pod's allocated resources
+	// AnnotationAllocation is on sandboxes: the pod's allocated resources.
+	AnnotationAllocation = "plimsoll.dev/allocation"
 )

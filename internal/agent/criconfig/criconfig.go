@@ -143,8 +143,8 @@ func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) 
 	}, nil
 }
 
-// mapped returns the mounts as a pod with these users needs them: it sees all files with its own ids, so that a file of
-// the host's root is its root's.
+// mapped returns the mounts for a pod with a user namespace. They are idmapped: the pod sees all files with the IDs of
+// its namespace, so that a file of the host's root belongs to the pod's root.
 func mapped(mounts []*runtimeapi.Mount, users *runtimeapi.UserNamespace) []*runtimeapi.Mount {
 	for _, m := range mounts {
 		m.UidMappings, m.GidMappings = users.GetUids(), users.GetGids()
@@ -226,7 +226,7 @@ func containerAnnotations(c *corev1.Container, f ContainerFacts) map[string]stri
 	return annotations
 }
 
-// jsonOf encodes a part of a pod, which was JSON before: it cannot fail.
+// jsonOf encodes a part of a pod. It cannot fail, since the pod was decoded from JSON.
 func jsonOf(part any) string {
 	text, _ := json.Marshal(part)
 	return string(text)

@@ -23,7 +23,9 @@ func ptr[T any](v T) *T { return &v }
 
 func TestRunAs(t *testing.T) {
 	root, app := Image{UID: ptr(int64(0))}, Image{UID: ptr(int64(1000))}
-	named, silent, wraps := Image{Username: "app"}, Image{}, Image{UID: ptr(int64(1 << 32))}
+	named := Image{Username: "app"}
+	silent := Image{}
+	wraps := Image{UID: ptr(int64(1 << 32))}
 	for _, c := range []struct {
 		name       string
 		pod, ctr   *int64

@@ -1,27 +1,27 @@
-// Package handover takes a node over from a kubelet, and keeps it so that a kubelet can take it back, with all pods
-// running.
+// Package handover reads and writes the kubelet's checkpoint files, so that this agent can take a node over from a
+// kubelet, and a kubelet from this agent, with all pods running.
 //
 // # Model
 //
-// The kubelet's checkpoint files (kube/kubeletstate) say what it gave to running containers. Read reads them once, when
-// the agent starts. What it finds is used for pods about which this agent has left no note of its own (agent/numa,
-// agent/devicemanager): those that a kubelet started.
+// The checkpoint files (kube/kubeletstate) say what a kubelet assigned to running containers. Read reads them once,
+// when the agent starts. They are used for the pods that a kubelet started: those without an annotation of this agent
+// (agent/numa, agent/devicemanager).
 //
-// From then on a Keeper writes the same files, so that they are always as a kubelet would have left them. It writes
+// From then on a Keeper writes the same files, with the content that a kubelet would have written. It writes them
 // whenever assignments, devices or allocations have changed, and once more when the agent ends.
 //
 // # Invariants
 //
 //   - A file that cannot be read is never overwritten: the agent does not start.
 //   - A file is replaced as a whole, and only if its content changes.
-//   - Allocations are not written before all pods of the node are known: without its entry, a kubelet would judge a
-//     running pod anew.
+//   - Allocations are not written before all pods of the node are known: a kubelet judges a running pod again if the
+//     file has no entry of it.
 //
 // # Limits of the package
 //
-// An agent that is killed leaves allocations that are up to pollEvery old, or busyMax while pods come and go. A kubelet
-// that follows carries out a resize of that time again, which restarts a container only if its resizePolicy says so. It
-// decides nothing.
+// If the agent is killed, the written allocations are up to pollEvery old, or up to busyMax while pods come and go. A
+// kubelet that follows carries out the resizes of that time again, which restarts a container only if its resizePolicy
+// says so. The package decides nothing.
 package handover
 
 import (
@@ -48,16 +48,16 @@ import (
 // fileMax bounds a file that is read, in bytes. Chosen: a hundred times what 500 pods with devices need.
 const fileMax = 64 << 20
 
-// pollEvery is how often the Keeper asks whether allocations have changed. Chosen: a kubelet writes at once; a second
-// costs nothing while nothing changes, and few writes while many pods start.
+// pollEvery is how often the Keeper checks whether allocations have changed. Chosen: a kubelet writes at once. Polling
+// each second costs nothing while nothing changes, and few writes while many pods start.
 const pollEvery = time.Second
 
-// busyMax is how long the Keeper waits at most, while allocations change at each look, before it writes them: both
-// files have all pods of the node. Chosen: with 500 pods that start, a write each second took a twelfth of the agent's
-// CPU time and a quarter of all that it allocated (measured 2026-11-24).
+// busyMax is how long the Keeper puts off a write while allocations change at each poll. A write is expensive, since
+// both files contain all pods of the node. Chosen: while 500 pods started, a write each second took a twelfth of the
+// agent's CPU time and a quarter of all memory that it allocated (measured 2026-11-24).
 const busyMax = 10 * time.Second
 
-// Dirs are where a kubelet has its files.
+// Dirs are the directories of a kubelet's files.
 type Dirs struct {
 	Root    string // the root directory
 	Plugins string // the directory of the device plugins' sockets
@@ -70,15 +70,15 @@ func (d Dirs) path(name string) string {
 	return filepath.Join(d.Root, name)
 }
 
-// Found is what a kubelet left.
+// Found is the content of the checkpoint files.
 type Found struct {
 	cpus    kubeletstate.CPUs
 	memory  kubeletstate.Memory
 	devices kubeletstate.Devices
 }
 
-// Read reads what a kubelet, or a Keeper, left. A file that is missing says nothing. A file that is wrong is an error
-// that says what to do.
+// Read reads the files of a kubelet or of a Keeper. A missing file counts as empty. If a file cannot be read, the error
+// says what to do.
 func Read(d Dirs) (Found, error) {
 	var f Found
 	err := errors.Join(
@@ -99,7 +99,7 @@ func read[T any](d Dirs, name string, parse func([]byte) (T, error), into *T) er
 		*into, err = parse(text)
 	}
 	if err != nil {
-		return fmt.Errorf("read the kubelet's checkpoint %s: %w: it says what running containers have for themselves. "+
+		return fmt.Errorf("read the kubelet's checkpoint %s: %w: it says what is assigned to running containers. "+
 			"Put a whole copy of it back, or drain this node and delete the file", path, err)
 	}
 	return nil
@@ -128,7 +128,7 @@ func (f Found) Assignment(pod string, running map[string]string) numa.Assignment
 	for _, container := range sorted(f.memory.Assigned[pod]) {
 		for _, b := range f.memory.Assigned[pod][container] {
 			h := of(container)
-			if b.Bytes > 0 { // else an init container has passed it on
+			if b.Bytes > 0 { // otherwise an init container has passed it on
 				h.Memory = append(h.Memory, b)
 			}
 			h.Nodes = union(h.Nodes, b.Nodes)
@@ -153,14 +153,14 @@ func (f Found) Given(pod, container string) (given []kubeletstate.Given) {
 	return given
 }
 
-// Source is where a Keeper gets what it writes.
+// Source has the inputs of a Keeper.
 type Source struct {
 	Machine machine.Machine
 	Config  numa.Config
 	State   func() *numa.State // a copy of what is assigned
 	Devices func() kubeletstate.Devices
-	// Pods returns the pods of this node with the resources that are allocated to them; known is false until all of
-	// them are there. Version changes whenever Pods may return something else.
+	// Pods returns the pods of this node with their allocated resources. known is false until all of them are known.
+	// Version changes whenever Pods may return something else.
 	Pods    func() (pods []*corev1.Pod, known bool)
 	Version func() uint64
 	Changed <-chan struct{} // has a value when assignments or devices have changed
@@ -171,11 +171,11 @@ type Keeper struct {
 	Dirs
 	Source
 	failures failurelog.Log
-	written  map[string]string // content by file, as it is on disk
-	version  uint64            // of the pods that were written last
-	known    bool              // all of them were written
-	seen     uint64            // version at the last look
-	wroteAt  time.Time         // when they were written last
+	written  map[string]string // content on disk, by file
+	version  uint64            // Version of the allocations that were written last
+	known    bool              // the allocations of all pods were written
+	seen     uint64            // Version at the last poll
+	wroteAt  time.Time         // when allocations were written last
 }
 
 // Run writes the files until ctx ends, and then once more.
@@ -194,8 +194,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits until something may have changed, or until it is time to try again what could not be written. It returns
-// false when ctx has ended.
+// rest waits until something may have changed, or until a failed write is due again. It returns false when ctx has
+// ended.
 func (k *Keeper) rest(ctx context.Context, poll <-chan time.Time, whole bool) bool {
 	for {
 		select {
@@ -219,7 +219,7 @@ func (k *Keeper) changed() bool {
 	return now != k.version && (now == before || time.Since(k.wroteAt) >= busyMax)
 }
 
-// assigned writes the checkpoints of CPUs, memory and devices. It returns whether they are as they should be.
+// assigned writes the checkpoints of CPUs, memory and devices. It returns whether they are up to date.
 func (k *Keeper) assigned() bool {
 	state := k.State()
 	cpus := k.write(kubeletstate.CPUsFile, k.cpus(state).Marshal())
@@ -281,10 +281,10 @@ func (k *Keeper) memory(state *numa.State) kubeletstate.Memory {
 	return out
 }
 
-// allocated writes the checkpoints of allocated resources, if pods may have changed. It returns whether they are as
-// they should be.
+// allocated writes the checkpoints of allocated resources, if pods may have changed. It returns whether they are up to
+// date.
 func (k *Keeper) allocated() bool {
-	version := k.Version() // a change while they are read is seen the next time
+	version := k.Version() // read first, so that a change from now on is noticed by the next poll
 	if k.known && version == k.version {
 		return true
 	}
@@ -322,8 +322,7 @@ func allocations(pods []*corev1.Pod) kubeletstate.Allocations {
 	return out
 }
 
-// write replaces a file, if its content is another. It returns whether the file is as it should be; a failure is
-// logged.
+// write replaces a file if its content has changed. It returns whether the file is up to date; a failure is logged.
 func (k *Keeper) write(name string, text []byte) bool {
 	if k.written[name] == string(text) {
 		return true
@@ -340,7 +339,7 @@ func (k *Keeper) write(name string, text []byte) bool {
 	return true
 }
 
-// replace replaces a file, and makes its directory where there has been no kubelet.
+// replace replaces a file. It creates the directory if no kubelet has done so.
 func replace(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err

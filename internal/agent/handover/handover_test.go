@@ -49,8 +49,8 @@ func dirsOf(t *testing.T) Dirs {
 	return Dirs{Root: root, Plugins: filepath.Join(root, "device-plugins")}
 }
 
-// TestFound: what a kubelet gave to a pod becomes its assignment. An init container that has ended shares with the
-// others.
+// TestFound: what a kubelet assigned to a pod becomes its assignment. An init container that has ended shares its CPUs
+// with the other containers.
 func TestFound(t *testing.T) {
 	d := dirsOf(t)
 	d.put(t, kubeletstate.CPUsFile, kubeletstate.CPUs{
@@ -88,7 +88,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestWrongFile: the error says which file and what to do. Without files there is nothing to know.
+// TestWrongFile: the error says which file is wrong and what to do. Missing files count as empty.
 func TestWrongFile(t *testing.T) {
 	d := dirsOf(t)
 	if _, err := Read(d); err != nil {
@@ -111,7 +111,7 @@ func TestWrongFile(t *testing.T) {
 	}
 }
 
-// TestKeeper: the files follow what is assigned and allocated, and are complete when the Keeper ends.
+// TestKeeper: the files are updated when assignments and allocations change, and are complete when the Keeper ends.
 func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := machine.Machine{
@@ -204,7 +204,7 @@ func endedPod() *corev1.Pod {
 	return pod
 }
 
-// Allocations that change at each look are written when busyMax is over, others at the first look without a change.
+// Allocations that change at each poll are written when busyMax is over, others at the first poll without a change.
 func TestKeeperWaitsWhilePodsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		version := uint64(0)

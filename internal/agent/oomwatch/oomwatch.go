@@ -1,21 +1,21 @@
-// Package oomwatch finds out which containers the kernel killed processes of because memory ran out (the kubelet's OOM
-// watcher), records Events about it, and explains how containers ended.
+// Package oomwatch finds the containers in which the kernel killed processes because memory ran out (the kubelet's OOM
+// watcher), records Events about the kills, and explains why containers ended.
 //
 // # Model
 //
-// The kernel logs each kill (package kmsg), and core/oom finds the container. The log has the kills from before the
-// agent's start, too: they explain ends, and those in containers that still run get the Event that no agent may have
-// recorded. The kernel numbers its log, so an Event has a name by which the API server takes it once, however many
-// agents find the kill there.
+// The kernel logs each kill (package kmsg), and core/oom finds the container. The log also has the kills from before
+// the agent's start. They explain why containers ended, and for those in containers that still run an Event is
+// recorded, since no agent may have done so. The kernel numbers the records of its log. The Event's name has that
+// number, so that the API server stores it once, however many agents find the kill in the log.
 //
-// A kill is logged before the process ends. So an end is explained after the log was read up to now, and the
-// explanation never has to be corrected.
+// The kernel logs a kill before the process ends. So the log is read up to the present before an end is explained, and
+// the explanation never has to be corrected.
 //
-// Where the log cannot be read, Count compares the kernel's counters: how often, and not which process.
+// If the log cannot be read, Count compares the kernel's counters. They say how many processes were killed, not which.
 //
 // # What it does not do
 //
-// It does not decide what follows from an end: core/podlife does. Evictions are none of its business.
+// It does not decide what follows from an end: core/podlife does. It evicts nothing.
 package oomwatch
 
 import (
@@ -42,18 +42,18 @@ import (
 // KernelLog is where the kernel logs its kills.
 const KernelLog = "/dev/kmsg"
 
-// Reason is the reason of a container that ended so, and of the Event about a process that did.
+// Reason is the reason of a container that ended because memory ran out, and of the Event about a killed process.
 const Reason = "OOMKilled"
 
 // eventsLast is how long the API server keeps Events (kube-apiserver --event-ttl): an Event about an older kill was
 // recorded and deleted.
 const eventsLast = time.Hour
 
-// Pods are the pods of this node. It is called with locks of this package and may call nothing of it.
+// Pods are the pods of this node. The methods are called while a lock of this package is held, and must not call it.
 type Pods interface {
-	// Pod is the pod of that uid; nil: it is not here.
+	// Pod returns the pod with that UID; nil: it is not here.
 	Pod(uid types.UID) *corev1.Pod
-	// Killed is how many processes of a container the kernel has killed for memory, by its own count.
+	// Killed returns the kernel's count of processes of a container that were killed because memory ran out.
 	Killed(pod *corev1.Pod, container string) (int64, error)
 }
 
@@ -62,14 +62,14 @@ type Watch struct {
 	node     string
 	pods     Pods
 	recorder record.EventRecorder
-	log      *kmsg.Log // nil: it cannot be read, and the kernel's counters have to do
-	begun    unit.Wall // kills from then on get their Event when they are logged
-	boot     string    // id of the machine's boot: the kernel numbers its log from zero at each
+	log      *kmsg.Log // nil: it cannot be read, and the kernel's counters are used
+	begun    unit.Wall // Events about kills from then on are recorded when the kill is logged
+	boot     string    // ID of the machine's boot: the kernel numbers its log from zero after each boot
 
 	mu     sync.Mutex // guards everything that follows
 	parser kmsg.Parser
 	state  oom.State
-	counts map[string]int64 // by container: kills, as counted last. Used without a log only
+	counts map[string]int64 // kills as counted last, by container; only used if log is nil
 }
 
 // New prepares a watch over a kernel log.
@@ -83,12 +83,12 @@ func New(node, kernelLog string, pods Pods, recorder record.EventRecorder) *Watc
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		slog.Warn("id of this boot not read; a kill may be taken for one of an earlier boot", "err", err)
+		slog.Warn("boot ID not read; a kill may be taken for one of an earlier boot", "err", err)
 	}
 	w.boot = strings.TrimSpace(string(boot))
 	if w.log, err = kmsg.Open(kernelLog, w.record); err != nil {
 		slog.Warn(
-			"who runs out of memory is known by the kernel's counters only: how often, and not which process", "err", err,
+			"the kernel's log cannot be read; its counters say how many processes it killed for memory, not which", "err", err,
 		)
 	}
 	return w
@@ -100,7 +100,7 @@ func (w *Watch) Run(ctx context.Context) {
 		return
 	}
 	if err := w.log.Follow(ctx); err != nil {
-		slog.Error("the kernel's log is not followed any more: processes killed for memory go unreported", "err", err)
+		slog.Error("the kernel's log is not followed any more: processes killed for memory are not reported", "err", err)
 	}
 }
 
@@ -112,7 +112,7 @@ func (w *Watch) record(r kmsg.Record) {
 	if !ok {
 		return
 	}
-	if k.Group == "" { // the kernel rations its reports: while the process dies, it can still be asked
+	if k.Group == "" { // the kernel limits the rate of its records; while the process dies, /proc still has its cgroup
 		k.Group = groupOfProcess(k.PID)
 	}
 	v := w.state.AddKill(k, w.killsIn)
@@ -122,7 +122,7 @@ func (w *Watch) record(r kmsg.Record) {
 	w.report(v)
 }
 
-// report says what happened where users look for it.
+// report logs a kill, and records an Event if it was in a pod.
 func (w *Watch) report(v oom.Verdict) {
 	if v.System() {
 		node := &corev1.ObjectReference{Kind: "Node", Name: w.node, UID: types.UID(w.node)}
@@ -137,8 +137,8 @@ func (w *Watch) report(v oom.Verdict) {
 	w.reportPod(v)
 }
 
-// reportPod has an Event about a kill recorded for the pod. The kernel's log numbers kills, so that the Event about one
-// is made once, however many agents find it there.
+// reportPod records an Event about a kill in a pod. The Event's name has the number of the kernel's record, so that it
+// exists once, however many agents find the kill in the log.
 func (w *Watch) reportPod(v oom.Verdict) {
 	pod := w.pods.Pod(types.UID(v.Container.Pod))
 	if pod == nil {
@@ -153,13 +153,13 @@ func (w *Watch) reportPod(v oom.Verdict) {
 	w.recorder.AnnotatedEventf(target, once, corev1.EventTypeWarning, Reason, "%s", v.Text())
 }
 
-// Know says that a container of the pod runs; without a process (pid 0), that it is about to.
+// Know is called when a container of a pod runs, or with pid 0 when it is about to run.
 func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	w.mu.Lock()
 	adopted := pid != 0 && !w.state.HasContainer(c.ID)
 	w.mu.Unlock()
 	if adopted && w.log != nil {
-		if err := w.log.Sync(); err != nil { // what happened in it is known before it is
+		if err := w.log.Sync(); err != nil { // reads the kills in it from before
 			slog.Warn("kernel log not read", "err", err)
 		}
 	}
@@ -174,8 +174,8 @@ func (w *Watch) Know(pod types.UID, c podlife.Container, pid int) {
 	w.state.AddContainer(oom.Container{ID: c.ID, Name: c.Name, Pod: string(pod), PID: pid})
 }
 
-// catchUp reports kills that no agent may have reported, because none was there. Of those that were, the Event exists.
-// Caller holds mu.
+// catchUp reports kills from before the agent's start, since no agent may have run. If one has reported them, the Event
+// exists already. The caller holds mu.
 func (w *Watch) catchUp(id string) {
 	for _, v := range w.state.Kills(id) {
 		if v.At < w.begun && w.begun.Sub(v.At) < eventsLast {
@@ -184,7 +184,7 @@ func (w *Watch) catchUp(id string) {
 	}
 }
 
-// Drop says that the runtime no longer has the container.
+// Drop is called when the runtime no longer has the container.
 func (w *Watch) Drop(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,8 +192,8 @@ func (w *Watch) Drop(id string) {
 	delete(w.counts, id)
 }
 
-// Explain returns a container that has just been found to have ended, with reason and message if it ended for memory.
-// The runtime may not know: it listens for that only a while after it started the container.
+// Explain returns a container that has ended. If it ended because memory ran out, the result has reason and message.
+// The runtime may not know: it begins to listen for that only some time after it started the container.
 func (w *Watch) Explain(c podlife.Container) podlife.Container {
 	if w.log == nil || c.ExitCode == 0 {
 		return c
@@ -215,8 +215,8 @@ func (w *Watch) Explain(c podlife.Container) podlife.Container {
 	return c
 }
 
-// Count is for machines whose kernel log cannot be read: it compares the kernel's counters of all containers with those
-// seen last, and reports what was added.
+// Count is for machines whose kernel log cannot be read. It compares the kernel's counters of all containers with the
+// previous ones, and reports the differences.
 func (w *Watch) Count() {
 	if w.log != nil {
 		return
@@ -243,7 +243,8 @@ func (w *Watch) Count() {
 	}
 }
 
-// killsIn is the kernel's own count of processes killed for memory in a container; false: it is not known.
+// killsIn returns the kernel's count of processes in a container that were killed because memory ran out; false: it is
+// not known.
 func (w *Watch) killsIn(c oom.Container) (int64, bool) {
 	pod := w.pods.Pod(types.UID(c.Pod))
 	if pod == nil {
@@ -253,7 +254,7 @@ func (w *Watch) killsIn(c oom.Container) (int64, bool) {
 	return n, err == nil
 }
 
-// groupOfProcess is the memory cgroup of a process; empty if it is gone, or has given its cgroup up already.
+// groupOfProcess returns the memory cgroup of a process; empty if the process is gone, or has left its cgroup already.
 func groupOfProcess(pid int) string {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {

@@ -83,7 +83,7 @@ func said(r *record.FakeRecorder) string {
 	}
 }
 
-// play has the kernel report a kill that happens now; the parser has its own tests.
+// play reports a kill that happens now, as the kernel does. The parser has its own tests.
 func (w *Watch) play(constraint, how string, pid int) {
 	since := unit.WallOf(time.Now()).Sub(kmsg.Record{}.Wall()) // boot
 	for i, text := range []string{
@@ -125,8 +125,8 @@ func TestOOMIsTold(t *testing.T) {
 	}
 }
 
-// A kill of before the agent's start is told when its container is adopted, under the name that any agent gives it; one
-// of long ago is not.
+// A kill from before the agent's start is reported when its container is adopted, with the Event name that every agent
+// uses. A kill of long ago is not reported.
 func TestOOMOfBeforeIsTold(t *testing.T) {
 	w, recorder := testWatch(t)
 	log := filepath.Join(t.TempDir(), "kmsg")
@@ -171,7 +171,7 @@ func TestOOMExplainsAnEnd(t *testing.T) {
 		t.Errorf("without a log, the runtime's word stands: %+v", got)
 	}
 	var err error
-	if w.log, err = kmsg.Open(log, w.record); err != nil { // its end is an error, which is only told
+	if w.log, err = kmsg.Open(log, w.record); err != nil { // its end is an error that is only logged
 		t.Fatal(err)
 	}
 	got := w.Explain(ended)

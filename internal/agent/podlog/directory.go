@@ -14,13 +14,14 @@ import (
 )
 
 // Directory is where the runtime writes the logs of a node's containers:
-// <Directory>/<namespace>_<pod>_<uid>/<container>/<attempt>.log. Next to it is a flat directory of links to them, which
-// log collectors follow, as upstream lays it out: <Directory>/../containers/<pod>_<namespace>_<container>-<id>.log.
+// <Directory>/<namespace>_<pod>_<uid>/<container>/<attempt>.log. Beside it is a flat directory of symbolic links to the
+// logs, which log collectors follow. It is laid out as upstream's:
+// <Directory>/../containers/<pod>_<namespace>_<container>-<id>.log.
 //
 // Pods may write there (a hostPath), so nothing behind a link is read, written or removed.
 type Directory string
 
-// Link makes the link to the log of a run. One that cannot be made costs the collectors, not the pod.
+// Link creates the symbolic link to the log of a run. An error is only logged, since the pod does not need the link.
 func (d Directory) Link(namespace, pod, container, id, target string) {
 	if err := os.Mkdir(d.links(), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		slog.Warn("log link not made", "err", err)
@@ -40,13 +41,13 @@ func (d Directory) Link(namespace, pod, container, id, target string) {
 
 func (d Directory) links() string { return filepath.Join(filepath.Dir(string(d)), "containers") }
 
-// openLinks opens the directory of links. How what it is in is reached is trusted; a link in its own place is not
-// followed.
+// openLinks opens the directory of links. The path of its parent is trusted; if the directory itself is a symbolic
+// link, that is not followed.
 func (d Directory) openLinks() (*untrusted.Dir, error) {
 	return untrusted.OpenDir(filepath.Dir(string(d)), d.links())
 }
 
-// RemoveRun removes the log of one run, with its rotated parts and its link. logs is the directory of the container's
+// RemoveRun removes the log of one run, with its rotated files and its link. logs is the directory of the container's
 // logs; empty: it is not known, and only the link is removed.
 func (d Directory) RemoveRun(logs, id string, attempt uint32) {
 	d.removeLinks(func(_ *untrusted.Dir, name string) bool { return strings.HasSuffix(name, "-"+id+".log") })
@@ -88,8 +89,8 @@ func removeNames(dir *untrusted.Dir, err error, which func(*untrusted.Dir, strin
 	}
 }
 
-// RemovePod removes everything that a pod that has gone left here, and the links to it. Only the uid is trusted: it is
-// what makes the directory's name unique, and of remains of an earlier agent's pod nothing else is known.
+// RemovePod removes the logs of a pod that is gone, and the links to them. It finds the directory by the UID alone. The
+// UID makes the directory's name unique, and nothing else is known of a pod that an earlier agent left.
 func (d Directory) RemovePod(uid string) {
 	if err := d.removeDirs(uid); err != nil && !errors.Is(err, os.ErrNotExist) {
 		slog.Warn("logs not removed", "uid", uid, "err", err)
@@ -119,7 +120,8 @@ func (d Directory) removeDirs(uid string) error {
 // podDir is <namespace>_<name>_<uid>; only the uid matters here.
 var podDir = regexp.MustCompile(`^[^_]+_[^_]+_([0-9a-f-]+)$`)
 
-// Pods returns the uids of the pods that have logs. What is not named like a pod's directory is another program's.
+// Pods returns the UIDs of the pods that have logs. It skips names that are not those of pods' directories: they belong
+// to other programs.
 func (d Directory) Pods() (uids []string) {
 	dirs, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

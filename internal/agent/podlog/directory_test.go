@@ -91,7 +91,7 @@ func TestLinksInPlaceOfLogDirectories(t *testing.T) {
 	}
 }
 
-// A run's log goes with its rotated parts and its link; the logs of other runs stay, also where the number begins
+// A run's log is removed with its rotated files and its link; the logs of other runs stay, also where the number begins
 // alike.
 func TestRemoveLog(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "pods"))

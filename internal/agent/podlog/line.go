@@ -16,8 +16,8 @@
 //
 // As in the kubelet, only the current file is read; rotated files are left to log collectors.
 //
-// Directory knows where the logs of all pods are. It makes the links that log collectors follow, and removes the logs
-// of runs and pods that have gone.
+// Directory knows where the logs of all pods are. It creates the links that log collectors follow, and removes the logs
+// of runs and pods that are gone.
 package podlog
 
 import (

@@ -10,12 +10,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// Transient reports whether a condition of the agent is there only while it is true.
+// Transient reports whether a condition of the agent exists only while it is true.
 func Transient(t corev1.PodConditionType) bool {
 	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress
 }
 
-// Condition is the status's condition of that type; nil: it has none.
+// Condition returns the status's condition of that type; nil: it has none.
 func Condition(s corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
 	return find(s.Conditions, t)
 }
@@ -29,7 +29,8 @@ func find(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCond
 	return nil
 }
 
-// conditions are the conditions that this node reports. Those that did not change keep their transition times of last.
+// conditions returns the conditions that the agent reports. Unchanged ones keep the transition times that they have in
+// last.
 func conditions(
 	pod *corev1.Pod, now time.Time, last []corev1.PodCondition, ours []podlife.Condition,
 ) []corev1.PodCondition {
@@ -63,7 +64,7 @@ func conditions(
 	return out
 }
 
-// WithOthers adds to the agent's conditions those of all that other writers own.
+// WithOthers returns the agent's conditions, and those conditions in all that other writers own.
 func WithOthers(ours, all []corev1.PodCondition) []corev1.PodCondition {
 	out := slices.Clone(ours)
 	for _, c := range all {

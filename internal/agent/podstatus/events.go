@@ -19,7 +19,7 @@ type Event struct {
 	Text      string
 }
 
-// imageTrouble are the waits for an image whose beginning upstream records in an Event of its own.
+// imageTrouble are the reasons of waits for an image for which the kubelet records an Event when they begin.
 var imageTrouble = map[string]bool{
 	podlife.ReasonErrImagePull:      true,
 	podlife.ReasonImagePullBackOff:  true,
@@ -28,8 +28,8 @@ var imageTrouble = map[string]bool{
 	podlife.ReasonImageInspectError: true,
 }
 
-// Events are the Events that follow from a change of the status and from no action: a container began to wait for its
-// next try, or the pod's time is over. Upstream repeats them in every sync; here each comes once.
+// Events returns the Events about changes of the status that no action causes: a container began to wait for its next
+// try, or the pod exceeded its active deadline. The kubelet repeats them in every sync; here each is recorded once.
 func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 	add := func(container, kind, reason, text string) {
 		events = append(events, Event{Container: container, Kind: kind, Reason: reason, Text: text})
@@ -56,7 +56,7 @@ func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 		case podlife.ReasonImagePullBackOff:
 			image := c.Image
 			if spec := translate.ContainerNamed(pod, c.Name); spec != nil {
-				image = spec.Image // the status may name the one that the last run had
+				image = spec.Image // the status may name the image of the previous run
 			}
 			add(c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", image))
 		}
@@ -67,7 +67,7 @@ func Events(pod *corev1.Pod, before, after corev1.PodStatus) (events []Event) {
 	return events
 }
 
-// waits says of each container that waits what it waits for, and in which run.
+// waits returns what each waiting container waits for, and in which run, by its name.
 func waits(s corev1.PodStatus) map[string]string {
 	reasons := map[string]string{}
 	for _, c := range containers(s) {
@@ -96,7 +96,7 @@ type End struct {
 	Reason string
 }
 
-// Ends are the ends of containers that a status shows and that the status before it does not show.
+// Ends returns the ends of containers that a status shows and the previous status does not.
 func Ends(before, after corev1.PodStatus) (ends []End) {
 	known := map[string]bool{"": true} // by container id
 	for _, list := range translate.StatusLists(&before) {

@@ -26,7 +26,7 @@ func mountStatus(vm *corev1.VolumeMount, recursive bool) corev1.VolumeMountStatu
 	s := corev1.VolumeMountStatus{Name: vm.Name, MountPath: vm.MountPath, ReadOnly: vm.ReadOnly}
 	if vm.ReadOnly {
 		mode := corev1.RecursiveReadOnlyDisabled
-		// An error keeps the container from starting.
+		// After an error the container does not start, and needs no mount status.
 		if deep, err := volume.RecursiveReadOnly(vm, recursive); err == nil && deep {
 			mode = corev1.RecursiveReadOnlyEnabled
 		}

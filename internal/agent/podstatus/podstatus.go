@@ -1,14 +1,14 @@
-// Package podstatus says what the API is to show of a pod: it makes the status of a Pod object of what core/podlife
-// decided, and names the Events and the counts that follow from a change of the status.
+// Package podstatus computes the status of a Pod object from core/podlife's decision, and the Events and counts that
+// follow from a change of the status.
 //
 // # Model
 //
 // A status is computed anew in each sync of a pod's worker, from the pod, from what was observed and decided, and from
-// the status before it. Only times are taken from the status before: when the pod started, and when a condition last
-// changed. So the status in the API is enough for an agent that starts anew.
+// the previous status. Only times are taken from the previous status: when the pod started, and when a condition last
+// changed. So the status in the API is enough for an agent that was restarted.
 //
-// A condition belongs to one writer. The conditions of this package's statuses are the agent's; those of other writers
-// (readiness gates, the scheduler) are not in them, except where WithOthers adds them for a reader.
+// Each condition belongs to one writer. The statuses of this package contain the agent's conditions only. Those of
+// other writers (readiness gates, the scheduler) are added by WithOthers, for readers that need them.
 //
 // # Invariants
 //
@@ -17,8 +17,8 @@
 //
 // # What it does not do
 //
-// It decides nothing: phases, reasons and conditions come from core/podlife. It writes nothing: statusreport brings a
-// status to the API server. The way back, from a status to what core/podlife reads, is translate.PodlifePast.
+// It decides nothing: phases, reasons and conditions come from core/podlife. It writes nothing: statusreport does.
+// translate.PodlifePast translates in the other direction, from a status to what core/podlife reads.
 package podstatus
 
 import (
@@ -35,32 +35,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Node is what is the same in the status of every pod of a node.
+// Node has the inputs of a status that are the same for every pod of a node.
 type Node struct {
 	HostIPs  []string                                            // addresses of the node, the primary one first
 	Runtime  string                                              // prefix of container ids in the API: containerd, cri-o
-	QOSClass func(*corev1.Pod) corev1.PodQOSClass                // of a pod whose status names none
+	QOSClass func(*corev1.Pod) corev1.PodQOSClass                // computes it for a pod whose status has none
 	Devices  func(uid, container string) []corev1.ResourceStatus // the health of the devices that a container has
 }
 
-// Facts are what a pod's status is made of, next to the pod.
+// Facts are the inputs of a pod's status other than the pod.
 type Facts struct {
-	Now      time.Time           // when a condition that changes now has changed
-	Last     corev1.PodStatus    // the status before this one
+	Now      time.Time           // transition time of conditions that change
+	Last     corev1.PodStatus    // the previous status
 	Observed podlife.Observation // what the decision was made from
 	Decided  podlife.Status
-	Runs     map[string]Run // what the runtime says of the runs of containers, by id
-	// RecursiveReadOnly says that the pod's runtime handler can make a mount read-only with everything below it.
+	Runs     map[string]Run // more about the runs of containers, by ID
+	// RecursiveReadOnly means that the pod's runtime handler supports recursive read-only mounts.
 	RecursiveReadOnly bool
 }
 
-// Run is what the runtime says of a run of a container and core/podlife does not need.
+// Run is what the runtime reports of a run of a container and core/podlife does not need.
 type Run struct {
-	Image string                // as the runtime names it; empty: it does not say
-	User  *corev1.ContainerUser // as whom its first process was started; nil: it does not say
+	Image string                // as the runtime names it; empty: not reported
+	User  *corev1.ContainerUser // user of its first process; nil: not reported
 }
 
-// Status is the pod's status.
+// Status returns the pod's status.
 func (n Node) Status(pod *corev1.Pod, f Facts) corev1.PodStatus {
 	out := corev1.PodStatus{
 		Phase:              corev1.PodPhase(f.Decided.Phase),
@@ -105,8 +105,8 @@ func (n Node) Status(pod *corev1.Pod, f Facts) corev1.PodStatus {
 	return out
 }
 
-// addAddresses fills in the addresses of the node and of the pod. A pod that ended keeps the addresses that it had, as
-// upstream reports it.
+// addAddresses adds the addresses of the node and of the pod. As in the kubelet, a pod that has ended keeps its
+// addresses.
 func (n Node) addAddresses(out *corev1.PodStatus, f Facts) {
 	if len(n.HostIPs) > 0 {
 		out.HostIP = n.HostIPs[0]
@@ -159,7 +159,7 @@ func (n Node) container(pod *corev1.Pod, s podlife.ContainerStatus) corev1.Conta
 	return out
 }
 
-// setRun fills in the image and the user of a run as the runtime has them, or had them before it lost the container.
+// setRun sets the image and the user of a run. If the runtime no longer has the container, the status keeps them.
 func setRun(s *corev1.ContainerStatus, f Facts) {
 	run := f.Runs[translate.ContainerID(s.ContainerID)]
 	for _, list := range translate.StatusLists(&f.Last) {
@@ -185,7 +185,7 @@ func (n Node) terminated(t *podlife.Terminated) *corev1.ContainerStateTerminated
 	}
 }
 
-// timeOf has the API's resolution: whole seconds.
+// timeOf translates a time for the API, which has whole seconds.
 func timeOf(w unit.Wall) metav1.Time {
 	if w == 0 {
 		return metav1.Time{}
@@ -193,7 +193,7 @@ func timeOf(w unit.Wall) metav1.Time {
 	return metav1.NewTime(w.Time().Local()).Rfc3339Copy()
 }
 
-// url prints an id as the API does, containerd://id; translate.ContainerID takes it back.
+// url returns an ID in the API's form, containerd://ID. translate.ContainerID is its inverse.
 func (n Node) url(id string) string {
 	if id == "" {
 		return ""
@@ -201,8 +201,8 @@ func (n Node) url(id string) string {
 	return n.Runtime + "://" + id
 }
 
-// Past is what is known of the pod's containers: from own, the status that this process computed last, else from the
-// API's status.
+// Past returns what is known of the pod's earlier containers. It is read from own, the status that this process
+// computed last, or if that is empty from the API's status.
 func Past(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
 	if len(own.ContainerStatuses) == 0 && len(own.InitContainerStatuses) == 0 { // no pod has only ephemeral containers
 		return translate.PodlifePast(&pod.Status)
@@ -210,7 +210,7 @@ func Past(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
 	return translate.PodlifePast(&own)
 }
 
-// BoundAt is when the pod came to this node: its PodScheduled condition says it, else its creation does.
+// BoundAt returns when the pod was bound to this node: the time of its PodScheduled condition, else of its creation.
 func BoundAt(pod *corev1.Pod) time.Time {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {

@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestPastReadsBackStatus: what Status writes, Past understands.
+// TestPastReadsBackStatus: Past understands what Status writes.
 func TestPastReadsBackStatus(t *testing.T) {
 	start, finish := unit.WallOf(time.Unix(1000, 0)), unit.WallOf(time.Unix(2000, 0))
 	end := func(id string) *podlife.Terminated {
@@ -52,8 +52,8 @@ func TestPastReadsBackStatus(t *testing.T) {
 	}
 }
 
-// TestRun: the image and the user of a container are those that the runtime names, and stay when the runtime has lost
-// it. A container that has no run yet has the image of its specification.
+// TestRun: the image and the user of a container are those that the runtime reports, and stay when the runtime has lost
+// the container. A container without a run has the image of its specification.
 func TestRun(t *testing.T) {
 	pod := testPod()
 	since := unit.Wall(1)
@@ -161,7 +161,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// Each end is named once, whether it is shown as the state or as the state before.
+// Each end is returned once, whether the status has it as the state or as the last state.
 func TestEnds(t *testing.T) {
 	ended := func(id string, code int32) corev1.ContainerState {
 		return corev1.ContainerState{
@@ -193,7 +193,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestEvents: a wait that begins has its Event once, in upstream's words, and so is the end of the time a pod has.
+// TestEvents: the beginning of a wait has one Event, in upstream's words, and so has the end of a pod's active
+// deadline.
 func TestEvents(t *testing.T) {
 	waits := func(reason string, restarts int32) corev1.PodStatus {
 		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
@@ -224,7 +225,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A status shows what a cgroup has as long as that differs from what was allocated.
+// A status shows the actual resources of a cgroup as long as they differ from the allocated ones.
 func TestStatusShowsWhatIsThere(t *testing.T) {
 	of := func(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
 		return resize.SizeOf(qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu)), CPUPeriod: qos.CFSPeriodDefault,

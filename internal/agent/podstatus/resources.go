@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// addResources fills in the pod's allocated resources, and its actual ones: what its cgroups have. pod is seen with its
-// allocated resources.
+// addResources adds the allocated resources and the actual ones, which the cgroups have. pod has its allocated
+// resources.
 func addResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observation) {
 	has, want := map[string]resize.Size{}, map[string]resize.Size{}
 	for _, c := range o.Containers {
@@ -46,7 +46,7 @@ func addResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observation)
 		Limits:   podresource.PodLimits(pod, options),
 	}
 	if len(o.Sandboxes) > 0 {
-		// The sum of the limits bounds the pod only where each container has one.
+		// The sum of the limits bounds the pod only if each container has a limit.
 		if o.Size.Quota.IsUnlimited() {
 			delete(level.Limits, corev1.ResourceCPU)
 		}
@@ -58,7 +58,7 @@ func addResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observation)
 	out.Resources = level
 }
 
-// overlay puts what a cgroup has in the place of the allocated resources, where the two differ.
+// overlay replaces allocated resources by what a cgroup has, if the two differ.
 func overlay(r *corev1.ResourceRequirements, has, want resize.Size) {
 	set := func(list corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity) {
 		if _, stated := list[name]; stated {
@@ -76,8 +76,7 @@ func overlay(r *corev1.ResourceRequirements, has, want resize.Size) {
 	}
 }
 
-// ResizeText is the text of an Event about a resize: upstream's, which tools parse. problem is empty where there is
-// none.
+// ResizeText returns the text of an Event about a resize. It is upstream's, which tools parse. problem may be empty.
 func ResizeText(prefix string, pod *corev1.Pod, generation int64, problem string) string {
 	type container struct {
 		Name      string                      `json:"name"`

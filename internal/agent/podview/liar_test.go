@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// liar is a runtime that says of one container and one sandbox what it is told to.
+// liar is a runtime whose answers about one container and one sandbox the test determines.
 type liar struct {
 	runtimeapi.RuntimeServiceClient
 	listed    []*runtimeapi.Container
@@ -50,13 +50,13 @@ func (l *liar) PodSandboxStatus(
 	return &runtimeapi.PodSandboxStatusResponse{Status: l.sandbox}, nil
 }
 
-// kernel has process 7 as long as it is told so.
+// kernel has process 7 as long as the test says so.
 type kernel struct{ alive bool }
 
 func (k *kernel) Watch(int, func() bool, func()) (func(), error) { return func() {}, nil }
 func (k *kernel) Lives(pid int, id string) bool                  { return k.alive && pid == 7 && id == "c" }
 
-// running is what a runtime says of container c of the pod uid-1 while it runs.
+// running is a runtime's status of the running container c of the pod uid-1.
 func running() *runtimeapi.ContainerStatus {
 	return &runtimeapi.ContainerStatus{
 		Id: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING, Labels: map[string]string{cri.LabelPodUID: "uid-1"},
@@ -76,8 +76,8 @@ func liesTo(t *testing.T) (*View, *liar, *kernel) {
 	return v, l, k
 }
 
-// A runtime that contradicts the kernel or itself is not believed, and the view stays as it was. It is believed when
-// the contradiction ends, either way.
+// A runtime that contradicts the kernel or itself is not believed, and the view stays as it was. It is believed again
+// when the contradiction ends, whether the process ends or the runtime agrees that it runs.
 func TestRuntimeThatContradictsItself(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(*liar)
@@ -113,7 +113,7 @@ func TestRuntimeThatContradictsItself(t *testing.T) {
 	}
 }
 
-// What a list has of other pods, and what it has twice, is not this pod's.
+// Entries of other pods, and duplicates, in a list are not taken for this pod's.
 func TestListOfMoreThanWasAskedFor(t *testing.T) {
 	v, l, _ := liesTo(t)
 	other := &runtimeapi.Container{Id: "d", Labels: map[string]string{cri.LabelPodUID: "uid-2"}}
@@ -123,7 +123,7 @@ func TestListOfMoreThanWasAskedFor(t *testing.T) {
 	}
 }
 
-// An end without a time is now: back-off counts from it. An address that a sandbox had stays.
+// If the time of an end is missing, it is now, since the back-off counts from it. A sandbox keeps its addresses.
 func TestWhatLacksInAnswers(t *testing.T) {
 	v, l, k := liesTo(t)
 	k.alive = false
@@ -157,7 +157,7 @@ func (noOOM) Know(types.UID, podlife.Container, int)        {}
 func (noOOM) Explain(c podlife.Container) podlife.Container { return c }
 func (noOOM) Drop(string)                                   {}
 
-// A container that has ended, and was stopped too, is asked about once.
+// A container that has ended and was also stopped is read once.
 func TestEndedContainerIsReadOnce(t *testing.T) {
 	v, l, k := liesTo(t)
 	k.alive = false

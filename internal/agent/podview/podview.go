@@ -1,13 +1,14 @@
-// Package podview is what the runtime has of one pod, as it was read last: its sandboxes, its containers and how they
-// ended. It is the pod's part of what the kubelet calls the pod lifecycle event generator.
+// Package podview caches what the runtime has of one pod: its sandboxes, its containers and how they ended. It does for
+// one pod what the kubelet's pod lifecycle event generator does.
 //
-// A View belongs to one goroutine at a time: the pod's worker. Others mark what happened meanwhile (Dirt), under their
-// own lock, and the worker reads it again. The kernel says when the first process of a container or sandbox is gone.
-// Exited is called then, on another goroutine. That is before the runtime knows, so Reread asks until it does.
+// A View belongs to one goroutine at a time, the pod's worker. Other goroutines mark what has changed (Dirt), under a
+// lock of their own, and the worker reads that again. When the first process of a container or sandbox exits, the
+// kernel notifies the agent, and View.Exited is called on another goroutine. The runtime learns of the exit later, so
+// Reread asks it until it does.
 //
-// A runtime may be wrong. What it says is believed unless it contradicts itself or the kernel: an answer about
-// something else than was asked for, one of another pod, a container that is gone or has ended while its process runs.
-// That is an error, and the view stays as it was: nothing is decided by it until the runtime says otherwise.
+// A runtime may be wrong. Its answers are believed unless they contradict each other or the kernel: an answer about
+// another object than the one asked for, an object of another pod, a container that is gone or has ended while its
+// process runs. Such an answer is an error, and the view stays as it was until the runtime's answers are consistent.
 //
 // The package decides nothing and changes nothing in the runtime.
 package podview
@@ -48,41 +49,41 @@ type Sources struct {
 	LogDir  string // of all pods
 }
 
-// OOM explains ends by the kernel's out-of-memory killer; *oomwatch.Watch does.
+// OOM finds the containers that the kernel's out-of-memory killer ended; *oomwatch.Watch implements it.
 type OOM interface {
-	// Know says which process is a container's first; zero: not known yet.
+	// Know is called with the PID of a container's first process; zero: not known yet.
 	Know(pod types.UID, c podlife.Container, pid int)
-	// Explain returns the container with the reason of its end.
+	// Explain returns the container with the reason why it ended.
 	Explain(c podlife.Container) podlife.Container
-	// Drop says that a container is gone.
+	// Drop is called when a container is gone.
 	Drop(id string)
 }
 
-// Exits calls back when processes exit; *process.Exits does.
+// Exits notifies of the exits of processes; *process.Exits implements it.
 type Exits interface {
 	Watch(pid int, same func() bool, exited func()) (cancel func(), err error)
-	// Lives reports whether a process runs that is the first of the container or sandbox with that id.
+	// Lives reports whether a process runs and is the first one of the container or sandbox with that ID.
 	Lives(pid int, id string) bool
 }
 
-// View is what the runtime has of one pod, by id.
+// View is what the runtime has of one pod. Its maps are by ID.
 type View struct {
 	From   Sources
-	Exited func(id string) // the first process of a container or sandbox is gone. Called on any goroutine
+	Exited func(id string) // called on any goroutine when the first process of a container or sandbox is gone
 
 	Sandboxes  map[string]podlife.Sandbox
 	Containers map[string]podlife.Container
-	Runs       map[string]podstatus.Run // of containers: what users are told besides, by id
-	Handler    string                   // the runtime's, of the sandbox read last; empty: the default, or none was read
-	Note       string                   // what was allocated when the newest sandbox was made; empty: nothing, or not read
+	Runs       map[string]podstatus.Run // more about the containers, for the status in the API
+	Handler    string                   // runtime handler of the sandbox read last; empty: the default, or none was read
+	Note       string                   // annotation of the newest sandbox with the allocated resources; empty: none
 
 	uid     types.UID
 	name    func() string     // namespace/name, for messages
-	watches map[string]func() // pidfd watches of running containers and sandboxes: to be called to end them
-	pids    map[string]int    // their first processes, as far as the runtime said
+	watches map[string]func() // functions that end the pidfd watches of running containers and sandboxes
+	pids    map[string]int    // PIDs of their first processes, as far as the runtime has reported them
 }
 
-// New returns the View of a pod of which nothing was read yet. From and Exited are to be set before it is read.
+// New returns a View that has read nothing yet. The caller sets From and Exited before it reads.
 func New(uid types.UID, name func() string) *View {
 	return &View{
 		Sandboxes:  map[string]podlife.Sandbox{},
@@ -95,14 +96,14 @@ func New(uid types.UID, name func() string) *View {
 	}
 }
 
-// Dirt marks what to read anew.
+// Dirt marks what must be read again.
 type Dirt struct {
 	All     bool
 	Changed map[string]bool // containers
 	Exited  map[string]bool // containers and sandboxes whose first process is gone
 }
 
-// Change marks a container, or with an empty id everything.
+// Change marks a container, or everything if id is empty.
 func (d *Dirt) Change(id string) {
 	if id == "" {
 		d.All = true
@@ -122,7 +123,7 @@ func add(set map[string]bool, id string) map[string]bool {
 	return set
 }
 
-// AskMax bounds calls that only ask. A runtime that takes longer is hung.
+// AskMax bounds calls that only read. Chosen: a runtime that takes longer is assumed to hang.
 const AskMax = 15 * time.Second
 
 // Reread reads what is marked.
@@ -138,7 +139,7 @@ func (v *View) Reread(ctx context.Context, dirty Dirt) error {
 	}
 	for id := range dirty.Changed {
 		if dirty.Exited[id] {
-			continue // it was read just now
+			continue // readAll has read it
 		}
 		if err := v.ReadContainer(ctx, id, ""); err != nil {
 			return err
@@ -195,13 +196,13 @@ func (v *View) readAll(ctx context.Context) error {
 	return nil
 }
 
-// others reports whether a list has something of another pod, which was not asked for.
+// others reports whether an entry of a list belongs to another pod, although the list was of this pod only.
 func (v *View) others(labels map[string]string) bool {
 	uid := cri.PodUID(labels)
 	return uid != "" && uid != v.uid
 }
 
-// checked returns an error where an answer is not about what was asked for.
+// checked returns an error if an answer is about another object than the one asked for.
 func (v *View) checked(id, answered string, labels map[string]string) error {
 	if answered != id {
 		return fmt.Errorf("the runtime answers about %q instead", answered)
@@ -212,12 +213,12 @@ func (v *View) checked(id, answered string, labels map[string]string) error {
 	return nil
 }
 
-// Contradicted is the error where the kernel contradicts the runtime, which says that a sandbox or container is not
-// there or has ended: its first process runs.
+// Contradicted is the error if the runtime says that a sandbox or container does not exist or has ended, and the kernel
+// says that its first process runs.
 type Contradicted struct {
 	ID   string
 	PID  int
-	Says string // the runtime
+	Says string // what the runtime says, as a predicate: "does not know it"
 }
 
 func (c *Contradicted) Error() string {
@@ -226,7 +227,8 @@ func (c *Contradicted) Error() string {
 	return fmt.Sprintf(text, c.ID, c.Says, c.PID, c.ID)
 }
 
-// contradicted returns a *Contradicted where it is one. To start such a container again would have it run twice.
+// contradicted returns a *Contradicted if the process of a container or sandbox runs although the runtime says
+// otherwise. If such a container were started again, it would run twice.
 func (v *View) contradicted(id, says string) error {
 	pid := v.pids[id]
 	if pid == 0 || !v.From.Exits.Lives(pid, id) {
@@ -235,7 +237,7 @@ func (v *View) contradicted(id, says string) error {
 	return &Contradicted{ID: id, PID: pid, Says: says}
 }
 
-// Summary is the state of everything in the view, by id, in the runtime's numbers; relists compare it.
+// Summary returns the state of everything in the view, by ID, in the runtime's numbers. Relists compare it.
 func (v *View) Summary() map[string]int32 {
 	all := make(map[string]int32, len(v.Sandboxes)+len(v.Containers))
 	for id, s := range v.Sandboxes {
@@ -250,7 +252,7 @@ func (v *View) Summary() map[string]int32 {
 	return all
 }
 
-// ReadySandbox is the id of the newest sandbox that is ready; empty: none.
+// ReadySandbox returns the ID of the newest sandbox that is ready; empty: none is.
 func (v *View) ReadySandbox() (id string) {
 	newest := int64(-1)
 	for key, s := range v.Sandboxes {
@@ -262,7 +264,7 @@ func (v *View) ReadySandbox() (id string) {
 	return id
 }
 
-// Drop takes a sandbox or container out of the view that the runtime no longer has.
+// Drop removes a sandbox or container that the runtime no longer has.
 func (v *View) Drop(id string) {
 	v.From.OOM.Drop(id)
 	delete(v.Sandboxes, id)
@@ -313,7 +315,7 @@ func (v *View) ReadSandbox(ctx context.Context, id string) error {
 		}
 	}
 	if old := v.Sandboxes[id]; len(sandbox.IPs) == 0 && old.State == sandbox.State {
-		sandbox.IPs = old.IPs // an address that a sandbox has does not go before it does
+		sandbox.IPs = old.IPs // a sandbox keeps its addresses for its whole life
 	}
 	v.Sandboxes[id] = sandbox
 	v.Handler = s.RuntimeHandler
@@ -326,7 +328,7 @@ func (v *View) ReadSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// ReadContainer reads one container; sandbox is its sandbox's id where the caller knows it.
+// ReadContainer reads one container. sandbox is the ID of its sandbox; empty: the caller does not know it.
 func (v *View) ReadContainer(ctx context.Context, id, sandbox string) error {
 	ctx, cancel := context.WithTimeout(ctx, AskMax)
 	defer cancel()
@@ -368,7 +370,8 @@ func (v *View) ReadContainer(ctx context.Context, id, sandbox string) error {
 	return nil
 }
 
-// containerOf translates the runtime's status; what it does not repeat (the sandbox) is taken from old.
+// containerOf translates the runtime's status of a container. What the status does not contain (the sandbox) is taken
+// from old.
 func (v *View) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container) podlife.Container {
 	c := podlife.Container{
 		ID:         s.Id,
@@ -387,11 +390,11 @@ func (v *View) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container)
 		Size:       old.Size,
 	}
 	if s.State == runtimeapi.ContainerState_CONTAINER_EXITED && c.FinishedAt == 0 {
-		// Back-off counts from the end. One that is not known is now, lest a restart follow at once.
+		// The back-off counts from the end. If the end is not known, it is now, so that no restart follows at once.
 		c.FinishedAt = cmp.Or(old.FinishedAt, unit.WallOf(time.Now()))
 	}
 	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
-		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.
+		// containerd records the start when its start call returns. A process of a few milliseconds has ended by then.
 		c.StartedAt = c.FinishedAt
 	}
 	switch s.State {
@@ -412,7 +415,7 @@ func (v *View) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container)
 	return c
 }
 
-// runOf translates what a status tells of a container's run to users.
+// runOf returns the image and the user of a container's run.
 func runOf(s *runtimeapi.ContainerStatus) podstatus.Run {
 	run := podstatus.Run{Image: s.GetImage().GetImage()}
 	if user := s.GetUser(); user != nil {
@@ -426,14 +429,14 @@ func runOf(s *runtimeapi.ContainerStatus) podstatus.Run {
 	return run
 }
 
-// verboseInfo is the part that we read of the runtime's verbose answer, which containerd and CRI-O spell alike.
+// verboseInfo is the part of the runtime's verbose answer that is read here. containerd and CRI-O spell it alike.
 type verboseInfo struct {
 	PID       int    `json:"pid"`
 	SandboxID string `json:"sandboxID"`
 }
 
 func parseInfo(info map[string]string) (v verboseInfo) {
-	// Unreadable debug information costs the pidfd, not correctness: relists find what was missed.
+	// If the verbose information cannot be parsed, there is no pidfd, and relists find the exit.
 	if err := json.Unmarshal([]byte(info["info"]), &v); err != nil {
 		return verboseInfo{}
 	}
@@ -455,10 +458,10 @@ func (v *View) watchPID(id string, alive bool, info map[string]string) {
 		return
 	}
 	v.pids[id] = pid
-	exited := func() { v.Exited(id) } // on a goroutine that does not have the view
+	exited := func() { v.Exited(id) } // called on a goroutine that must not touch the view
 	cancel, err := v.From.Exits.Watch(pid, func() bool { return v.From.Exits.Lives(pid, id) }, exited)
 	if errors.Is(err, unix.ESRCH) {
-		exited() // it exited before we could watch it
+		exited() // it exited before the watch began
 		cancel = func() {}
 	} else if err != nil {
 		slog.Warn("the exit of a container is not watched; the next relist finds it", "pod", v.name(), "uid", v.uid, "id", id, "err", err)
@@ -467,8 +470,8 @@ func (v *View) watchPID(id string, alive bool, info map[string]string) {
 	v.watches[id] = cancel
 }
 
-// messagePath returns the host's path of a container's termination log. Our containers have it in an annotation. Of
-// those that a kubelet created it is known by the mount.
+// messagePath returns the host's path of a container's termination log. This agent's containers have it in an
+// annotation. For a kubelet's containers it is the source of a mount.
 func messagePath(s *runtimeapi.ContainerStatus) string {
 	if path := s.Annotations[criconfig.AnnotationMessageHost]; path != "" {
 		return path
@@ -497,7 +500,7 @@ func (v *View) terminationMessage(s *runtimeapi.ContainerStatus) string {
 // runtime, so it asks until the runtime agrees, at growing intervals from exitLag.
 func (v *View) readEnded(ctx context.Context, id string) error {
 	for wait := exitLag; wait < AskMax; wait *= 2 {
-		v.watches[id] = func() {} // there is no process left to watch
+		v.watches[id] = func() {} // no process is left to watch
 		var err error
 		if _, sandbox := v.Sandboxes[id]; sandbox {
 			err = v.ReadSandbox(ctx, id)
@@ -517,23 +520,22 @@ func (v *View) readEnded(ctx context.Context, id string) error {
 		}
 	}
 	v.Unwatch(id)
-	return fmt.Errorf("read %s of %s: its process is gone, yet the runtime calls it running", id, v.name())
+	return fmt.Errorf("read %s of %s: its process is gone, but the runtime says that it runs", id, v.name())
 }
 
-// exitLag is the first interval at which a runtime is asked again about an exit that the kernel already reported
-// (containerd 1.6 needs 2 to 20 ms here).
+// exitLag is the first interval at which the runtime is asked again about an exit that the kernel has reported.
+// Measured: containerd 1.6 needs 2 to 20 ms.
 const exitLag = 4 * time.Millisecond
 
-// Bounds of what a container may leave as its last words (upstream: 4096 bytes from the file, 2048 bytes or 80 lines
-// from the log).
+// Bounds of a container's termination message, as in the kubelet: bytes of the file, bytes and lines of the log.
 const (
 	terminationMessageMax = 4096
 	terminationLogBytes   = 2048
 	terminationLogLines   = 80
 )
 
-// readBounded returns at most limit bytes of a file, as text; a file that is not there has nothing to say, nor has what
-// a container put in its place.
+// readBounded returns at most limit bytes of a file, as text. It returns an empty text if the file does not exist, or
+// if a container replaced it by something other than a regular file.
 func readBounded(path string, limit int64) string {
 	if path == "" {
 		return ""

@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// A container of a few milliseconds has ended before containerd notes its start (seen 2026-11-20, a second apart once
-// rounded for the API). Nobody reports an end before a start.
+// A container that runs for a few milliseconds ends before containerd records its start (seen 2026-11-20; rounded for
+// the API they were a second apart). An end before the start is never reported.
 func TestNoEndBeforeItsStart(t *testing.T) {
 	v := New("uid-1", nil)
 	c := v.containerOf(&runtimeapi.ContainerStatus{
@@ -28,7 +28,8 @@ func TestNoEndBeforeItsStart(t *testing.T) {
 	}
 }
 
-// A pod that may write to the log directory puts a link in the place of one: its last words are not another's log.
+// A pod that may write to the log directory replaces its log by a link: the target does not become its termination
+// message.
 func TestLastWordsBehindALink(t *testing.T) {
 	v := New("uid-1", nil)
 	base := t.TempDir()
@@ -51,8 +52,8 @@ func TestLastWordsBehindALink(t *testing.T) {
 	}
 }
 
-// TestLastWordsOfAKubeletsContainer: a kubelet does not note where a termination log is on the host. Its mount says
-// that.
+// TestLastWordsOfAKubeletsContainer: a kubelet does not record where a termination log is on the host. The container's
+// mount has the path.
 func TestLastWordsOfAKubeletsContainer(t *testing.T) {
 	v := New("uid-1", nil)
 	log := filepath.Join(t.TempDir(), "0a1b2c3d")

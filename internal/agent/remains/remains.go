@@ -1,6 +1,6 @@
-// Package remains reads what the runtime has of pods that agents before this one started: which notes they left with
-// sandboxes and containers, and which containers run. A new agent recovers assignments of CPUs, memory and devices from
-// it, before it knows any pod. It changes nothing.
+// Package remains reads what the runtime has of pods that earlier agents or a kubelet started: the annotations of
+// sandboxes and containers about assignments, and the running containers. From this a new agent recovers the
+// assignments of CPUs, memory and devices, before it knows any pod. The package changes nothing.
 package remains
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// askMax bounds the calls. A runtime that takes longer is hung.
+// askMax bounds each call. Chosen: a runtime that takes longer is assumed to hang.
 const askMax = 15 * time.Second
 
-// Pod is what the runtime has of a pod from agents before this one.
+// Pod is what the runtime has of one pod.
 type Pod struct {
 	UID     types.UID
-	Note    string // of the assignments (agent/numa), as of the newest sandbox or container
-	Ready   bool   // the newest sandbox is up
-	Created int64
-	Running map[string]string // id by name
+	Note    string            // annotation of the newest sandbox or container about assignments (agent/numa)
+	Ready   bool              // the newest sandbox is ready
+	Created int64             // when the newest sandbox was created, in Unix nanoseconds
+	Running map[string]string // IDs of running containers, by name
 	Devices map[string]string // devicemanager.Annotation of the newest container, by name
 }
 
@@ -41,7 +41,7 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	made := map[string]int64{} // when the newest container was, by pod and name
+	created := map[string]int64{} // when the newest container was created, by pod and name
 	byUID := map[types.UID]*Pod{}
 	var out []*Pod
 	of := func(labels map[string]string) *Pod {
@@ -65,15 +65,15 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 	}
 	noted := map[types.UID]int64{}
 	for _, c := range containers.Containers {
-		// An agent that died while it made the pod may have been followed by one that gave it something else: what the
-		// newest container was made with is what it has.
+		// If an agent died while it started the pod, the next one may have assigned something else to it. The newest
+		// container's annotation has what the pod has now.
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
 			r.Note = c.Annotations[criconfig.AnnotationAssignment]
 			noted[r.UID] = c.CreatedAt
 		}
 		name := c.Labels[cri.LabelContainerName]
-		if key := string(cri.PodUID(c.Labels)) + "/" + name; cri.PodUID(c.Labels) != "" && c.CreatedAt >= made[key] {
-			made[key] = c.CreatedAt
+		if key := string(cri.PodUID(c.Labels)) + "/" + name; cri.PodUID(c.Labels) != "" && c.CreatedAt >= created[key] {
+			created[key] = c.CreatedAt
 			of(c.Labels).Devices[name] = c.Annotations[devicemanager.Annotation]
 		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {

@@ -1,12 +1,12 @@
-// Package runtimehandler knows the handlers of the container runtime: which of them a pod asks for, and what they can
-// do.
+// Package runtimehandler knows the handlers of the container runtime: which one a pod requests, and which features they
+// have.
 //
-// A pod's RuntimeClass names a handler; the object is read from the API for each sandbox, because it may be deleted and
-// made anew with another handler. What handlers can do is read from the runtime by Learn, now and then, since the
-// runtime may be replaced by another release. Until then, and with runtimes that do not say it, a handler counts as
-// lacking a feature. No runtime says whether it mounts images: that follows from its name and release.
+// A pod's RuntimeClass names a handler. The object is read from the API for each sandbox, because it may be deleted and
+// created again with another handler. Learn reads the handlers' features from the runtime. It is called at intervals,
+// since the runtime may be replaced by another release. Before the first call, and with runtimes that do not report a
+// feature, handlers count as lacking it. No runtime reports whether it mounts images: its name and release decide.
 //
-// It judges no pod: a RuntimeClass that does not exist is an error when the pod's sandbox is made.
+// It judges no pod: if a RuntimeClass does not exist, creating the pod's sandbox fails.
 package runtimehandler
 
 import (
@@ -35,23 +35,23 @@ type Handlers struct {
 // Knowledge is what is known of a runtime. The zero value is nothing.
 type Knowledge struct {
 	podfields.Abilities // without regard to the kernel
-	// ImageDirectories: the runtime mounts single directories of images, too.
+	// ImageDirectories means that the runtime can mount single directories of images.
 	ImageDirectories bool
 
-	recursive, users map[string]bool // by handler: it has the feature
+	recursive, users map[string]bool // whether a handler has the feature
 }
 
-// New prepares them; client reads RuntimeClasses.
+// New prepares Handlers. client reads RuntimeClasses.
 func New(client *kube.Client) *Handlers { return &Handlers{client: client} }
 
-// Runtime says what its handlers can do.
+// Runtime reports the features of its handlers; *cri.Client implements it.
 type Runtime interface {
 	Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
 	Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
 }
 
-// Learn asks the runtime what it and its handlers can do, and reports whether that has changed. Runtimes that do not
-// say what their handlers can do (containerd before 2.0) have none that can do anything special.
+// Learn asks the runtime for its features and those of its handlers, and reports whether they have changed. If a
+// runtime does not report features (containerd before 2.0), its handlers count as having none.
 func (h *Handlers) Learn(ctx context.Context, runtime Runtime) (changed bool, err error) {
 	status, err := runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -69,7 +69,7 @@ func (h *Handlers) Learn(ctx context.Context, runtime Runtime) (changed bool, er
 	return changed, nil
 }
 
-// Of returns what a runtime of this name and release, with these handlers, can do.
+// Of returns the features of a runtime of this name and release with these handlers.
 func Of(name, release string, handlers []*runtimeapi.RuntimeHandler) Knowledge {
 	k := Knowledge{recursive: map[string]bool{}, users: map[string]bool{}}
 	for _, handler := range handlers {
@@ -83,14 +83,14 @@ func Of(name, release string, handlers []*runtimeapi.RuntimeHandler) Knowledge {
 	return k
 }
 
-// imagesSince is from which release on runtimes mount images, and directories of images. containerd: its source at
-// 2.1.5, which has no ImageSubPath, and 2.2.0. CRI-O: the Kubernetes blog on image volumes in 1.31 and 1.33.
+// imagesSince are the first releases that mount images, and directories of images. containerd: by its source at 2.1.5,
+// which has no ImageSubPath, and 2.2.0. CRI-O: by the Kubernetes blog on image volumes in 1.31 and 1.33.
 var imagesSince = map[string]struct{ whole, directories [2]int }{
 	"containerd": {[2]int{2, 1}, [2]int{2, 2}},
 	"cri-o":      {[2]int{1, 31}, [2]int{1, 33}},
 }
 
-// before reports whether a release (2.1.5, v2.2.0-rc.1, 1.6.20~ds1) is one before major.minor, or cannot be read.
+// before reports whether a release (2.1.5, v2.2.0-rc.1, 1.6.20~ds1) is older than major.minor, or cannot be parsed.
 func before(release string, than [2]int) bool {
 	var major, minor int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(release, "v"), "%d.%d", &major, &minor); n != 2 {
@@ -106,10 +106,10 @@ func (h *Handlers) Known() Knowledge {
 	return h.known
 }
 
-// RecursiveReadOnly reports whether a handler can make a mount read-only with everything below it.
+// RecursiveReadOnly reports whether a handler supports recursive read-only mounts.
 func (h *Handlers) RecursiveReadOnly(handler string) bool { return h.Known().recursive[handler] }
 
-// UserNamespaces reports whether a handler can give pods users of their own.
+// UserNamespaces reports whether a handler supports user namespaces.
 func (h *Handlers) UserNamespaces(handler string) bool { return h.Known().users[handler] }
 
 // For looks up the handler of the pod's RuntimeClass; empty means the runtime's default.

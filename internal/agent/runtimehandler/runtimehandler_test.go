@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// TestRuntimeHandler: a pod's runtimeClassName is looked up, and one that is not there is no reason to take the
-// default.
+// TestRuntimeHandler: a pod's runtimeClassName is looked up. If the RuntimeClass does not exist, that is an error, and
+// the default is not used.
 func TestRuntimeHandler(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -44,7 +44,7 @@ func TestRuntimeHandler(t *testing.T) {
 	}
 }
 
-// runtimeThat is a runtime of a release, which answers with its handlers or an error.
+// runtimeThat is a runtime of some release that answers with its handlers or an error.
 type runtimeThat struct {
 	release  string
 	handlers []*runtimeapi.RuntimeHandler
@@ -63,7 +63,7 @@ func (r runtimeThat) Version(
 	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: r.release}, r.err
 }
 
-// A handler can do what the runtime said last that it can; a runtime that does not answer changes nothing.
+// A handler has the features that the runtime reported last. A runtime that does not answer changes nothing.
 func TestLearn(t *testing.T) {
 	h := New(nil)
 	if h.RecursiveReadOnly("kata") || h.UserNamespaces("runc") || h.Known().Abilities != (podfields.Abilities{}) {
@@ -102,7 +102,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// TestImageVolumes: that a runtime mounts images follows from its release, and one that nobody knows does not.
+// TestImageVolumes: whether a runtime mounts images depends on its release. An unknown runtime does not.
 func TestImageVolumes(t *testing.T) {
 	for _, c := range []struct {
 		name, release      string

@@ -17,7 +17,7 @@ type Order[T comparable] struct {
 }
 
 // patienceMax bounds the wait for pods that came before: a pod whose worker cannot go on must not delay all others.
-// Chosen: longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
+// Chosen: longer than the runtime takes to answer what it has of a pod, and so short that users do not notice it.
 const patienceMax = time.Second
 
 // Join puts a pod at the end of the line.
@@ -44,7 +44,7 @@ func (t *Order[T]) Waiting() []T {
 	return slices.Clone(t.line)
 }
 
-// move wakes those that wait. Caller holds mu.
+// move wakes the pods that wait. The caller holds mu.
 func (t *Order[T]) move() {
 	if t.moved != nil {
 		close(t.moved)
@@ -52,7 +52,7 @@ func (t *Order[T]) move() {
 	}
 }
 
-// Await returns when no pod is before this one. A pod that does not leave in time loses its turn.
+// Await returns when no pod is before this one. A pod that does not leave the line in time loses its turn.
 func (t *Order[T]) Await(pod T) {
 	patience := time.NewTimer(patienceMax)
 	defer patience.Stop()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestTurns: workers that come to their turn in any order are admitted by the order in which their pods came; one that
-// never comes costs the others its patience once.
+// TestTurns: workers are admitted in the order in which their pods came, whatever the order in which the workers wait.
+// If one never comes, the others wait patienceMax for it, once.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var line Order[*int]

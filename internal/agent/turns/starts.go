@@ -1,8 +1,8 @@
-// Package turns says who goes next where pods of a node must wait for each other: in which order they are judged
-// (Order), how many start at the same time (Starts), and how many calls the runtime works on (Places).
+// Package turns makes the pods of a node wait for each other: it keeps the order in which they are judged (Order), and
+// bounds how many start at the same time (Starts) and how many calls the runtime works on (Places).
 //
-// A slot is taken for the runtime's own work, never for a user's code or a grace period: a worker gives its slot back
-// before it waits for those. The package knows nothing of pods but their namespaces.
+// A worker holds a slot only while the runtime works, not while it waits for a user's code or a grace period. The
+// package knows nothing of pods but their namespaces.
 package turns
 
 import (
@@ -19,7 +19,7 @@ type Places chan struct{}
 // NewPlaces returns n places.
 func NewPlaces(n int) Places { return make(Places, n) }
 
-// Briefly makes a call in a place, which is free again when the call has ended or has taken longer than work.
+// Briefly makes a call in a place. The place is free again when the call has ended or has taken longer than work.
 func (p Places) Briefly(ctx context.Context, work time.Duration, call func() error) error {
 	select {
 	case p <- struct{}{}:
@@ -32,8 +32,8 @@ func (p Places) Briefly(ctx context.Context, work time.Duration, call func() err
 	return call()
 }
 
-// Starts has the slots of pods that start, and the workers that wait for one: namespaces take turns, so that no pod
-// waits for all those that another tenant has sent before.
+// Starts has the slots of pods that start, and the workers that wait for one. Namespaces take turns, so that a pod does
+// not wait for all the pods that another tenant created before it.
 type Starts struct {
 	all int // never changes
 
@@ -49,29 +49,29 @@ type Starts struct {
 // NewStarts returns so many slots.
 func NewStarts(slots int) *Starts { return &Starts{all: slots, free: slots} }
 
-// Taken is how many slots are not free.
+// Taken returns how many slots are not free.
 func (l *Starts) Taken() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all - l.free
 }
 
-// Busy returns a channel that is closed when the starts are over of which some had to wait; nil: none has to. The last
-// of them count too: what others put off until then must not slow them.
+// Busy returns nil if no start has to wait. Otherwise it returns a channel that is closed when that burst of starts is
+// over, the last ones included: work that was put off until then must not slow them.
 func (l *Starts) Busy() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.busy
 }
 
-// join is called when a worker joins the line. Caller holds mu.
+// join is called when a worker joins the line. The caller holds mu.
 func (l *Starts) join() {
 	if l.busy == nil {
 		l.busy = make(chan struct{})
 	}
 }
 
-// gave is called when a worker has given its slot back, or has left the line. Caller holds mu.
+// gave is called when a worker has given its slot back, or has left the line. The caller holds mu.
 func (l *Starts) gave() {
 	if l.busy == nil || !l.line.Empty() {
 		return
@@ -139,7 +139,7 @@ func (l *Starts) give() {
 	l.next()
 }
 
-// next gives a free slot to the worker whose turn it is. Caller holds mu.
+// next gives a free slot to the worker whose turn it is. The caller holds mu.
 func (l *Starts) next() {
 	if turn, ok := l.line.Next(); ok {
 		close(turn)
@@ -151,7 +151,8 @@ func (l *Starts) next() {
 }
 
 // SlotTime is how long a pod keeps its slot while pods of other namespaces wait, even if it has more containers to
-// start. Chosen: above what a pod of some containers takes on a busy machine, and far below what one of a hundred does.
+// start. Chosen: longer than a pod with a few containers takes on a busy machine, and far shorter than a pod with a
+// hundred does.
 const SlotTime = 5 * time.Second
 
 // Slot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last
@@ -163,7 +164,7 @@ type Slot struct {
 	since time.Time // when it was taken; read while it is
 }
 
-// Take has the slot for the next of a pod's starts. With an error there is none.
+// Take waits until the pod has a slot for its next start. After an error it has none.
 func (s *Slot) Take(ctx context.Context, namespace string) error {
 	var err error
 	switch {

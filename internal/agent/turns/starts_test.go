@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A tenant sends a hundred pods, or one of a hundred containers; another's pod does not wait for them.
+// A tenant creates a hundred pods, or one with a hundred containers: another tenant's pod does not wait for all of
+// them.
 func TestNamespacesTakeTurnsToStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := NewStarts(2)
@@ -18,7 +19,7 @@ func TestNamespacesTakeTurnsToStart(t *testing.T) {
 				if err := slot.Take(t.Context(), namespace); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(time.Second) // what the runtime takes
+				time.Sleep(time.Second) // the runtime's work (virtual)
 			}
 		}
 		for range 100 {
@@ -47,7 +48,7 @@ func TestNamespacesTakeTurnsToStart(t *testing.T) {
 	})
 }
 
-// Pods that no longer want to start, as their turns come, lose no slot.
+// If pods give up as their turns come, no slot is lost.
 func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := NewStarts(1)
@@ -72,8 +73,8 @@ func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
 	})
 }
 
-// Whoever gives way to starts learns when those are over of which some had to wait, whether they waited or gave up. A
-// start that comes later and need not wait delays that no further.
+// Busy's channel is closed when a burst of starts is over, whether its pods started or gave up. A later start that need
+// not wait does not delay that.
 func TestStartsThatWaitAreSeen(t *testing.T) {
 	over := func(busy <-chan struct{}) bool {
 		select {
@@ -91,7 +92,10 @@ func TestStartsThatWaitAreSeen(t *testing.T) {
 			}
 		}
 		for _, givesUp := range []bool{false, true} {
-			first, second, third, fourth := line.Slot(), line.Slot(), line.Slot(), line.Slot()
+			first := line.Slot()
+			second := line.Slot()
+			third := line.Slot()
+			fourth := line.Slot()
 			take(t.Context(), first)
 			take(t.Context(), second)
 			if line.Busy() != nil {
@@ -108,7 +112,7 @@ func TestStartsThatWaitAreSeen(t *testing.T) {
 				cancel()
 				synctest.Wait()
 			}
-			first.Release() // the third has its slot, or nobody
+			first.Release() // the third gets its slot, or none does
 			synctest.Wait()
 			if over(busy) {
 				t.Errorf("starts go on (gave up: %t), and are said to be over", givesUp)

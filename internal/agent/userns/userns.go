@@ -1,20 +1,20 @@
-// Package userns gives pods with hostUsers: false ids of the host for their users. core/userns decides which.
+// Package userns assigns IDs of the host to pods with hostUsers: false. core/userns decides which.
 //
 // # Model
 //
-// The range of a pod is in the file <root-dir>/pods/<uid>/userns, in the kubelet's format, so that a node can change
-// from the kubelet to this agent and back with its pods running. The file is on the disk before the container runtime
-// hears of the ids. Open reads the files of all pods before any pod gets new ids. So a crash at any moment gives no id
-// to two pods: either the file is there, or the ids were never used.
+// The range of IDs of a pod is in the file <root-dir>/pods/<uid>/userns, in the kubelet's format, so that a node can
+// change from the kubelet to this agent and back with its pods running. The file is on the disk before the container
+// runtime gets the IDs. Open reads the files of all pods before any pod gets new IDs. So no crash makes two pods have
+// the same IDs: either the file exists, or the IDs were never used.
 //
 // The agent calls Of for every sandbox and container of a pod, and gets the same answer until it calls Release, when no
 // container of the pod is left.
 //
 // # What it does not do
 //
-// It changes the owner of no file. Volumes are mounted so that a pod sees its files with its own ids: a file of root is
-// root's in the pod, too. It does not know whether the runtime or the kernel can do that: runtimehandler and
-// host/idmap do.
+// It does not change the owners of files. Volumes are mounted idmapped, so that a pod sees their files with its own
+// IDs: a file of the host's root belongs to root in the pod. runtimehandler and host/idmap know whether the runtime and
+// the kernel support that.
 package userns
 
 import (
@@ -37,16 +37,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/userns"
 )
 
-// Users knows the ids of pods. It is safe for concurrent use.
+// Users knows the IDs of pods. It is safe for concurrent use.
 type Users struct {
 	dir string // of pods
-	why error  // why no pod can have users of its own; nil: pods can
+	why error  // why no pod can have a user namespace; nil: pods can
 
 	mu     sync.Mutex // guards ranges, and the files
 	ranges *userns.Ranges
 }
 
-// Lacking returns Users of a node on which no pod can have users of its own.
+// Lacking returns the Users of a node on which no pod can have a user namespace.
 func Lacking(why error) *Users { return &Users{why: why} }
 
 // Open reads the ranges of the pods of a directory. A file that cannot be read is no error: until its pod is gone, no
@@ -72,7 +72,8 @@ func Open(dir string, config userns.Config) (*Users, error) {
 	return u, nil
 }
 
-// recall records what a pod's file says; without one the pod has nothing. Caller holds mu, or is alone.
+// recall records the range in a pod's file; if there is no file, the pod has no range. The caller holds mu, or no other
+// goroutine has u yet.
 func (u *Users) recall(pod string) error {
 	have, err := read(u.path(pod))
 	switch {
@@ -88,10 +89,10 @@ func (u *Users) recall(pod string) error {
 
 func (u *Users) path(pod string) string { return filepath.Join(u.dir, pod, fileName) }
 
-// Wants reports whether a pod asks for users of its own.
+// Wants reports whether a pod requests a user namespace.
 func Wants(pod *corev1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
-// Of returns a pod's user namespace in the runtime's form; nil: it has the host's. The pod's directory must exist.
+// Of returns a pod's user namespace for the runtime; nil: it has the host's. The pod's directory must exist.
 func (u *Users) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	if !Wants(pod) {
 		return nil, nil
@@ -128,7 +129,7 @@ func (u *Users) take(pod string) (userns.Range, error) {
 	return have, nil
 }
 
-// Release says that no container of a pod is left: others may have its ids.
+// Release is called when no container of a pod is left: other pods may get its IDs.
 func (u *Users) Release(uid types.UID) {
 	if u.why != nil {
 		return
@@ -140,8 +141,8 @@ func (u *Users) Release(uid types.UID) {
 	}
 }
 
-// forget removes a pod's file, and then frees its ids. If the file cannot be removed, its ids stay taken. Caller holds
-// mu.
+// forget removes a pod's file, and then frees its IDs. If the file cannot be removed, its IDs stay taken. The caller
+// holds mu.
 func (u *Users) forget(pod string) error {
 	if err := remove(u.path(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		u.ranges.Unknown(pod, err.Error())
@@ -154,11 +155,11 @@ func (u *Users) forget(pod string) error {
 // getsubidsMax bounds a run of getsubids, which may ask a server (chosen).
 const getsubidsMax = 10 * time.Second
 
-// owner is the user whose subordinate ids pods have, as in the kubelet.
+// owner is the user whose subordinate IDs pods get, as in the kubelet.
 const owner = "kubelet"
 
-// ConfigOfHost returns which ids pods of this machine may have: the subordinate ids of the user "kubelet", if there is
-// such a user and a program getsubids; else all that are not below perPod. pods is how many the node may have.
+// ConfigOfHost returns which IDs pods of this machine may have: the subordinate IDs of the user "kubelet", if there is
+// such a user and a program getsubids; otherwise all IDs from perPod on. pods is how many pods the node may have.
 func ConfigOfHost(ctx context.Context, perPod uint32, pods int) (userns.Config, error) {
 	config := userns.Default(perPod, pods)
 	var unknown user.UnknownUserError

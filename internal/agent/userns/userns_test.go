@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// pod returns a pod that asks for users of its own, and makes its directory.
+// pod returns a pod that requests a user namespace, and creates its directory.
 func pod(t *testing.T, dir, uid string) *corev1.Pod {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(dir, uid), 0o750); err != nil {
@@ -55,17 +55,19 @@ func first(t *testing.T, n *runtimeapi.UserNamespace, err error) uint32 {
 	return n.Uids[0].HostId
 }
 
-// mapped is the kubelet's file of a pod whose ids begin there.
+// mapped returns the kubelet's file of a pod whose IDs begin at first.
 func mapped(first uint32) string {
 	one := fmt.Sprintf(`[{"hostId":%d,"containerId":0,"length":65536}]`, first)
 	return `{"uidMappings":` + one + `,"gidMappings":` + one + `}`
 }
 
-// TestOf: a pod keeps its ids through restarts of the agent, in a file as the kubelet has it, and the next pod gets
-// them when it is gone.
+// TestOf: a pod keeps its IDs through restarts of the agent, in a file in the kubelet's format. When it is gone, the
+// next pod gets them.
 func TestOf(t *testing.T) {
 	dir := t.TempDir()
-	u, a, b := open(t, dir), pod(t, dir, "a"), pod(t, dir, "b")
+	u := open(t, dir)
+	a := pod(t, dir, "a")
+	b := pod(t, dir, "b")
 	for range 2 {
 		n, err := u.Of(a)
 		if got := first(t, n, err); got != 65536 {
@@ -98,7 +100,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestKubeletsFile: a pod that the kubelet started keeps what the kubelet gave it.
+// TestKubeletsFile: a pod that a kubelet started keeps its IDs.
 func TestKubeletsFile(t *testing.T) {
 	dir := t.TempDir()
 	a := pod(t, dir, "a")
@@ -111,8 +113,8 @@ func TestKubeletsFile(t *testing.T) {
 	}
 }
 
-// TestUnreadableFile: nobody gets ids while a file cannot be read, not even its own pod, and everybody does when its
-// pod is gone.
+// TestUnreadableFile: while a file cannot be read, no pod gets IDs, not even the file's own pod. When that pod is gone,
+// pods get IDs again.
 func TestUnreadableFile(t *testing.T) {
 	dir := t.TempDir()
 	torn, other := pod(t, dir, "torn"), pod(t, dir, "other")
@@ -132,7 +134,7 @@ func TestUnreadableFile(t *testing.T) {
 	}
 }
 
-// TestFileCannotBeWritten: a pod whose file cannot be written gets nothing, and takes nothing from others.
+// TestFileCannotBeWritten: a pod whose file cannot be written gets no IDs, and other pods can get them.
 func TestFileCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	u, a := open(t, dir), pod(t, dir, "a")
@@ -152,7 +154,7 @@ func TestFileCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestLacking: on a node without user namespaces, a pod that asks for one gets none of the host's users either.
+// TestLacking: on a node without user namespaces, a pod that requests one gets an error, not the host's namespace.
 func TestLacking(t *testing.T) {
 	why := errors.New("the kernel has none")
 	u, dir := Lacking(why), t.TempDir()
@@ -165,7 +167,7 @@ func TestLacking(t *testing.T) {
 	u.Release("a")
 }
 
-// TestRestarts plays pods that come and go, and agents that end at any moment. Pods that run never share an id.
+// TestRestarts plays pods that come and go, and agents that end at any moment. Running pods never share an ID.
 func TestRestarts(t *testing.T) {
 	for seed := range uint64(3) {
 		random := rand.New(rand.NewPCG(seed, 1))
