@@ -8,36 +8,38 @@ import (
 	pluginv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 )
 
-// cacheMax is how many answers of one plugin are kept. Chosen: above the images of a node with its 110 pods, whatever
-// their scope; an answer is a kilobyte or so.
+// cacheMax is how many answers of one plugin are kept. Chosen: more than the images of a node with 110 pods, whatever
+// the answers' scope. An answer takes about a kilobyte.
 const cacheMax = 1024
 
-// answer is what a plugin said.
+// answer is a plugin's answer.
 type answer struct {
 	auths map[string]pluginv1.AuthConfig
 	scope pluginv1.PluginCacheKeyType
-	until time.Time // when it ends
+	until time.Time // when it expires
 }
 
-// call is a question that is being asked.
+// call is a call of a plugin that several callers may wait for.
 type call struct {
 	done  chan struct{}                  // closed when it is over
 	auths map[string]pluginv1.AuthConfig // set before done is closed
-	err   error                          // likewise
+	err   error                          // set before done is closed
 }
 
-// cache keeps the answers of one plugin, and asks equal questions of several callers once.
+// cache keeps the answers of one plugin. If several callers need the same answer, it calls the plugin once.
 type cache struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards everything that follows
 	answers map[string]answer
 	running map[string]*call
 }
 
 func newCache() *cache { return &cache{answers: map[string]answer{}, running: map[string]*call{}} }
 
-// get returns the answer for an image and a caller: one that is kept, or else what ask returns. Callers that ask the
-// same at the same time share one question. It goes on when one of them gives up.
-func (c *cache) get(ctx context.Context, now func() time.Time, caller, image string, ask func(context.Context) (*answer, error)) (map[string]pluginv1.AuthConfig, error) {
+// get returns the answer for an image and a caller: a kept one, or else the result of ask. Callers that need the same
+// answer at the same time share one call of ask, which continues if one of them gives up.
+func (c *cache) get(
+	ctx context.Context, now func() time.Time, caller, image string, ask func(context.Context) (*answer, error),
+) (map[string]pluginv1.AuthConfig, error) {
 	question := caller + " " + scopeOf(pluginv1.ImagePluginCacheKeyType, image)
 	c.mu.Lock()
 	if auths, ok := c.find(now(), caller, image); ok {
@@ -62,7 +64,7 @@ func (c *cache) get(ctx context.Context, now func() time.Time, caller, image str
 	}
 }
 
-// end keeps the answer to a question, and gives it to those who wait.
+// end keeps the answer of a call, and passes it to the callers that wait.
 func (c *cache) end(question string, asked *call, got *answer, err error, now time.Time, caller, image string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +79,7 @@ func (c *cache) end(question string, asked *call, got *answer, err error, now ti
 	close(asked.done)
 }
 
-// find looks for an answer, the narrowest scope first, as upstream does. Caller holds mu.
+// find looks for a kept answer. As in the kubelet, it tries the narrowest scope first. The caller holds mu.
 func (c *cache) find(now time.Time, caller, image string) (map[string]pluginv1.AuthConfig, bool) {
 	for _, scope := range []pluginv1.PluginCacheKeyType{
 		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
@@ -92,7 +94,7 @@ func (c *cache) find(now time.Time, caller, image string) (map[string]pluginv1.A
 	return nil, false
 }
 
-// keep adds an answer, and drops the one that ends first where there are too many. Caller holds mu.
+// keep adds an answer. If there are too many, it drops the one that expires first. The caller holds mu.
 func (c *cache) keep(key string, a answer) {
 	c.answers[key] = a
 	if len(c.answers) <= cacheMax {

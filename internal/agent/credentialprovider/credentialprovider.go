@@ -49,26 +49,26 @@ import (
 )
 
 const (
-	// tokenLife is the life of a service account token that a plugin is given. The least that the API takes
-	// (TokenRequestSpec.expirationSeconds); it is used at once.
+	// tokenLife is the lifetime of a service account token that a plugin receives. It is the shortest that the API allows
+	// (TokenRequestSpec.expirationSeconds), since the plugin uses the token at once.
 	tokenLife = 10 * time.Minute
 
-	// callsMax is how many calls of one plugin run at once. Chosen: above what maxParallelImagePulls starts by default.
+	// callsMax is how many calls of one plugin run at once. Chosen: more than maxParallelImagePulls starts by default.
 	callsMax = 8
 )
 
-// Accounts reads service accounts and makes tokens for them.
+// Accounts reads service accounts and requests tokens for them.
 type Accounts interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Token(ctx context.Context, namespace, name string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
-// Options are what Providers work with.
+// Options are what Providers need.
 type Options struct {
 	Dir        string                               // of the plugins' programs
 	Providers  []kubeletconfigv1.CredentialProvider // as credentialconfig.Load returns them
 	ConfigHash string                               // likewise
-	Accounts   Accounts                             // may be nil where no provider has tokenAttributes
+	Accounts   Accounts                             // may be nil if no provider has tokenAttributes
 	Now        func() time.Time                     // nil: time.Now
 	// Ran is called after each run of a plugin's program. Optional.
 	Ran func(plugin string, took time.Duration, err error)
@@ -84,12 +84,12 @@ type Providers struct {
 type plugin struct {
 	kubeletconfigv1.CredentialProvider
 	path  string
-	slots chan struct{} // one for each call that may run
+	slots chan struct{} // one value for each running call
 	cache *cache
 	ran   func(plugin string, took time.Duration, err error)
 }
 
-// New checks that each plugin's program is there and may be run.
+// New checks that each plugin's program exists and is executable.
 func New(o Options) (*Providers, error) {
 	if o.Ran == nil {
 		o.Ran = func(string, time.Duration, error) {}
@@ -121,8 +121,8 @@ func New(o Options) (*Providers, error) {
 	return p, errors.Join(errs...)
 }
 
-// For returns the credentials that plugins have for an image of a pod, in the order in which they are to be tried; and,
-// beside them, why plugins that match gave none.
+// For returns the credentials that plugins have for an image of a pod, in the order in which they are tried. The error
+// says which matching plugins failed; the credentials of the others are returned with it.
 func (p *Providers) For(ctx context.Context, pod *corev1.Pod, image string) (*pullsecret.Keyring, error) {
 	ring := &pullsecret.Keyring{}
 	var errs []error
@@ -142,18 +142,18 @@ func (p *Providers) For(ctx context.Context, pod *corev1.Pod, image string) (*pu
 	return ring, errors.Join(errs...)
 }
 
-// caller is on whose behalf a plugin is asked.
+// caller is the pod's part of a question to a plugin.
 type caller struct {
 	token       string
 	annotations map[string]string
-	account     *imageaccess.Account // nil: no token was made
-	key         string               // of the cache: what of the caller the answer depends on; empty: nothing
+	account     *imageaccess.Account // nil: no token was requested
+	key         string               // the caller's part of the cache key; empty: the answer does not depend on the pod
 }
 
-// errSkip says that the plugin is not for this pod.
+// errSkip means that the plugin is not asked for this pod.
 var errSkip = errors.New("it is not for this pod")
 
-// ask returns a plugin's answer for an image, from the cache if it is there.
+// ask returns a plugin's answer for an image, from the cache if possible.
 func (p *Providers) ask(ctx context.Context, plugin *plugin, pod *corev1.Pod, image string) (map[string]pluginv1.AuthConfig, *imageaccess.Account, error) {
 	who, err := p.caller(ctx, plugin, pod)
 	if errors.Is(err, errSkip) {
@@ -181,14 +181,14 @@ func (p *Providers) ask(ctx context.Context, plugin *plugin, pod *corev1.Pod, im
 	return auths, who.account, err
 }
 
-// caller returns what a plugin with tokenAttributes is told of the pod.
+// caller returns what a plugin with tokenAttributes receives about the pod.
 func (p *Providers) caller(ctx context.Context, plugin *plugin, pod *corev1.Pod) (caller, error) {
 	t := plugin.TokenAttributes
 	if t == nil {
 		return caller{}, nil
 	}
 	name := pod.Spec.ServiceAccountName
-	if name == "" { // as of a static pod
+	if name == "" { // such as a static pod
 		if *t.RequireServiceAccount {
 			return caller{}, errSkip
 		}
@@ -230,13 +230,14 @@ func (p *Providers) caller(ctx context.Context, plugin *plugin, pod *corev1.Pod)
 	if t.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		parts = append(parts, "token", who.token)
 	}
-	// A sum, so that no token stays in the cache, and no value runs into the next.
+	// The key is a hash, so that the cache contains no token. Each part is quoted, so that different parts never give the
+	// same text.
 	sum := sha256.Sum256([]byte(fmt.Sprintf("%q", parts)))
 	who.key = hex.EncodeToString(sum[:])
 	return who, nil
 }
 
-// scopeOf is the key under which answers for an image are kept, by the scope that the plugin named.
+// scopeOf returns the image's part of the cache key, for the scope that the plugin named.
 func scopeOf(scope pluginv1.PluginCacheKeyType, image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if slash := strings.LastIndexByte(image, '/'); strings.LastIndexByte(image, ':') > slash {

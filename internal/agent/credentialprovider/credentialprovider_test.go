@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// bench is a directory of plugins, shell scripts, whose calls are counted in a file.
+// bench is a directory of plugins. They are shell scripts, whose calls are counted in a file.
 type bench struct {
 	t        *testing.T
 	dir      string
@@ -32,7 +32,7 @@ func newBench(t *testing.T) *bench {
 	return &bench{t: t, dir: t.TempDir(), now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), accounts: &accounts{}}
 }
 
-// plugin writes a plugin that does what body says after it has noted its call and its input.
+// plugin writes a plugin that records its call and its input, and then executes body.
 func (b *bench) plugin(name, body string) kubeletconfigv1.CredentialProvider {
 	b.t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\ncat >> %s/%s.in\necho >> %s/%s.in\n%s\n", b.dir, name, b.dir, name, body)
@@ -60,7 +60,7 @@ func (b *bench) new(plugins ...kubeletconfigv1.CredentialProvider) *Providers {
 	return p
 }
 
-// calls returns what a plugin was asked, one request each.
+// calls returns the requests to a plugin.
 func (b *bench) calls(name string) []string {
 	text, err := os.ReadFile(filepath.Join(b.dir, name+".in"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -86,8 +86,8 @@ func (b *bench) passwords(p *Providers, image string) string {
 	return strings.Join(all, " ")
 }
 
-// waitMax is how long a test waits for what comes at once (chosen: a machine that is busy with other tests needs
-// seconds to start a shell).
+// waitMax is how long a test waits for something that normally happens at once. Chosen: a machine that is busy with
+// other tests needs seconds to start a shell.
 const waitMax = 30 * time.Second
 
 // pidIn waits until a plugin has written a process id to a file, and returns it.
@@ -164,7 +164,7 @@ func TestEnvironmentAndArguments(t *testing.T) {
 	}
 }
 
-// TestCache: an answer holds for what its plugin said, and no longer.
+// TestCache: an answer is used for the images and the time that its plugin named, and not beyond.
 func TestCache(t *testing.T) {
 	for _, c := range []struct {
 		scope string
@@ -204,7 +204,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: however many images there are.
+// TestCacheIsBounded: the number of kept answers is bounded, however many images there are.
 func TestCacheIsBounded(t *testing.T) {
 	c := newCache()
 	now := time.Now()
@@ -216,7 +216,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestTokens: a plugin that asks for it gets a token of the pod's account, and its answers are for that account only.
+// TestTokens: a plugin with tokenAttributes gets a token of the pod's account, and its answers are used for that
+// account only.
 func TestTokens(t *testing.T) {
 	yes := true
 	with := func(b *bench, kind kubeletconfigv1.ServiceAccountTokenCacheType) *Providers {
@@ -270,7 +271,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestBadPlugins: what a plugin does wrong is said, and the next one's credentials are used all the same.
+// TestBadPlugins: the error says what a plugin did wrong, and the credentials of the next one are used all the same.
 func TestBadPlugins(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
 		"fails":           {"echo no key >&2; exit 3", "exit status 3: no key"},
@@ -297,7 +298,7 @@ func TestBadPlugins(t *testing.T) {
 	}
 }
 
-// TestRunsAreMeasured: each run of a program is told, and whether it failed.
+// TestRunsAreMeasured: each run of a program is reported, and whether it failed.
 func TestRunsAreMeasured(t *testing.T) {
 	b := newBench(t)
 	p := b.new(b.plugin("bad", "exit 3"), b.plugin("good", answering("Image", "x")))
@@ -313,7 +314,7 @@ func TestRunsAreMeasured(t *testing.T) {
 	}
 }
 
-// TestHangs: a plugin that hangs with a child is ended with it, and whoever waited for it may leave before.
+// TestHangs: a plugin that hangs is ended together with its child. A caller that waits for it may give up before.
 func TestHangs(t *testing.T) {
 	b := newBench(t)
 	p := b.new(b.plugin("hangs", fmt.Sprintf("sleep 1000 & echo $! > %s/child; wait", b.dir)))
@@ -344,7 +345,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestOneQuestion: pods that start together ask once.
+// TestOneQuestion: pods that start together cause one call.
 func TestOneQuestion(t *testing.T) {
 	b := newBench(t)
 	p := b.new(b.plugin("slow", "sleep 0.2\n"+answering("Image", "x")))

@@ -85,7 +85,7 @@ func (p *plugin) decode(text []byte) (*pluginv1.CredentialProviderResponse, erro
 	return response, nil
 }
 
-// errOver ends a plugin that writes more than anybody reads.
+// errOver ends a plugin that writes more than is read.
 var errOver = errors.New("too long")
 
 // bounded keeps the first max bytes of what is written to it.

@@ -1,5 +1,5 @@
-// Package imageaccess keeps the records of core/imageaccess: which images this node pulled, under which names and with
-// whose credentials.
+// Package imageaccess stores the records of core/imageaccess on disk: which images this node pulled, under which names
+// and with whose credentials.
 //
 // # Model
 //
@@ -7,15 +7,16 @@
 // image_manager/pulling. Names and content are those of the kubelet 1.36.3, so that each can continue with the other's
 // files.
 //
-// A pull is begun before the runtime is asked, and ended after the record is written. So an agent that dies between the
-// two leaves the intent. The next agent finds the image, and records that it was pulled with unknown credentials.
+// The file in pulling is written before the runtime is asked, and removed after the record is written. If an agent dies
+// in between, the next one finds the file and the image, and records that the image was pulled with unknown
+// credentials.
 //
 // # Invariants
 //
-//   - A file is whole or it is not there: it is written beside its name, synced and renamed.
-//   - A file that cannot be read, or that is about another image than its name says, is an error, and its image is
-//     pulled again.
-//   - Files have no credentials, only hashes, and only root may read them.
+//   - A file is complete or does not exist: it is written under another name, synced and renamed.
+//   - If a file cannot be read, or is about another image than its name says, that is an error, and the image is pulled
+//     again.
+//   - Files contain hashes of credentials, never credentials, and only root may read them.
 package imageaccess
 
 import (
@@ -58,8 +59,8 @@ const (
 type Records struct {
 	pulling, pulled string // directories
 
-	mu    sync.Mutex     // guards what follows, and the files
-	begun map[string]int // pulls by name that this process has begun and not ended
+	mu    sync.Mutex     // guards begun and the files
+	begun map[string]int // how many pulls of an image this process has begun and not ended, by the image's name
 }
 
 // Open returns the records below the agent's root directory.
@@ -77,7 +78,7 @@ func Open(root string) (*Records, error) {
 	return r, nil
 }
 
-// Question returns what is known of an image, by its name in a pod's specification and the runtime's id.
+// Question returns what is known of an image, by its name in a pod's specification and the runtime's ID.
 func (r *Records) Question(image, id string) imageaccess.Question {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +121,7 @@ func (r *Records) Failed(image string) {
 	r.end(image)
 }
 
-// Pulled ends a pull that brought an image, with credentials. If that cannot be recorded, the intent stays, so that the
+// Pulled ends a pull that succeeded, and records the credentials. If that fails, the file in pulling stays, so that the
 // image still counts as pulled.
 func (r *Records) Pulled(image, id string, with *imageaccess.Credentials) error {
 	r.mu.Lock()
@@ -133,7 +134,7 @@ func (r *Records) Pulled(image, id string, with *imageaccess.Credentials) error 
 	return nil
 }
 
-// Learn records other credentials that are good for an image.
+// Learn records further credentials that are valid for an image.
 func (r *Records) Learn(image, id string, with *imageaccess.Credentials) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +174,8 @@ func (r *Records) Recover(images []Image) error {
 	return errors.Join(errs...)
 }
 
-// Prune removes the records of images that the runtime does not have any more; those that changed since are kept.
+// Prune removes the records of images that are not in ids, those that the runtime has. Records that were changed after
+// since are kept.
 func (r *Records) Prune(ids []string, since time.Time) error {
 	there := map[string]bool{}
 	for _, id := range ids {
@@ -181,7 +183,7 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	since = since.Truncate(time.Second) // which is what the files keep of times
+	since = since.Truncate(time.Second) // the files store whole seconds
 	paths, err := list(r.pulled)
 	errs := []error{err}
 	for _, path := range paths {
@@ -197,7 +199,7 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 	return errors.Join(errs...)
 }
 
-// learn adds credentials to a record. Caller holds mu.
+// learn adds credentials to a record. The caller holds mu.
 func (r *Records) learn(image, id string, with *imageaccess.Credentials) error {
 	before, err := r.read(id)
 	if err != nil {
@@ -214,7 +216,7 @@ func (r *Records) learn(image, id string, with *imageaccess.Credentials) error {
 	return nil
 }
 
-// end forgets one pull of an image, and with the last one its file. Caller holds mu.
+// end ends one pull of an image; after the last one it removes the file in pulling. The caller holds mu.
 func (r *Records) end(image string) {
 	r.begun[image]--
 	if r.begun[image] > 0 {
@@ -226,7 +228,7 @@ func (r *Records) end(image string) {
 	}
 }
 
-// read returns the record of an image; nil: there is none. Caller holds mu.
+// read returns the record of an image; nil: there is none. The caller holds mu.
 func (r *Records) read(id string) (*imageaccess.Record, error) {
 	var record kubeletconfigv1beta1.ImagePulledRecord
 	err := load(file(r.pulled, id), "ImagePulledRecord", &record, &record.TypeMeta)
@@ -312,8 +314,7 @@ func (r *Records) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// sameName compares a runtime's name of an image with that of a specification, which may leave out Docker Hub, and the
-// tag latest.
+// sameName compares a runtime's name of an image with a specification's, which may omit Docker Hub and the tag latest.
 func sameName(runtimes, specs string) bool {
 	if !strings.ContainsAny(strings.TrimPrefix(specs, imageaccess.NameOf(specs)), ":@") {
 		specs += ":latest"
@@ -325,7 +326,7 @@ func file(dir, of string) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%x", prefix, sha256.Sum256([]byte(of))))
 }
 
-// list returns the records in a directory, and removes what a write that was cut off left.
+// list returns the records in a directory, and removes files that an interrupted write left.
 func list(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -343,7 +344,7 @@ func list(dir string) ([]string, error) {
 	return paths, err
 }
 
-// load reads a file into one of upstream's types; meta is that in into.
+// load decodes a file into one of upstream's types. meta is the TypeMeta in it.
 func load(path, kind string, into any, meta *metav1.TypeMeta) error {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -28,7 +28,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// files are what is in the two directories, by their number.
+// files returns the numbers of files in the two directories.
 func files(t *testing.T, root string) (pulling, pulled int) {
 	t.Helper()
 	for dir, n := range map[string]*int{"pulling": &pulling, "pulled": &pulled} {
@@ -43,7 +43,7 @@ func files(t *testing.T, root string) (pulling, pulled int) {
 
 var alice = &imageaccess.Credentials{Secrets: []imageaccess.Secret{{UID: "1", Namespace: "a", Name: "s", Sum: "00"}}, Accounts: []imageaccess.Account{{UID: "2", Namespace: "a", Name: "d"}}}
 
-// TestPull: what is known before, while and after an image is pulled, by this process and by the next.
+// TestPull: what this process and the next one know of an image before, during and after its pull.
 func TestPull(t *testing.T) {
 	root := t.TempDir()
 	r := open(t, root)
@@ -74,7 +74,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// TestUpstreamsRecord: a record as the kubelet 1.36.3 writes it, under the name that it gives it.
+// TestUpstreamsRecord reads a record that has the name and content of the kubelet's (1.36.3).
 func TestUpstreamsRecord(t *testing.T) {
 	root := t.TempDir()
 	r := open(t, root)
@@ -94,7 +94,8 @@ func TestUpstreamsRecord(t *testing.T) {
 	}
 }
 
-// TestRecover: a pull that an agent did not live to end counts as made if the image is there, and stays begun if not.
+// TestRecover: a pull that an earlier agent could not end counts as successful if the runtime has the image; otherwise
+// it stays begun.
 func TestRecover(t *testing.T) {
 	root := t.TempDir()
 	r := open(t, root)
@@ -113,7 +114,7 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestPrune: records go with their images, and not those of a pull that ended meanwhile.
+// TestPrune: records are removed with their images, except those of a pull that ended meanwhile.
 func TestPrune(t *testing.T) {
 	root := t.TempDir()
 	r := open(t, root)
@@ -136,7 +137,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// Files are counted as they are: pulls under way, and records without what a crash left half written.
+// Files are counted: those of pulls, and records without the unfinished files that a crash left.
 func TestFilesAreCounted(t *testing.T) {
 	r := open(t, t.TempDir())
 	check(t, r.Begin("a"))
@@ -157,7 +158,7 @@ func TestFilesAreCounted(t *testing.T) {
 	}
 }
 
-// TestBadRecords: what cannot be read is never allowed, and is written anew by the next pull.
+// TestBadRecords: if a record cannot be read, no pod may use the image, and the next pull writes a new record.
 func TestBadRecords(t *testing.T) {
 	for name, text := range map[string]string{
 		"torn":         `{"kind":"ImagePulledRecord","apiVer`,

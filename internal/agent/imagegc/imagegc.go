@@ -3,13 +3,12 @@
 //
 // # Model
 //
-// A look lists images and containers and passes them to the core's Collector. A sweep removes images one by one in the
-// Collector's order and measures the disk after each, until there is space. How much an image frees is not known
-// before, since images share layers. Looks and sweeps never run at the same time.
+// A scan lists images and containers and passes them to the core's Collector. A sweep removes images one by one in the
+// Collector's order, and measures the disk after each, until there is enough space. How much space an image frees is
+// not known before, since images share layers. Scans and sweeps never run at the same time.
 //
-// Images that containers mount as volumes are in use, too: an annotation of the container names them. The sandbox image
-// is in use although no container names it. containerd 1.6 does not pin it, so the runtime is asked
-// which image it is.
+// Images that containers mount as volumes are in use too; an annotation of the container names them. The sandbox image
+// is in use although no container names it. containerd 1.6 does not pin it, so the runtime is asked which image it is.
 //
 // # Limits of the package
 //
@@ -42,10 +41,10 @@ const (
 	// every is the time between two collections (ImageGCPeriod at v1.36.3). A shorter time finds nothing more often; a
 	// longer one lets the disk fill further.
 	every = 5 * time.Minute
-	// lookEvery is the time between two looks. An image's age counts from the first look that saw it. An image that no
-	// look has seen when the disk is full must not be removed, and pods are evicted in its place (the kubelet looks
-	// every 5 min). A shorter time costs two calls to the runtime each.
-	lookEvery = time.Minute
+	// scanEvery is the time between two scans (kubelet: 5 min). Chosen: an image's age counts from the first scan that
+	// found it, and an image that no scan has found when the disk is full must not be removed, so that pods are evicted
+	// instead. Each scan costs two calls to the runtime.
+	scanEvery = time.Minute
 	// callWithin bounds each call to the runtime. Removing an image of some GiB takes seconds.
 	callWithin = 2 * time.Minute
 
@@ -83,13 +82,13 @@ type Options struct {
 type Collector struct {
 	o     Options
 	clock *clock.Clock
-	token chan struct{} // holds one token; the goroutine that took it looks and sweeps
+	token chan struct{} // holds one token; the goroutine that took it scans and sweeps
 	// which images were seen, and when; used only with token
 	tracker *coreimagegc.Collector
 	sandbox string // the sandbox image as the runtime names it; empty until the runtime has answered
 }
 
-// New returns a Collector that has not looked yet.
+// New returns a Collector that has not scanned yet.
 func New(o Options) *Collector {
 	if o.Disk == nil {
 		o.Disk = disk.Of
@@ -103,14 +102,15 @@ func New(o Options) *Collector {
 	return c
 }
 
-// Run looks at once, so that ages count from then, and collects every few minutes until ctx ends.
+// Run scans at once, so that ages count from then, and collects every few minutes until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
-	if err := c.take(ctx, func() error { return c.look(ctx) }); err != nil && ctx.Err() == nil {
+	if err := c.take(ctx, func() error { return c.scan(ctx) }); err != nil && ctx.Err() == nil {
 		slog.Warn("images not listed", "err", err)
 	}
-	collect, look := time.NewTicker(every), time.NewTicker(lookEvery)
+	collect := time.NewTicker(every)
 	defer collect.Stop()
-	defer look.Stop()
+	scan := time.NewTicker(scanEvery)
+	defer scan.Stop()
 	for {
 		var err error
 		select {
@@ -118,8 +118,8 @@ func (c *Collector) Run(ctx context.Context) error {
 			return nil
 		case <-collect.C:
 			err = c.Collect(ctx)
-		case <-look.C:
-			err = c.take(ctx, func() error { return c.look(ctx) })
+		case <-scan.C:
+			err = c.take(ctx, func() error { return c.scan(ctx) })
 		}
 		if err != nil && ctx.Err() == nil {
 			slog.Warn("images not listed or not collected", "err", err)
@@ -127,7 +127,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// take runs do while no other look or sweep runs.
+// take runs do while no other scan or sweep runs.
 func (c *Collector) take(ctx context.Context, do func() error) error {
 	select {
 	case <-ctx.Done():
@@ -142,7 +142,7 @@ func (c *Collector) take(ctx context.Context, do func() error) error {
 // images, down to the low threshold.
 func (c *Collector) Collect(ctx context.Context) error {
 	return c.take(ctx, func() error {
-		if err := c.look(ctx); err != nil {
+		if err := c.scan(ctx); err != nil {
 			return err
 		}
 		var problems []error
@@ -183,7 +183,7 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 // Reclaim removes unused images until eviction has the space that it asks for, or none is left.
 func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
 	return c.take(ctx, func() error {
-		if err := c.look(ctx); err != nil {
+		if err := c.scan(ctx); err != nil {
 			return err
 		}
 		_, err := c.sweep(ctx, func(u disk.Usage) bool {
@@ -230,8 +230,8 @@ func (c *Collector) remove(ctx context.Context, image coreimagegc.Image, reason 
 	return nil
 }
 
-// look passes to tracker which images exist, and which of them are used.
-func (c *Collector) look(ctx context.Context) error {
+// scan passes to tracker which images exist, and which of them are used.
+func (c *Collector) scan(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	if c.sandbox == "" {

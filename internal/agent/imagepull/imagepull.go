@@ -54,11 +54,11 @@ import (
 )
 
 const (
-	// Timeout bounds one pull, whatever credentials it tries (chosen): the kubelet has none, and a pull that hangs then
-	// holds up every later one.
+	// Timeout bounds one pull with all credentials that it tries (chosen). The kubelet has no bound, so that a pull that
+	// hangs delays every later one.
 	Timeout = 30 * time.Minute
 
-	// askTimeout bounds a question to the runtime (chosen). A runtime that takes longer is hung.
+	// askTimeout bounds calls that only read. Chosen: a runtime that takes longer is assumed to hang.
 	askTimeout = 15 * time.Second
 )
 
@@ -67,7 +67,7 @@ type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
-// Records keep who pulled which image; *imageaccess.Records does.
+// Records store which credentials pulled which image; *imageaccess.Records implements it.
 type Records interface {
 	Question(image, id string) coreimageaccess.Question
 	Begin(image string) error
@@ -76,7 +76,7 @@ type Records interface {
 	Learn(image, id string, with *coreimageaccess.Credentials) error
 }
 
-// Options are what a Puller works with. Fields without "optional" must be set.
+// Options are what a Puller needs. Fields not marked optional must be set.
 type Options struct {
 	Runtime   runtimeapi.ImageServiceClient
 	Secrets   Secrets
@@ -88,20 +88,20 @@ type Options struct {
 
 	// Pulled is called after each pull that succeeded, with its time and the image's size in bytes. Optional.
 	Pulled func(took time.Duration, bytes uint64)
-	// Asked is called at the end of each Ensure: present and pull are whether the image was there and whether it had
-	// to be pulled, as true or false, or unknown. Checked is called with the outcome of each check whether a pod may
-	// use an image that is there: Allowed, Found, MustAuthenticate or Unreadable. Both optional.
+	// Asked is called at the end of each Ensure. present and pull say whether the image was present and whether it had to
+	// be pulled: true, false or unknown. Checked is called with the outcome of each check whether a pod may use a present
+	// image: Allowed, Found, MustAuthenticate or Unreadable. Both are optional.
 	Asked   func(policy corev1.PullPolicy, present, pull string)
 	Checked func(outcome string)
 
 	AtOnce int     // how many pulls run at once, at least 1
-	QPS    float64 // how many begin in a second on average; 0: as many as there are
-	Burst  int     // how many may begin at once; only with QPS
+	QPS    float64 // how many pulls begin per second on average; 0: no limit
+	Burst  int     // how many pulls may begin at once; only with QPS
 }
 
 // Outcomes of checks, in the kubelet's words.
 const (
-	Allowed          = "credentialPolicyAllowed" // the policy checks nobody, or not for this image
+	Allowed          = "credentialPolicyAllowed" // the policy requires no check, or not for this image
 	Found            = "credentialRecordFound"
 	MustAuthenticate = "mustAuthenticate"
 	Unreadable       = "error"
@@ -129,7 +129,7 @@ func New(o Options) *Puller {
 	return p
 }
 
-// Error is why an image is not there, in the words that users know.
+// Error is why an image is not present, with the reason and the Event that Kubernetes users know.
 type Error struct {
 	Reason string // of the waiting container: ErrImagePull, ...
 	Event  string // reason of the Event
@@ -140,8 +140,8 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Ensure makes the container's image present, and checks that the pod may use it, as its pull policy says. It calls
-// pulling before a pull, or a question to plugins, which may take long. Its error is an *Error, or that of ctx.
+// Ensure makes the container's image present, as its pull policy says, and checks that the pod may use it. It calls
+// pulling before it pulls or asks plugins, which may take long. Its error is an *Error, or that of ctx.
 func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func()) (criconfig.Image, error) {
 	e := &ensuring{
 		Puller: p, pod: pod, c: c, waits: sync.OnceFunc(pulling),
@@ -186,17 +186,17 @@ type ensuring struct {
 	*Puller
 	pod   *corev1.Pod
 	c     *corev1.Container
-	waits func() // says that what follows may take long
+	waits func() // called before something that may take long
 	spec  *runtimeapi.ImageSpec
-	asked bool                    // credentials were looked for
-	creds []pullsecret.Credential // as found
-	lacks error                   // what could not be asked for credentials
+	asked bool                    // creds and lacks are set
+	creds []pullsecret.Credential // the credentials for the image
+	lacks error                   // the secrets, files and plugins that could not be read for credentials
 	bytes uint64                  // size of the image that find found last
 }
 
 func (e *ensuring) event(kind, reason, text string) { e.record(e.c.Name, kind, reason, text) }
 
-// record records an Event about one container, or with an empty name about the pod.
+// record records an Event about a container, or about the pod if container is empty.
 func (e *ensuring) record(container, kind, reason, text string) {
 	e.Recorder.Event(translate.ContainerReference(e.pod, container), kind, reason, text)
 }
@@ -274,7 +274,7 @@ func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 	}
 	image, present, err := e.find(ctx)
 	if err == nil && !present {
-		err = fmt.Errorf("image %q: pulled, yet the runtime does not have it", e.c.Image)
+		err = fmt.Errorf("image %q: pulled, but the runtime does not have it", e.c.Image)
 	}
 	if err != nil {
 		e.Records.Failed(e.c.Image)
@@ -284,7 +284,7 @@ func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 		e.Options.Pulled(time.Since(begun), e.bytes)
 	}
 	if err := e.Records.Pulled(e.c.Image, image.ID, with); err != nil {
-		slog.Warn("pulled image not recorded; others who want it pull it again", "image", e.c.Image, "err", err)
+		slog.Warn("pulled image not recorded; other pods that use it pull it again", "image", e.c.Image, "err", err)
 	}
 	e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %s", e.c.Image, time.Since(begun).Round(time.Millisecond)))
 	return image, nil
@@ -305,8 +305,8 @@ func (e *ensuring) begin(ctx context.Context) error {
 	}
 }
 
-// try pulls the image with one credential after the other until the registry takes one; without any, once without. The
-// error has all refusals. with is whose credential was taken.
+// try pulls the image with one credential after the other until the registry accepts one. If there is no credential, it
+// pulls once without. The error contains all refusals. with says whose credential was accepted.
 func (e *ensuring) try(ctx context.Context, creds []pullsecret.Credential) (with *coreimageaccess.Credentials, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not done within %s", Timeout))
 	defer cancel()
@@ -327,7 +327,7 @@ func (e *ensuring) try(ctx context.Context, creds []pullsecret.Credential) (with
 	return nil, utilerrors.NewAggregate(refusals)
 }
 
-// recorded is what a record says of a credential with which an image was pulled.
+// recorded returns what a record stores of a credential with which an image was pulled.
 func recorded(c pullsecret.Credential) *coreimageaccess.Credentials {
 	switch {
 	case c.Secret != nil:
@@ -338,7 +338,7 @@ func recorded(c pullsecret.Credential) *coreimageaccess.Credentials {
 	return &coreimageaccess.Credentials{Everybody: true}
 }
 
-// notPulled puts a pull's error into upstream's words.
+// notPulled translates a pull's error into upstream's words.
 func (e *ensuring) notPulled(err error) error {
 	image := e.c.Image
 	said := status.Convert(err).Message()
@@ -362,8 +362,8 @@ func (e *ensuring) notPulled(err error) error {
 	return f
 }
 
-// credentials are those that cover the image, in the order to try them in. Secrets that are not there or say nothing of
-// registries are passed over: the pull itself tells what it lacks.
+// credentials returns the credentials for the image, in the order in which they are tried. Secrets that do not exist or
+// have no credentials are skipped; if the pull fails, its error names them.
 func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
 	if e.asked {
 		return e.creds
@@ -389,12 +389,12 @@ func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
 	return e.creds
 }
 
-// secrets are the credentials in the pod's pull secrets.
+// secrets returns the credentials in the pod's pull secrets.
 func (e *ensuring) secrets(ctx context.Context) *pullsecret.Keyring {
 	ring := &pullsecret.Keyring{}
 	var missing, useless []string
 	for _, ref := range e.pod.Spec.ImagePullSecrets {
-		if ref.Name == "" { // the API server lets it pass
+		if ref.Name == "" { // the API server accepts an empty name
 			continue
 		}
 		secret, err := e.Secrets.Secret(ctx, e.pod.Namespace, ref.Name)
@@ -417,7 +417,7 @@ func (e *ensuring) secrets(ctx context.Context) *pullsecret.Keyring {
 	return ring
 }
 
-// badName reports whether the runtime cannot read an image's name, which no credential changes.
+// badName reports whether the runtime cannot parse an image's name; then no other credential helps.
 func badName(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "invalid reference format")
 }

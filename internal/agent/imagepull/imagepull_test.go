@@ -28,7 +28,7 @@ import (
 	coreimageaccess "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 )
 
-// node is a runtime with its images, a registry that wants passwords, and an API server with secrets.
+// node is a runtime with its images, a registry that requires passwords, and an API server with secrets.
 type node struct {
 	runtimeapi.ImageServiceClient // only the two below are called
 	t                             *testing.T
@@ -38,7 +38,7 @@ type node struct {
 
 	mu        sync.Mutex
 	present   map[string]bool
-	passwords map[string]string // by image: what its registry wants
+	passwords map[string]string // the password that the registry requires, by image
 	refuses   map[string]error  // by image
 	takes     time.Duration     // each pull
 	secrets   map[string]*corev1.Secret
@@ -64,7 +64,7 @@ func newNode(t *testing.T, change ...func(*Options)) *node {
 	return n
 }
 
-// restart is a new agent on the same node.
+// restart starts a new agent on the same node.
 func (n *node) restart(change ...func(*Options)) {
 	n.t.Helper()
 	records, err := imageaccess.Open(n.root)
@@ -129,7 +129,7 @@ func (n *node) secret(namespace, name, user, password string) {
 	}
 }
 
-// ensure has a pod of a namespace, with pull secrets, want an image.
+// ensure makes an image present for a pod of a namespace with these pull secrets.
 func (n *node) ensure(namespace, image string, policy corev1.PullPolicy, secrets ...string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"}}
 	for _, s := range secrets {
@@ -148,8 +148,8 @@ func fails(t *testing.T, err error, reason, text string) {
 	}
 }
 
-// TestPrivateImages: an image that one tenant's credentials brought is no gift to the others, before and after a
-// restart of the agent.
+// TestPrivateImages: an image that was pulled with one tenant's credentials cannot be used by the others, before and
+// after a restart of the agent.
 func TestPrivateImages(t *testing.T) {
 	n := newNode(t)
 	n.passwords["r.io/app"] = "right"
@@ -179,7 +179,7 @@ func TestPrivateImages(t *testing.T) {
 		}
 		n.restart()
 	}
-	// A public image is everybody's.
+	// Every tenant may use a public image.
 	for _, who := range []string{"alice", "mallory"} {
 		if err := n.ensure(who, "r.io/open", ifNotPresent); err != nil {
 			t.Error(err)
@@ -205,7 +205,8 @@ func TestPullsAreMeasured(t *testing.T) {
 	}
 }
 
-// Every request for an image is reported with what was found, and every check of who may use it with its outcome.
+// Every request for an image is measured with what was found, and every check whether a pod may use it with its
+// outcome.
 func TestRequestsAreMeasured(t *testing.T) {
 	var reported []string
 	n := newNode(t, func(o *Options) {
@@ -233,14 +234,14 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{"alice", "r.io/open", corev1.PullIfNotPresent, nil, "credentialRecordFound, IfNotPresent true false"},
 	} {
 		reported = nil
-		_ = n.ensure(c.who, c.image, c.policy, c.secrets...) // other tests say what comes of it
+		_ = n.ensure(c.who, c.image, c.policy, c.secrets...) // other tests check the result
 		if got := strings.Join(reported, ", "); got != c.want {
 			t.Errorf("%s, %s: %s, want %s", c.who, c.image, got, c.want)
 		}
 	}
 }
 
-// TestOrder: the pod's secrets first, then the node's own file; and every one is tried.
+// TestOrder: the pod's secrets are tried first, then the node's own file, and every credential is tried.
 func TestOrder(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "config.json"), []byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {
@@ -263,7 +264,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFailures: what the runtime says, in the words of upstream.
+// TestFailures: the runtime's errors are reported in upstream's words.
 func TestFailures(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.NodeFiles = pullsecret.NewFiles("/proc/1/mem", "") })
 	for image, c := range map[string]struct {
@@ -280,7 +281,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestCrash: an agent that dies between the pull and its record leaves an image that nobody gets for nothing.
+// TestCrash: if an agent dies between a pull and its record, pods may use the image only after a pull of their own.
 func TestCrash(t *testing.T) {
 	n := newNode(t)
 	n.passwords["r.io/app"] = "right"
@@ -299,8 +300,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestLimits: no more pulls at once than configured, and no more begun in a second; and whoever gives up leaves the
-// queue.
+// TestLimits: no more pulls run at once than configured, no more begin per second, and a caller that gives up leaves
+// the queue.
 func TestLimits(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,8 +329,8 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// TestPullSecrets: an image is pulled with what the pod's imagePullSecrets have for its registry, and without anything
-// when they have nothing. One that is missing is an Event.
+// TestPullSecrets: an image is pulled with the credentials for its registry in the pod's imagePullSecrets, and without
+// credentials if they have none. A missing secret causes an Event.
 func TestPullSecrets(t *testing.T) {
 	for _, c := range []struct {
 		image string
@@ -360,8 +361,8 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
-// TestImageOfVolume: the image of a volume is pulled by its reference, pullPolicy and the pod's secrets, checked and
-// reported as that of a container. Events are about the pod: it is no container's.
+// TestImageOfVolume: the image of a volume is pulled by its reference, pullPolicy and the pod's secrets. It is checked
+// and reported as a container's image, except that its Events are about the pod.
 func TestImageOfVolume(t *testing.T) {
 	n := newNode(t)
 	n.passwords["r.io/data"] = "p"
@@ -385,7 +386,7 @@ func TestImageOfVolume(t *testing.T) {
 	if got, want := strings.Join(n.pulls, ", "), "r.io/data by , r.io/data by alice, r.io/data by alice"; got != want {
 		t.Errorf("pulled %s, want %s", got, want)
 	}
-	pod.Spec.ImagePullSecrets = nil // somebody else's image
+	pod.Spec.ImagePullSecrets = nil // the image was pulled with another tenant's secret
 	_, err = ensure(corev1.PullNever)
 	fails(t, err, "ErrImageNeverPull", "is not present with pull policy of Never")
 	where := reference{n.puller.Recorder, ""}

@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// filesLife is how long what was read of the node's files is used: upstream's defaultDockerConfigProvider.
+	// filesLife is how long the node's files are cached, as in upstream's defaultDockerConfigProvider.
 	filesLife = 5 * time.Minute
 
-	// fileMax bounds such a file, in bytes. Chosen: the most that a secret may have.
+	// fileMax bounds such a file, in bytes. Chosen: the largest size of a secret.
 	fileMax = 1 << 20
 )
 
-// Files are the docker configuration of the node, which holds for the pods of everybody. The kubelet looks for it as
-// config.json in its root directory, in its working directory, in $HOME/.docker and in /.docker, and then for the old
-// .dockercfg in the root directory, the working directory, $HOME and /. The first that can be read counts.
+// Files are the docker configuration of the node, whose credentials all pods may use. As the kubelet, it looks for
+// config.json in the root directory, in the working directory, in $HOME/.docker and in /.docker, and then for the old
+// .dockercfg in the root directory, the working directory, $HOME and /. The first file that can be read is used.
 type Files struct {
 	paths []configPath
 	now   func() time.Time
 
-	mu    sync.Mutex // guards what follows
-	until time.Time  // when to read anew
-	ring  *Keyring   // as read last
+	mu    sync.Mutex // guards everything that follows
+	until time.Time  // when the files are read again
+	ring  *Keyring   // the content as read last
 }
 
 // configPath is where a configuration may be, and the key of its form.
 type configPath struct{ path, form string }
 
-// NewFiles says where to look. home is $HOME, empty: nowhere there.
+// NewFiles returns the Files of a node. home is $HOME; empty: nothing is read there.
 func NewFiles(rootDir, home string) *Files {
 	f := &Files{now: time.Now}
 	add := func(dir, name, form string) {
@@ -62,8 +62,8 @@ func inHome(home, dir string) string {
 	return filepath.Join(home, dir)
 }
 
-// Keyring returns what the node's files say now; at most filesLife old, not to be changed. The error names the files
-// that exist and cannot be read; the Keyring has what the others say.
+// Keyring returns the credentials of the node's files, as of at most filesLife ago. The caller must not change it. The
+// error names the files that exist and cannot be read; the Keyring has the credentials of the others.
 func (f *Files) Keyring() (*Keyring, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *Files) Keyring() (*Keyring, error) {
 }
 
 func readBounded(path string) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not hold anybody up
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO must not wait
 	if err != nil {
 		return nil, err
 	}

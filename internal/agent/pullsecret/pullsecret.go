@@ -46,7 +46,7 @@ type dockerAuth struct {
 	Password      string `json:"password"`
 	Auth          string `json:"auth"` // base64 of username:password; takes precedence over the two
 	IdentityToken string `json:"identitytoken"`
-	Email         string `json:"email"` // no registry reads it; it is part of the sum
+	Email         string `json:"email"` // not used for pulls; it is part of the hash (sum)
 }
 
 // Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. A secret of
@@ -63,8 +63,8 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	}
 }
 
-// addText adds a docker configuration: config.json, or one of the old form without "auths" around it. of is the
-// secret that it comes from; nil: a file of the node.
+// addText adds a docker configuration: config.json, or the old form without "auths" around it. of is the secret that it
+// comes from; nil: a file of the node.
 func (k *Keyring) addText(name string, text []byte, of *corev1.Secret) error {
 	var auths map[string]dockerAuth
 	into := any(&auths)
@@ -86,7 +86,7 @@ func (k *Keyring) addText(name string, text []byte, of *corev1.Secret) error {
 		}
 		found = append(found, e)
 	}
-	// a map has no order; this gives it one
+	// Iterating a map has no fixed order.
 	slices.SortFunc(found, func(a, b entry) int { return cmp.Compare(a.key, b.key) })
 	k.entries = append(k.entries, found...)
 	return nil
@@ -138,7 +138,8 @@ func registryKey(server string) string {
 
 const dockerHub = "docker.io"
 
-// FullName is an image's name with its registry, which is Docker Hub where the first part can not be a host.
+// FullName returns an image's name with its registry. That is Docker Hub if the first part of the name cannot be a
+// host.
 func FullName(image string) string {
 	first, rest, found := strings.Cut(image, "/")
 	switch {
@@ -152,7 +153,7 @@ func FullName(image string) string {
 	return dockerHub + "/" + image
 }
 
-// Covers reports whether a pattern, as credential provider plugins and their configuration have them, covers an image.
+// Covers reports whether a pattern of a credential provider plugin or of its configuration covers an image.
 func Covers(pattern, image string) bool { return covers(registryKey(pattern), FullName(image)) }
 
 // covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts
@@ -185,8 +186,8 @@ func splitPort(registry string) (host, port string) {
 	return host, port
 }
 
-// sum is the SHA-256 of a credential, by which records tell whether two secrets hold the same. It is the kubelet's
-// (1.36.3): of the JSON form of its AuthConfig.
+// sum returns the SHA-256 of a credential, with which records compare the contents of secrets. As in the kubelet
+// (1.36.3), it is the hash of the AuthConfig as JSON.
 func sum(auth *runtimeapi.AuthConfig, email string) string {
 	text, err := json.Marshal(struct {
 		Username      string `json:"username,omitempty"`
@@ -200,8 +201,8 @@ func sum(auth *runtimeapi.AuthConfig, email string) string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
-// runtime is the entry in the runtime's form. It names no server: the runtime is told the image, and containerd drops
-// credentials whose server it cannot parse as a URL.
+// runtime translates the entry for the runtime. The result names no server: the runtime knows the image, and containerd
+// drops credentials whose server it cannot parse as a URL.
 func (a dockerAuth) runtime() (*runtimeapi.AuthConfig, error) {
 	out := &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken}
 	if a.Auth == "" {

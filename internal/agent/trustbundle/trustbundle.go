@@ -1,24 +1,22 @@
-// Package trustbundle has the trust anchors of ClusterTrustBundles for the volumes of pods.
+// Package trustbundle provides the trust anchors of ClusterTrustBundles for the volumes of pods.
 //
 // # Model
 //
-// A Cache watches all ClusterTrustBundles of the cluster from the moment when the first pod asks for anchors, and not
-// before: few nodes have such pods, and the API is served by few clusters (feature gate ClusterTrustBundle). Anchors
-// collects the certificates that a source of a projected volume selects, by the bundle's name, or by signer and labels.
-// When a bundle changes, every pod that has asked is reported as changed; a volume is written only if its content is
-// different then.
+// A Cache begins to watch all ClusterTrustBundles of the cluster when the first pod needs anchors: few nodes have such
+// pods, and few clusters serve the API (feature gate ClusterTrustBundle). Anchors collects the certificates that a
+// source of a projected volume selects, by the bundle's name, or by signer and labels. When a bundle changes, every pod
+// that uses anchors is reported as changed; its volume is written only if the content differs.
 //
 // # Invariants
 //
-//   - The content has certificates only: no comments, headers or blocks of other types are passed on. Each certificate
-//     is there once.
+//   - The content has certificates only, without comments, headers or blocks of other types, and each certificate once.
 //   - The same certificates are always in the same order, so that a restart of the agent changes no file. The API
 //     promises no order; the kubelet shuffles.
 //   - A label selector that is absent selects nothing, an empty one everything, as upstream.
 //
 // # What it does not do
 //
-// It verifies no certificate: the API server does when a bundle is written.
+// It does not verify certificates: the API server does when a bundle is written.
 package trustbundle
 
 import (
@@ -42,13 +40,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// API watches objects; *kube.Client does.
+// API watches objects; *kube.Client implements it.
 type API interface {
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
-// firstWait bounds how long Anchors waits for the first list. Chosen: a list takes a fraction of a second; a volume
-// that does not get it is tried again.
+// firstWait bounds how long Anchors waits for the first list. Chosen: a list takes a fraction of a second, and after an
+// error the volume is tried again.
 const firstWait = 5 * time.Second
 
 // Cache has the bundles of the cluster. It is safe for concurrent use.
@@ -58,19 +56,20 @@ type Cache struct {
 	changed func(types.UID) // never changes
 
 	mu      sync.Mutex
-	users   map[types.UID]bool // pods that have asked; guarded by mu
-	store   cache.Store        // guarded by mu; nil: nobody has asked yet
-	watches cache.Controller   // guarded by mu; nil: nobody has asked yet
+	users   map[types.UID]bool // pods that called Anchors; guarded by mu
+	store   cache.Store        // guarded by mu; nil: no pod has called Anchors yet
+	watches cache.Controller   // guarded by mu; nil if store is nil
 }
 
-// New returns a Cache whose watch ends with ctx. changed is called, from any goroutine, with each pod that has asked
-// for anchors when a bundle has changed.
+// New returns a Cache whose watch ends with ctx. When a bundle has changed, changed is called with each pod that uses
+// anchors, from any goroutine.
 func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 	return &Cache{ctx: ctx, api: api, changed: changed, users: map[types.UID]bool{}}
 }
 
 // Anchors returns the certificates that a source of a volume of a pod selects, as PEM. It waits for the first list of
-// bundles for a bounded time. Where nothing is selected an optional source is empty, and any other is an error.
+// bundles for a bounded time. If nothing is selected, the result is empty for an optional source, and an error
+// otherwise.
 func (c *Cache) Anchors(ctx context.Context, uid types.UID, source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
 	store, watches := c.watch(uid)
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
@@ -88,14 +87,14 @@ func (c *Cache) Anchors(ctx context.Context, uid types.UID, source *corev1.Clust
 	return anchors(all, source)
 }
 
-// Untrack forgets a pod.
+// Untrack drops a pod.
 func (c *Cache) Untrack(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.users, uid)
 }
 
-// watch notes a user, and begins the watch with the first.
+// watch adds a user, and begins the watch if it is the first.
 func (c *Cache) watch(uid types.UID) (cache.Store, cache.Controller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,7 +35,9 @@ func bundle(name, signer, environment string, texts ...string) *certificatesv1be
 
 func TestAnchors(t *testing.T) {
 	ptr := func(s string) *string { return &s }
-	a, b, c := certificate("a"), certificate("b"), certificate("c")
+	a := certificate("a")
+	b := certificate("b")
+	c := certificate("c")
 	odd := "a comment\n" + strings.Replace(b, "-----\n", "-----\nHeader: x\n\n", 1) +
 		strings.ReplaceAll(certificate("key"), "CERTIFICATE", "PRIVATE KEY") + "more"
 	all := []*certificatesv1beta1.ClusterTrustBundle{
