@@ -41,8 +41,8 @@ type Options struct {
 	Tree   *cgroup.Tree
 	Pods   func() []stats.Pod
 	Groups []string // cgroups above the pods': of all pods, and of QoS classes; may be empty
-	// SandboxImage is the image of sandboxes: their label image. Rules tell pods' cgroups from those of containers by an
-	// image that is not empty.
+	// SandboxImage returns the image of sandboxes, for their label image. Recording rules select rows with an image that
+	// is not empty.
 	SandboxImage func() string
 	Machine      machine.Machine
 	Dirs         []string // directories whose file systems are shown: the agent's, the runtime's

@@ -43,7 +43,7 @@ type scrape struct {
 	disks      []disk
 	mounted    []filesystem
 	pids       []int
-	budget     int               // of descriptorsMax, what is left
+	budget     int               // what is left of descriptorsMax
 	now        int64             // unix seconds
 	quoted     map[string]string // interface="NAME", by name
 	out        []byte

@@ -5,7 +5,7 @@
 //
 // A Registry is the pluginregistry.Handler of CSI drivers: Register asks a driver for its node ID, topology, limit and
 // capabilities, and makes it usable (Driver). A csinode.State decides what is published, when, and when a driver is
-// asked again; Run carries that out. CSIDriver objects are watched (Object): they say how a driver is to be used.
+// asked again; Run carries that out. CSIDriver objects are watched (Object): they say how a driver must be used.
 //
 // # Invariants
 //
@@ -257,7 +257,7 @@ func (r *Registry) observed(name string) {
 	r.o.Changed(name)
 }
 
-// period returns how often a driver is to be asked again.
+// period returns how often a driver must be asked again.
 func (r *Registry) period(name string) time.Duration {
 	if object, ok := r.Object(name); ok && object.Spec.NodeAllocatableUpdatePeriodSeconds != nil {
 		return time.Duration(*object.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second

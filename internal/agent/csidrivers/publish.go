@@ -143,7 +143,7 @@ func (r *Registry) publish(ctx context.Context, drivers map[string]csinode.Info,
 	return r.publishCSINode(ctx, node, drivers, removed)
 }
 
-// patchOf returns what is to change in the Node; nil if nothing is.
+// patchOf returns the patch of the Node; nil if it needs no change.
 func patchOf(node *corev1.Node, drivers map[string]csinode.Info, removed []string) ([]byte, error) {
 	there := map[string]string{}
 	text := node.Annotations[annotationNodeIDs]

@@ -56,7 +56,7 @@ func read(text string) ([]Allocation, error) {
 	return out, nil
 }
 
-// Recover recovers the devices of a container that an agent before this one created, from its annotation. Of several
+// Recover recovers the devices of a container that an earlier agent created, from its annotation. Of several
 // containers with the same name it must be called for the newest.
 func (k *Manager) Recover(uid, container, annotation string) error {
 	allocations, err := read(annotation)

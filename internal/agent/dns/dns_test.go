@@ -162,7 +162,9 @@ func FuzzResolvConf(f *testing.F) {
 
 // TestKernel: the domain is part of the name only if the pod asks for that and has one. The name is never cut.
 func TestKernel(t *testing.T) {
-	yes, no, long := true, false, strings.Repeat("s", 50)
+	yes := true
+	no := false
+	long := strings.Repeat("s", 50)
 	for name, c := range map[string]struct {
 		subdomain string
 		fqdn      *bool

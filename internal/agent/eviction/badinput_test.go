@@ -69,7 +69,9 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 func TestNothingReadIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir(), all()...)
-	o.NodeFS, o.ImageFS, o.Group = filepath.Join(t.TempDir(), "gone"), "", "/plimsoll-no-such-group"
+	o.NodeFS = filepath.Join(t.TempDir(), "gone")
+	o.ImageFS = ""
+	o.Group = "/plimsoll-no-such-group"
 	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
 	g, err := New(o)
 	if err != nil {

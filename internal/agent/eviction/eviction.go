@@ -150,7 +150,7 @@ type Guard struct {
 	clock   *clock.Clock
 
 	deadlines map[types.UID]*deadline     // of the pods that this agent evicted
-	recalled  map[types.UID]pods.Eviction // the pods that agents before this one evicted; read only after New
+	recalled  map[types.UID]pods.Eviction // the pods that earlier agents evicted; read only after New
 	recallEnd time.Time                   // until then, pods of recalled are looked for
 	// when the last check began
 	checkedAt time.Time
@@ -178,7 +178,7 @@ type deadline struct {
 	group string
 }
 
-// New prepares a Guard. It reads from the journal what agents before this one evicted.
+// New prepares a Guard. It reads from the journal which pods earlier agents evicted.
 func New(o Options) (*Guard, error) {
 	kernel, err := epoll.New()
 	if err != nil {
@@ -438,11 +438,11 @@ func (g *Guard) killOverdue(present []podentry.Present) {
 }
 
 // thresholds returns the hard and soft thresholds of a signal in its own unit, given its capacity.
-func (g *Guard) thresholds(signal allocatable.Signal, capacity int64) (lines []int64) {
+func (g *Guard) thresholds(signal allocatable.Signal, capacity int64) (values []int64) {
 	for _, t := range g.o.Config.Thresholds {
 		if t.Signal == signal {
-			lines = append(lines, t.Value.Of(capacity))
+			values = append(values, t.Value.Of(capacity))
 		}
 	}
-	return lines
+	return values
 }

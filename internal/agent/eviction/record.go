@@ -102,7 +102,7 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	}
 }
 
-// readIntents reads which pods agents before this one evicted.
+// readIntents reads which pods earlier agents evicted.
 func (g *Guard) readIntents() error {
 	all, err := g.o.Journal.Find("", "")
 	if err != nil {
@@ -119,7 +119,7 @@ func (g *Guard) readIntents() error {
 	return nil
 }
 
-// Recall returns whether an agent before this one evicted the pod, and how. It is pods.Options.Evicted.
+// Recall returns whether an earlier agent evicted the pod, and how. It is pods.Options.Evicted.
 func (g *Guard) Recall(uid types.UID) (pods.Eviction, bool) {
 	v, ok := g.recalled[uid]
 	return v, ok

@@ -36,7 +36,7 @@ type keeper struct {
 	life    nodecert.Life // of the keeper's goroutine
 	foreign bool          // the certificate did not come by a request of ours: it is renewed at once
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards everything that follows
 	pair *tls.Certificate
 	last error // of the last request; nil: none failed since the last success
 }

@@ -89,7 +89,7 @@ type cluster struct {
 	server *httptest.Server
 	dir    string
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards everything that follows
 	token    string
 	requests map[string]*certificatesv1.CertificateSigningRequest
 	order    []string
@@ -210,7 +210,9 @@ func (c *cluster) serve(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		list := certificatesv1.CertificateSigningRequestList{}
-		list.APIVersion, list.Kind, list.ResourceVersion = "certificates.k8s.io/v1", "CertificateSigningRequestList", "1"
+		list.APIVersion = "certificates.k8s.io/v1"
+		list.Kind = "CertificateSigningRequestList"
+		list.ResourceVersion = "1"
 		for _, req := range c.requests {
 			list.Items = append(list.Items, *req)
 		}
@@ -271,7 +273,9 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request) {
 		c.mu.Unlock()
 		if first && r.URL.Query().Get("sendInitialEvents") == "true" {
 			end := certificatesv1.CertificateSigningRequest{}
-			end.APIVersion, end.Kind, end.ResourceVersion = "certificates.k8s.io/v1", "CertificateSigningRequest", "1"
+			end.APIVersion = "certificates.k8s.io/v1"
+			end.Kind = "CertificateSigningRequest"
+			end.ResourceVersion = "1"
 			end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": "BOOKMARK", "object": end})
 		}

@@ -24,7 +24,7 @@ import (
 //
 //	NAME-2006-01-02-15-04-05.pem    the certificate, those of intermediate authorities, and the key
 //	NAME-current.pem                a symbolic link to the newest of these
-//	NAME.crt, NAME.key              what somebody else put there, in use until there is the link
+//	NAME.crt, NAME.key              another program's files, used until the link exists
 //	NAME.key.tmp                    the key of a request without an answer
 //
 // Each is complete after a crash at any moment. The kubelet continues with these files, and the agent with the

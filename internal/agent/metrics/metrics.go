@@ -124,7 +124,15 @@ func New(nodeName string) *Set {
 	)
 	s.gauges("node_name", "The node's name. The count is always 1.", "node").WithLabelValues(nodeName).Set(1)
 	s.Registry.MustRegister(buildInfo())
+	s.podMetrics()
+	s.runtimeMetrics()
+	s.decisionMetrics()
+	s.serverMetrics()
+	return s
+}
 
+// podMetrics creates the metrics of pods: their starts, hooks, resizes and images.
+func (s *Set) podMetrics() {
 	s.PodStart = s.histogram("pod_start_duration_seconds", "Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
 	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds", "Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
 	s.PodStartTotal = s.histogram("pod_start_total_duration_seconds", "Seconds from a pod's creation to its containers running", podStartBuckets)
@@ -150,7 +158,10 @@ func New(nodeName string) *Set {
 	s.CredentialPluginErrors = s.counters("credential_provider_plugin_errors_total", "Runs of credential provider plugins that failed", "plugin_name")
 	s.CredentialConfig = s.gauges("credential_provider_config_info", "The configuration of credential providers, by its hash. The value is always 1.", "hash")
 	s.Startup = newStartup(s)
+}
 
+// runtimeMetrics creates the metrics of containers, of calls to the runtime, and of cgroups and volumes.
+func (s *Set) runtimeMetrics() {
 	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type", "exit_code", "reason")
 	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type", "code")
 	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers", prometheus.DefBuckets)
@@ -181,6 +192,10 @@ func New(nodeName string) *Set {
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
 	s.Registry.MustRegister(s.CSIOperations)
 	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds", "Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
+}
+
+// decisionMetrics creates the metrics of what the node decides about pods: evictions, rejections, devices, resizes.
+func (s *Set) decisionMetrics() {
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.Preemptions = s.counters("preemptions", "Pods that ended to make room for a critical one, by the resource that it lacked", "preemption_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
@@ -198,7 +213,10 @@ func New(nodeName string) *Set {
 	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to set the cgroups of a pod to its allocated resources",
 		[]float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}, "success")
 	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit to which it is being lowered", "cgroup")
+}
 
+// serverMetrics creates the metrics of the agent's server.
+func (s *Set) serverMetrics() {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)
 	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server", prometheus.DefBuckets, labels...)
@@ -206,7 +224,6 @@ func New(nodeName string) *Set {
 	s.Streams = s.gauges("http_streams", "Open streams of the agent's server: logs, exec, attach, port-forward, profiles", "path")
 	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was reached: of the node or of one pod", "path", "limit")
 	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all allowed connections were busy")
-	return s
 }
 
 // ImageSize returns the label image_size_in_bytes of an image of that many bytes. The ranges are the kubelet's.

@@ -14,7 +14,7 @@ import (
 type Startup struct {
 	now func() time.Time
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards everything that follows
 	booted     time.Time  // zero: not known
 	started    time.Time
 	tried      time.Time

@@ -21,7 +21,9 @@ func TestEveryMetricOfTheKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served, missing, set := literals(t), missingInDocs(t), ofTheSet(t)
+	served := literals(t)
+	missing := missingInDocs(t)
+	set := ofTheSet(t)
 	for line := range strings.Lines(string(list)) {
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		has := served[name] || served[strings.TrimPrefix(name, "kubelet_")]

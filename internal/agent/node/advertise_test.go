@@ -102,7 +102,9 @@ func TestOthersResourcesAreAllocatable(t *testing.T) {
 	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": deviceState{devicemanager.NewState()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, c, r := newServer(), newCRI(), &recorder{}
+				s := newServer()
+				c := newCRI()
+				r := &recorder{}
 				s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1"}}
 				o := options(t, s, c, r)
 				o.Plugins = plugins

@@ -37,7 +37,9 @@ func TestDevicesArePublished(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, runtime, r := newServer(), newCRI(), &recorder{}
+				s := newServer()
+				runtime := newCRI()
+				r := &recorder{}
 				had := corev1.ResourceList{"example.com/gpu": *quantity(2), "example.com/nic": *quantity(3), "example.com/license": *quantity(5)}
 				s.node = &corev1.Node{
 					ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1", Annotations: c.annotations},

@@ -137,8 +137,9 @@ type Options struct {
 	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
 	// business. Optional: they cannot.
 	UserNamespaces func() bool
-	// VolumesInUse returns what the status is to say of volumes in use, given what it says. Status receives the status as
-	// the API server has it. Both must return soon, and may not call the Reporter. Optional: no volume is attached.
+	// VolumesInUse returns the volumes in use for the status, given those that the status has now. Status receives the
+	// status as the API server has it. Both must return soon, and may not call the Reporter. Optional: no volume is
+	// attached.
 	VolumesInUse func(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName
 	Status       func(*corev1.NodeStatus)
 

@@ -23,7 +23,9 @@ import (
 
 func TestNewNodeIsReadyInItsFirstWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		c.images = []*runtimeapi.Image{{RepoTags: []string{"small:1"}, Size: 1}, {RepoTags: []string{"big:1"}, RepoDigests: []string{"big@sha256:1"}, Size: 9}, {Size: 100}}
 		o := options(t, s, c, r)
 		o.Labels = map[string]string{"example.com/rack": "7"}
@@ -74,7 +76,9 @@ func TestNewNodeIsReadyInItsFirstWrite(t *testing.T) {
 
 func TestSteadyNodeSaysLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		_, stop := start(t, options(t, s, c, r))
 		defer stop()
 		time.Sleep(time.Second)
@@ -107,7 +111,9 @@ func TestSteadyNodeSaysLittle(t *testing.T) {
 
 func TestRuntimeComesLateGoesAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		c.set(true, false, nil)
 		_, stop := start(t, options(t, s, c, r))
 		defer stop()
@@ -147,7 +153,9 @@ func TestRuntimeComesLateGoesAndComesBack(t *testing.T) {
 
 func TestTakesOverAnExistingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		s.node = &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"kubernetes.io/arch": "arm64", "example.com/rack": "8", "theirs": "x"}},
 			Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "theirs", Effect: "NoSchedule"}}},
@@ -191,7 +199,9 @@ func TestTakesOverAnExistingNode(t *testing.T) {
 
 func TestAnswersWhenGivenUpOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		k, stop := start(t, options(t, s, c, r))
 		defer stop()
 		time.Sleep(time.Second)
@@ -217,7 +227,9 @@ func TestAnswersWhenGivenUpOn(t *testing.T) {
 // TestAnnouncedFirst: Announce is called before the Node exists, and again when it exists, each time.
 func TestAnnouncedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		o := options(t, s, c, r)
 		o.Announce = func(context.Context) {
 			s.mu.Lock()
@@ -242,7 +254,9 @@ func TestAnnouncedFirst(t *testing.T) {
 
 func TestRegistersAgainWhenDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		_, stop := start(t, options(t, s, c, r))
 		defer stop()
 		time.Sleep(15 * time.Second)
@@ -258,7 +272,9 @@ func TestRegistersAgainWhenDeleted(t *testing.T) {
 
 func TestLeaseWrittenOrDeletedByAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		_, stop := start(t, options(t, s, c, r))
 		defer stop()
 		time.Sleep(time.Second)
@@ -284,7 +300,9 @@ func TestLeaseWrittenOrDeletedByAnother(t *testing.T) {
 
 func TestAPIAwayForTwoMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		s.setDown(errRefused)
 		k, stop := start(t, options(t, s, c, r))
 		defer stop()
@@ -319,7 +337,9 @@ func TestAPIAwayForTwoMinutes(t *testing.T) {
 // not answer a controller that sets Ready to Unknown: a node that is stuck must not look alive.
 func TestStuckMainLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		o := options(t, s, c, r)
 		var turned atomic.Pointer[time.Time] // read by several goroutines
 		var stuck atomic.Bool
@@ -363,7 +383,9 @@ func TestStuckMainLoop(t *testing.T) {
 // TestFrozenRuntime: a runtime that neither answers nor refuses.
 func TestFrozenRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		_, stop := start(t, options(t, s, c, r))
 		defer stop()
 		time.Sleep(time.Minute)
@@ -401,7 +423,9 @@ func TestCloud(t *testing.T) {
 		"told --node-ip": {[]netip.Addr{ip("192.0.2.7"), ip("2001:db8::7")}, "InternalIP=192.0.2.7 Hostname=n1 InternalDNS=localhost", "192.0.2.7,2001:db8::7"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, runtime, r := newServer(), newCRI(), &recorder{}
+			s := newServer()
+			runtime := newCRI()
+			r := &recorder{}
 			o := options(t, s, runtime, r)
 			o.Cloud = &Cloud{NodeIPs: c.nodeIPs}
 			o.Taints = []corev1.Taint{{Key: "ours", Effect: corev1.TaintEffectNoSchedule}}
@@ -441,7 +465,9 @@ func addressText(node *corev1.Node) string {
 // describe the machine are restored, whatever other clients write. The existing Node's provider ID stays.
 func TestTakesOverFromAKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		s.node = &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "kubelet's", ResourceVersion: "1", Annotations: map[string]string{annotationNodeIP: "198.51.100.1", "theirs": "stays"}},
 			Spec:       corev1.NodeSpec{ProviderID: "cloud://old"},
@@ -474,7 +500,9 @@ func TestTakesOverFromAKubelet(t *testing.T) {
 
 func TestPressureIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		o := options(t, s, c, r)
 		var p Pressure
 		o.Pressure = func() Pressure { return p }
@@ -496,7 +524,9 @@ func TestPressureIsToldAtOnce(t *testing.T) {
 
 func TestWaitsForSomebodyElsesNodeWithoutRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		o := options(t, s, c, r)
 		o.Register = false
 		k, stop := start(t, o)

@@ -14,7 +14,9 @@ import (
 // Node asks the controller manager to attach volumes.
 func TestVolumesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, r := newServer(), newCRI(), &recorder{}
+		s := newServer()
+		c := newCRI()
+		r := &recorder{}
 		o := options(t, s, c, r)
 		var mu sync.Mutex
 		inUse := []corev1.UniqueVolumeName{"kubernetes.io/csi/d^1"}

@@ -347,7 +347,10 @@ func TestOutage(t *testing.T) {
 		}
 		_, during, _ := s.counts()
 		s.mu.Lock()
-		s.busyMax, s.opens, s.oldest = 0, nil, s.version // and its history is compacted
+		// and its history is compacted
+		s.busyMax = 0
+		s.opens = nil
+		s.oldest = s.version
 		s.mu.Unlock()
 		s.fail(nil)
 		time.Sleep(backoffMax*3/2 + backJitter + time.Second)

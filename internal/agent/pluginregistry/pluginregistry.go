@@ -34,15 +34,15 @@ import (
 
 // Timeouts of a plugin's calls.
 const (
-	// to connect and to answer (kubelet: 10 s and 1 s)
+	// askMax bounds a connection to a plugin together with its answer (kubelet: 10 s and 1 s).
 	askMax = 10 * time.Second
-	// the kubelet's
+	// tellMax bounds the call that tells a plugin the result of its registration. It is the kubelet's.
 	tellMax = 5 * time.Second
-	// registerMax bounds what a Handler does with a plugin (kubelet: csiTimeout, 2 min, and the writes to the API)
+	// registerMax bounds Handler.Register (kubelet: csiTimeout, 2 min, in addition to writes to the API).
 	registerMax = 3 * time.Minute
 )
 
-// watchAgain is when a directory that could not be watched is watched again (chosen).
+// watchAgain is how long after an error the directory is watched again (chosen).
 const watchAgain = 5 * time.Second
 
 // Handler uses plugins of one kind.

@@ -136,7 +136,8 @@ func (b *bench) counted() string {
 	return fmt.Sprint(out)
 }
 
-// TestRefused: each plugin is told why it is not registered; files and sockets of nobody are left alone.
+// TestRefused: each plugin is told why it is not registered. Other files, and sockets without a listener, are left
+// alone.
 func TestRefused(t *testing.T) {
 	b := run(t)
 	outside := filepath.Join(b.dir, "outside")

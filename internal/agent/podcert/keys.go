@@ -133,7 +133,7 @@ func leafOf(key, chain []byte, keyType string) (*x509.Certificate, error) {
 	return leaf, nil
 }
 
-// readWritten reads what an agent before this one wrote: a key and then its chain. It returns an error in any doubt.
+// readWritten reads what an earlier agent wrote: a key and then its chain. It returns an error in any doubt.
 func readWritten(bundle []byte, keyType string) (c Credentials, begins, expires time.Time, err error) {
 	block, rest := pem.Decode(bundle)
 	if block == nil || block.Type != typeKey {

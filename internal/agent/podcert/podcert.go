@@ -78,7 +78,7 @@ type Options struct {
 	API      API
 	NodeUID  func(ctx context.Context) (types.UID, error) // of this Node at present
 	Recorder record.EventRecorder
-	Changed  func(types.UID) // the volumes of a pod are to be set up or refreshed; called from any goroutine
+	Changed  func(types.UID) // the volumes of a pod must be set up or refreshed; called from any goroutine
 }
 
 // Cache has the keys and certificates of this node's pods. It is safe for concurrent use, but Credentials must not be
@@ -90,8 +90,8 @@ type Cache struct {
 
 	mu      sync.Mutex
 	pods    map[types.UID]map[Place]*life // guarded by mu
-	store   cache.Store                   // guarded by mu; nil: nobody has asked yet
-	watches cache.Controller              // guarded by mu; nil: nobody has asked yet
+	store   cache.Store                   // guarded by mu; nil: no pod has a source yet
+	watches cache.Controller              // guarded by mu; nil: no pod has a source yet
 }
 
 // Place is where in a pod a source is.
@@ -360,7 +360,7 @@ func (c *Cache) read(store cache.Store, l *life) {
 	}
 	if answer.Phase == core.Issued {
 		l.has = Credentials{l.asking.key, chain}
-	} else if l.HasCertificate() { // else the pod is held, which has an Event
+	} else if l.HasCertificate() { // otherwise the pod is held, and the hold has an Event
 		said := refusal(l, answer)
 		c.Recorder.Event(l.pod, corev1.EventTypeWarning, said.Reason(), said.Text+"; it goes on with the present certificate")
 	}

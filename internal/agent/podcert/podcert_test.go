@@ -219,8 +219,8 @@ func matches(t *testing.T, has Credentials) {
 	}
 }
 
-// TestIssue: for each type of key the request says whose it is and proves that its owner has the key, and what comes
-// back is a key and its chain alone. The key is not in the request.
+// TestIssue: for each type of key the request names the pod and proves possession of the key, without containing the
+// key. The result is a key and its chain only.
 func TestIssue(t *testing.T) {
 	for _, keyType := range []string{"ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519", "RSA3072", "RSA4096"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -459,7 +459,7 @@ func TestRestart(t *testing.T) {
 		if requests, _ := s.count(); requests != 2 {
 			t.Errorf("after half its life: %d requests", requests)
 		}
-		// What cannot be used is not.
+		// Content that is not valid is not used.
 		for _, bad := range []func() []byte{
 			func() []byte { return had.Key }, func() []byte { return had.Chain }, func() []byte { return []byte("x") },
 			func() []byte { return append(bytes.Clone(s.other()), had.Chain...) },

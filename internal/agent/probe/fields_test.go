@@ -54,7 +54,7 @@ func TestFieldsOfProbes(t *testing.T) {
 	}
 }
 
-// TestEveryTypeIsAsked: a type of probe that try does not know would leave its container unready for ever, and a
+// TestEveryTypeIsAsked: a type of probe that try does not know would leave its container unready forever, and a
 // startup probe of it would let nothing start.
 func TestEveryTypeIsAsked(t *testing.T) {
 	types := reflect.TypeFor[corev1.ProbeHandler]()

@@ -65,8 +65,7 @@ type Prober struct {
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec // seconds of a probe
 
-	// The fields below are guarded by mu.
-	mu    sync.Mutex
+	mu    sync.Mutex // guards everything that follows
 	pods  map[types.UID]*pod
 	queue queue
 	timer *time.Timer

@@ -21,7 +21,11 @@ func (s *Server) checks() []check {
 	if healthy == nil {
 		healthy = fine
 	}
-	return []check{{"ping", fine}, {"log", fine}, {"syncloop", healthy}}
+	return []check{
+		{name: "ping", err: fine},
+		{name: "log", err: fine},
+		{name: "syncloop", err: healthy},
+	}
 }
 
 // healthRoutes serves /healthz, with verbose and exclude, and /healthz/<check>.

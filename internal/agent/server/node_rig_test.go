@@ -146,7 +146,9 @@ func (n *node) startRuntime(t *testing.T) {
 	var said bytes.Buffer
 	argv := instance.Command()
 	daemon := exec.Command(argv[0], argv[1:]...)
-	daemon.Stdout, daemon.Stderr, daemon.SysProcAttr = &said, &said, &syscall.SysProcAttr{Setpgid: true}
+	daemon.Stdout = &said
+	daemon.Stderr = &said
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}

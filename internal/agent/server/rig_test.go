@@ -230,7 +230,9 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.base, r.stop, r.done = "https://"+listener.Addr().String(), cancel, make(chan error, 1)
+	r.base = "https://" + listener.Addr().String()
+	r.stop = cancel
+	r.done = make(chan error, 1)
 	go func() { r.done <- r.Serve(ctx, listener); close(r.done) }()
 	t.Cleanup(func() { cancel(); <-r.done })
 
@@ -258,7 +260,10 @@ func makeCert(t *testing.T, subject pkix.Name, parent *x509.Certificate, parentK
 	}
 	if parent == nil {
 		parent, parentKey = template, key
-		template.IsCA, template.BasicConstraintsValid, template.KeyUsage, template.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+		template.IsCA = true
+		template.BasicConstraintsValid = true
+		template.KeyUsage = x509.KeyUsageCertSign
+		template.ExtKeyUsage = nil
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
 	if err != nil {

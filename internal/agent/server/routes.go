@@ -197,7 +197,10 @@ func (s *Server) profileRoutes(answer, stream func(string, http.HandlerFunc)) {
 	stream("GET /debug/pprof/profile", pprof.Profile) // ?seconds= may ask for longer than answerTime
 	stream("GET /debug/pprof/trace", pprof.Trace)
 	answer("GET /debug/pprof/cmdline", pprof.Cmdline)
-	both := func(h http.HandlerFunc) { answer("GET /debug/pprof/symbol", h); answer("POST /debug/pprof/symbol", h) }
+	both := func(h http.HandlerFunc) {
+		answer("GET /debug/pprof/symbol", h)
+		answer("POST /debug/pprof/symbol", h)
+	}
 	both(pprof.Symbol)
 }
 

@@ -249,7 +249,8 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.
 	server.IdleTimeout = idleTime
 	server.MaxHeaderBytes = headerBytesMax
 	// applies to requests that the guard refuses too; streams remove it
-	server.ReadTimeout, server.WriteTimeout = answerTime, answerTime
+	server.ReadTimeout = answerTime
+	server.WriteTimeout = answerTime
 	crowd := serving.NewCrowd(listener, s.slots.limits.connections, s.o.Metrics.ConnectionsRefused.Inc)
 	crowd.Attach(server)
 	// failed handshakes of port scanners are logged as debug

@@ -398,7 +398,9 @@ func TestHealthzPort(t *testing.T) {
 	}
 	port, no := int32(free.Addr().(*net.TCPAddr).Port), false
 	free.Close()
-	r.o.Config.EnableServer, r.o.Config.HealthzPort, r.o.Config.HealthzBindAddress = &no, &port, "127.0.0.1"
+	r.o.Config.EnableServer = &no
+	r.o.Config.HealthzPort = &port
+	r.o.Config.HealthzBindAddress = "127.0.0.1"
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

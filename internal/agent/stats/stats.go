@@ -71,7 +71,7 @@ type Pod struct {
 	Ref     statsapi.PodReference
 	Started time.Time
 	Group   string // cgroup
-	// the CRI ID and the cgroup of the sandbox that runs; empty: none does, or its cgroup is not known
+	// the CRI ID and the cgroup of the running sandbox; empty: there is none, or its cgroup is not known
 	SandboxID, SandboxGroup string
 
 	HostNetwork bool   // its traffic counts as the node's

@@ -54,7 +54,7 @@ func (k *Manager) addCertificate(ctx context.Context, out *rendering, s *podStat
 	return nil
 }
 
-// writtenCredentials returns the key and the chain that an agent before this one wrote; nil: not both are there.
+// writtenCredentials returns the key and the chain that an earlier agent wrote; nil: one of them is missing.
 func (k *Manager) writtenCredentials(s *podState, v *corev1.Volume, source *corev1.PodCertificateProjection) []byte {
 	read := func(path string) []byte {
 		if !filepath.IsLocal(path) { // the payload is checked later

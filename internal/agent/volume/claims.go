@@ -102,7 +102,7 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 }
 
 // setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
-// are existing directories or devices, and containers have them as they are.
+// are existing directories or devices; containers get them as they are.
 func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
 	pv, claim, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
@@ -134,7 +134,7 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 		return k.setUpCSI(ctx, s, v, source)
 	default:
 		const why = "persistent volume %s is of kind %s; csi, hostPath and local are mounted"
-		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf(why, pv.Name, volumeKind(pv))}
+		return &UnsupportedError{Kind: "persistentVolumeClaim", Why: fmt.Sprintf(why, pv.Name, volumeKind(pv))}
 	}
 	if err != nil {
 		return err
@@ -237,10 +237,10 @@ func checkLocal(path string) error {
 	return nil
 }
 
-// ShareWithGroup gives a volume to the pod's fsGroup: everything below it belongs to the group, which may read
-// and write it. With fsGroupChangePolicy OnRootMismatch nothing is changed if the volume's root is already so.
-// Containers of other pods may be using the volume at the same time: nothing outside of it is reached, whatever links
-// they make.
+// ShareWithGroup gives a volume to the pod's fsGroup: everything below it belongs to the group, which may read and
+// write it. With fsGroupChangePolicy OnRootMismatch nothing is changed if the volume's root belongs to the group
+// already. Containers of other pods may be using the volume at the same time: nothing outside the volume is changed,
+// whatever links they create.
 func ShareWithGroup(path string, pod *corev1.Pod) error {
 	own := ownerOf(pod)
 	if own.group == nil {

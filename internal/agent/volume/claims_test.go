@@ -61,7 +61,9 @@ func series(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // them in place when the pod is removed.
 func TestClaims(t *testing.T) {
 	r := newRig(t)
-	host, local, outside := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	host := t.TempDir()
+	local := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
 	for _, file := range []string{outside, filepath.Join(local, "data"), filepath.Join(local, "sub")} {
 		var err error
 		if filepath.Base(file) == "sub" {

@@ -13,7 +13,9 @@ import (
 // otherwise all of it is given to the group.
 func TestFSGroupChangePolicy(t *testing.T) {
 	needRoot(t)
-	always, mismatch, group := corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch, int64(1004)
+	always := corev1.FSGroupChangeAlways
+	mismatch := corev1.FSGroupChangeOnRootMismatch
+	group := int64(1004)
 	for name, c := range map[string]struct {
 		policy *corev1.PodFSGroupChangePolicy
 		shared bool // the root belonged to the group before

@@ -301,7 +301,7 @@ func (k *Manager) prepare(uid types.UID) (fresh bool, err error) {
 }
 
 // mountedByKubelet returns the pod's volumes on which a kubelet mounted a tmpfs of their own before this agent took the
-// node over. What an agent before this one mounted for a kubelet is unmounted.
+// node over. What an earlier agent mounted for a kubelet is unmounted.
 func (k *Manager) mountedByKubelet(pod *corev1.Pod) (map[string]bool, error) {
 	adopted := map[string]bool{}
 	for i := range pod.Spec.Volumes {

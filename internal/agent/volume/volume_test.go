@@ -88,7 +88,9 @@ func (r *rig) tearDownClean(uid types.UID) {
 }
 
 func TestContent(t *testing.T) {
-	yes, group, user := true, int64(4242), int64(1001)
+	yes := true
+	group := int64(4242)
+	user := int64(1001)
 	mode400, mode440 := int32(0o400), int32(0o440)
 	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 	for _, c := range []struct {
