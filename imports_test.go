@@ -63,6 +63,7 @@ internal/core/csinode: internal/core/unit
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
 internal/core/podcert: internal/core/unit
 internal/core/podroutes:
+internal/core/serverchoice: internal/core/unit
 internal/core/servingcert:
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
@@ -216,9 +217,9 @@ internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/man
 internal/sim: internal/core/...
 
 # the cluster on one machine
-internal/cluster: deploy internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
+internal/cluster: deploy internal/clock internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
     internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/podroutes
-    internal/core/qos internal/core/servingcert internal/core/unit internal/fleet internal/host/cgroup
+    internal/core/qos internal/core/serverchoice internal/core/servingcert internal/core/unit internal/fleet internal/host/cgroup
     internal/host/durable internal/host/link internal/host/loop internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
     internal/kube/kubeletconfig internal/version

@@ -1,11 +1,11 @@
 // Command plimsoll-controlplane is the upstream programs of a Kubernetes control plane in one file: kube-apiserver,
-// kube-controller-manager, kube-proxy, etcd and kubectl, each as its project publishes it. The name of the file or the
-// first argument selects the program.
+// kube-controller-manager, kube-proxy, etcd, etcdctl, etcdutl and kubectl, each as its project publishes it. The name of
+// the file or the first argument selects the program.
 //
 //	plimsoll-controlplane kube-apiserver --etcd-servers=...
 //	ln -s plimsoll-controlplane kubectl && ./kubectl get nodes
 //
-// They are in one file because the five share most of their code: 130 MB together, 300 MB separately. Each still runs
+// They are in one file because they share most of their code: 130 MB together, 300 MB separately. Each still runs
 // as its own process. Their behaviour is not changed here, and no flag is added: `plimsoll up` sets what it needs on
 // their command lines. So an upgrade of Kubernetes only changes version numbers in go.mod and the Makefile.
 //
@@ -21,6 +21,9 @@ import (
 	"strings"
 	_ "time/tzdata" // CronJob time zones, on machines without zoneinfo
 
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's credential plugins
 	"k8s.io/component-base/cli"
@@ -45,10 +48,33 @@ type program struct {
 
 var programs = []program{
 	{"etcd", func() int { etcdmain.Main(os.Args); return 0 }},
+	{"etcdctl", runEtcdctl},
+	{"etcdutl", runEtcdutl},
 	{"kube-apiserver", func() int { return cli.Run(apiserver.NewAPIServerCommand()) }},
 	{"kube-controller-manager", func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }},
 	{"kube-proxy", func() int { return cli.Run(proxy.NewProxyCommand()) }},
 	{"kubectl", runKubectl},
+}
+
+// runEtcdctl lets etcdctl take the beginnings of commands' names, as its own program does. Its package switches that on
+// for all programs in the file.
+func runEtcdctl() int {
+	cobra.EnablePrefixMatching = true
+	ctlv3.MustStart()
+	return 0
+}
+
+// runEtcdutl has the commands of etcdutl, whose own main package cannot be imported.
+func runEtcdutl() int {
+	c := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3."}
+	c.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple",
+		"set the output format (fields, json, protobuf, simple, table)")
+	c.AddCommand(etcdutl.NewDefragCommand(), etcdutl.NewSnapshotCommand(), etcdutl.NewHashKVCommand(),
+		etcdutl.NewVersionCommand(), etcdutl.NewMigrateCommand())
+	if err := c.Execute(); err != nil {
+		return 1
+	}
+	return 0
 }
 
 // runKubectl prints errors as kubectl does, without cobra's usage text and prefix.
@@ -65,6 +91,7 @@ func main() {
 		os.Exit(usage(os.Stdout, os.Stderr, os.Args))
 	}
 	os.Args = args
+	cobra.EnablePrefixMatching = false // see runEtcdctl
 	os.Exit(p.run())
 }
 

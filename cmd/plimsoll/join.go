@@ -15,6 +15,25 @@ import (
 // It serves users too, for whom a command line stays in the shell's history.
 const tokenVariable = "PLIMSOLL_TOKEN"
 
+// keyVariable does the same for the key of a further server.
+const keyVariable = "PLIMSOLL_CERTIFICATE_KEY"
+
+// takeSecrets takes secrets that no flag gave from the environment, and leaves them there only for the process in the
+// background.
+func takeSecrets(o *cluster.Options, detach bool) {
+	_, background := os.LookupEnv(cluster.DetachedVariable)
+	for name, value := range map[string]*string{tokenVariable: &o.Token, keyVariable: &o.CertificateKey} {
+		if *value == "" {
+			*value = os.Getenv(name)
+		}
+		if background || !detach {
+			os.Unsetenv(name)
+		} else {
+			os.Setenv(name, *value)
+		}
+	}
+}
+
 func newJoinCommand() *cobra.Command {
 	var o cluster.Options
 	var detach bool
@@ -27,24 +46,18 @@ prints the whole command. The token serves once, to get certificates of the node
 after any crash, also without the token, join takes over what still runs and restarts the rest.
 
 The cluster needs "plimsoll up --bind-address". The machines must share a network: pods reach those of other nodes by
-routes through the nodes' addresses.`,
+routes through the nodes' addresses. If the cluster has several servers, the node goes to another one when its own is gone.`,
 		Example: `  plimsoll join https://10.0.0.1:6443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:9f86d081...
   plimsoll join https://10.0.0.1:6443             # again, after a reboot`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Server = args[0]
-			if o.Token == "" {
-				o.Token = os.Getenv(tokenVariable)
-			}
-			os.Setenv(tokenVariable, o.Token) // for the process in the background
+			takeSecrets(&o, detach)
 			if err := o.FillJoined(); err != nil {
 				return usageError{err}
 			}
 			if err := o.ValidateJoined(); err != nil {
 				return usageError{err}
-			}
-			if _, background := os.LookupEnv(cluster.DetachedVariable); background || !detach {
-				os.Unsetenv(tokenVariable)
 			}
 			return runUp(c, o, detach)
 		},
@@ -92,16 +105,20 @@ func nodeFlags(c *cobra.Command, o *cluster.Options) {
 		"(default: images in plimsoll's directory)")
 }
 
-// withoutToken returns a command line without the value of --token.
-func withoutToken(args []string) []string {
+// withoutSecrets returns a command line without the values of --token and --certificate-key.
+func withoutSecrets(args []string) []string {
 	args = slices.Clone(args)
 	for i := 0; i < len(args); i++ {
-		if args[i] == "--token" && i+1 < len(args) {
-			args = slices.Delete(args, i, i+2)
+		for _, flag := range []string{"--token", "--certificate-key"} {
+			if args[i] == flag && i+1 < len(args) {
+				args = slices.Delete(args, i, i+2)
+			} else if strings.HasPrefix(args[i], flag+"=") {
+				args = slices.Delete(args, i, i+1)
+			} else {
+				continue
+			}
 			i--
-		} else if strings.HasPrefix(args[i], "--token=") {
-			args = slices.Delete(args, i, i+1)
-			i--
+			break
 		}
 	}
 	return args

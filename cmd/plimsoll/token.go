@@ -30,12 +30,18 @@ func newTokenCreateCommand() *cobra.Command {
 	var o cluster.Options
 	var life time.Duration
 	var description, output string
+	var server bool
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token, and print the command that joins a machine",
 		Long: `Create a token, and print the whole command that joins a machine by it. Any number of machines can use it until it
-expires.`,
+expires.
+
+With --server the machine becomes a further server of the cluster, with a control plane, which needs "plimsoll up
+--etcd-servers". What the servers share, the keys of the cluster's authorities among it, is then in the token's Secret,
+encrypted with the key that the command has as --certificate-key: whoever has the command can be the cluster.`,
 		Example: `  plimsoll token create --ttl 1h
+  plimsoll token create --server
   plimsoll token create -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -49,7 +55,14 @@ expires.`,
 			if err != nil {
 				return err
 			}
-			i, err := cluster.Invite(c.Context(), kept, life, description)
+			invite := cluster.Invite
+			if server {
+				invite = cluster.InviteServer
+				if !c.Flags().Changed("ttl") {
+					life = bootstrap.ServerLife
+				}
+			}
+			i, err := invite(c.Context(), kept, life, description)
 			if err != nil {
 				return err
 			}
@@ -61,7 +74,8 @@ expires.`,
 		},
 	}
 	instanceFlags(c, &o)
-	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token lasts; 0: until it is deleted")
+	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token lasts; 0: until it is deleted (with --server: 2h unless given)")
+	c.Flags().BoolVar(&server, "server", false, "a token by which machines become further servers of the cluster")
 	c.Flags().StringVar(&description, "description", "", "what the token is for, shown by token list")
 	c.Flags().StringVarP(&output, "output", "o", "command", "command or json")
 	return c
@@ -74,7 +88,7 @@ func newTokenListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the tokens, without their secret parts",
-		Long: `List the bootstrap tokens of this machine's cluster: how long they last, and whether machines can join by them. Their
+		Long: `List the bootstrap tokens of this machine's cluster: how long they last, and as what machines can join by them. Their
 secret parts are not shown.`,
 		Example: `  plimsoll token list`,
 		Args:    cobra.NoArgs,
@@ -107,13 +121,20 @@ secret parts are not shown.`,
 
 func printTokens(w io.Writer, tokens []bootstrap.Token, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "TOKEN\tEXPIRES IN\tJOINS\tDESCRIPTION")
+	fmt.Fprintln(t, "TOKEN\tEXPIRES IN\tJOINS\tDESCRIPTION") // JOINS: as what
 	for _, token := range tokens {
 		left := "never"
 		if !token.Expires.IsZero() {
 			left = max(0, token.Expires.Sub(now)).Truncate(time.Second).String()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", token.ID, left, token.Joins, token.Description)
+		joins := "nothing"
+		switch {
+		case token.Joins && token.Servers:
+			joins = "servers"
+		case token.Joins:
+			joins = "nodes"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", token.ID, left, joins, token.Description)
 	}
 	return t.Flush()
 }

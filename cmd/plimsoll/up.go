@@ -28,11 +28,16 @@ replaces its parts; pods go on running.
 As root, this machine becomes a node that runs containers. --nodes N makes it N nodes, to try what needs several: the
 first as always, and NODE-2 to NODE-N, each in a network namespace with its own runtime, agent and kube-proxy, as if
 "plimsoll join" had run on another machine. Every node reports all CPUs and memory of the machine as its own. Without root,
---hollow N gives N hollow nodes, which run no containers.`,
+--hollow N gives N hollow nodes, which run no containers.
+
+With --etcd-servers the cluster's objects are in an etcd of yours. Then further machines can be servers of the same
+cluster, each with a control plane: "plimsoll token create --server" prints the command for them, with --server. It is
+run again without --token and --certificate-key after a reboot.`,
 		Example: `  plimsoll up --detach                  # return when the node is Ready
   plimsoll up --nodes 3                 # three nodes on this machine
   plimsoll up --hollow 100              # a hundred hollow nodes too; without root, only those
-  plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
+  plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key
+  plimsoll up --server https://10.0.0.1:6443      # a further server, started again`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Without root there can be no containers; with --hollow the user has said so.
@@ -40,10 +45,21 @@ first as always, and NODE-2 to NODE-N, each in a network namespace with its own 
 			if o.Nodes > 1 && !c.Flags().Changed("bind-address") {
 				o.BindAddress = "" // it follows from --node-cidr
 			}
-			if err := o.Fill(); err != nil {
+			fill, validate := o.Fill, o.Validate
+			if o.FirstServer != "" {
+				if err := decidedBefore(c); err != nil {
+					return usageError{err}
+				}
+				if !c.Flags().Changed("bind-address") {
+					o.BindAddress = "" // it follows from --node-ip
+				}
+				takeSecrets(&o, detach)
+				fill, validate = o.FillServer, o.ValidateServer
+			}
+			if err := fill(); err != nil {
 				return usageError{err}
 			}
-			if err := o.Validate(); err != nil {
+			if err := validate(); err != nil {
 				return usageError{err}
 			}
 			return runUp(c, o, detach)
@@ -81,6 +97,11 @@ first as always, and NODE-2 to NODE-N, each in a network namespace with its own 
 	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")
 	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key file for --etcd-servers")
+	f.StringVar(&o.FirstServer, "server", "", "`URL` of kube-apiserver on a server of a cluster: this machine becomes, or is, a further server of it")
+	f.StringVar(&o.Token, "token", "", "with --server for the first time: a token for servers; else that of the environment variable "+tokenVariable)
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the token, read when one is needed; instead of --token")
+	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "", "with a token: hash of the cluster's authority, sha256:<64 hexadecimal digits>")
+	f.StringVar(&o.CertificateKey, "certificate-key", "", "with a token: key that opens what the servers share; else that of the environment variable "+keyVariable)
 	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use instead of our own containerd")
 	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our containerd asks before a registry, or before all; may be repeated")
 	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
@@ -90,6 +111,17 @@ first as always, and NODE-2 to NODE-N, each in a network namespace with its own 
 	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar, workload.tar and the archives of add-ons (default: images in plimsoll's directory)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
+}
+
+// decidedBefore returns an error for flags that a further server cannot choose.
+func decidedBefore(c *cobra.Command) error {
+	var errs []error
+	for _, name := range []string{"pod-cidr", "service-cidr", "without", "cluster-signing-duration"} {
+		if c.Flags().Changed(name) {
+			errs = append(errs, fmt.Errorf("--%s: has no effect with --server: the cluster has decided it", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // instanceFlags adds the flags of every verb that acts on an instance.
@@ -121,7 +153,7 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	}
 	var err error
 	if detach {
-		args := slices.DeleteFunc(withoutToken(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
+		args := slices.DeleteFunc(withoutSecrets(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
 		if err = cluster.UpDetached(c.Context(), o, args, sink); err == nil {
 			show()
 		}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -161,19 +160,6 @@ func (b builder) apiServer() supervise.Spec {
 	return b.upstream(childAPIServer, graceAPIServer, []string{pki.PublicKeyPath(dir, keyServiceTokens), pki.CertPath(dir, caCluster)}, args...)
 }
 
-func (b builder) etcdArgs() []string {
-	if len(b.o.EtcdServers) == 0 {
-		return []string{"--etcd-servers=unix://" + b.etcdSocket()}
-	}
-	args := []string{"--etcd-servers=" + strings.Join(b.o.EtcdServers, ",")}
-	for _, f := range [][2]string{{"etcd-cafile", b.o.EtcdCAFile}, {"etcd-certfile", b.o.EtcdCertFile}, {"etcd-keyfile", b.o.EtcdKeyFile}} {
-		if f[1] != "" {
-			args = append(args, "--"+f[0]+"="+f[1])
-		}
-	}
-	return args
-}
-
 // controllerManager runs without the two controllers that `plimsoll lifecycle` replaces.
 func (b builder) controllerManager() supervise.Spec {
 	dir, kubeconfig := b.pki(), b.kubeconfig(whoControllerManager)
@@ -192,7 +178,7 @@ func (b builder) controllerManager() supervise.Spec {
 		"--root-ca-file=" + pki.CertPath(dir, caCluster),
 		"--cluster-signing-cert-file=" + pki.CertPath(dir, caCluster),
 		"--cluster-signing-key-file=" + pki.KeyPath(dir, caCluster),
-		"--leader-elect=false", // there is only one
+		b.leaderElect(),
 		// Thirty controllers request a token each before they begin. At the default 20 requests per second the last of
 		// them, that of service accounts, would begin seconds later than necessary.
 		"--kube-api-qps=200",
@@ -206,13 +192,15 @@ func (b builder) controllerManager() supervise.Spec {
 		append(args, b.sharedControllers()...)...)
 }
 
-// Under `up` there is one scheduler and one lifecycle controller, so no leader is elected.
+// leaderElect is the flag of controllers. A leader is elected only where other machines may have the same controllers.
+func (b builder) leaderElect() string { return "--leader-elect=" + strconv.FormatBool(b.o.elects()) }
+
 func (b builder) scheduler() supervise.Spec {
-	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), "--leader-elect=false")...)
+	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), b.leaderElect())...)
 }
 
 func (b builder) lifecycle() supervise.Spec {
-	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), "--leader-elect=false")...)
+	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), b.leaderElect())...)
 }
 
 // securePort returns the flags for the HTTPS port of one of our components. The component makes its own certificate and

@@ -11,7 +11,10 @@
 //
 // An instance that joined the cluster of another machine (Options.Server) has the children of a node only: containerd,
 // agent, kube-proxy. Its certificates are its cluster's (join.go); routes lead its pods to those of other nodes
-// (podnetwork.go).
+// (podnetwork.go). It uses one of the cluster's servers (failover.go).
+//
+// With an etcd outside (etcd.go), several machines can be servers of one cluster: instances with the same authorities
+// (servers.go), which elect leaders.
 //
 // # Invariants
 //
@@ -27,7 +30,7 @@
 //
 // # What it does not do
 //
-// There is no control plane on several machines.
+// It runs no etcd of several members: an etcd for several servers is the user's.
 package cluster
 
 import (

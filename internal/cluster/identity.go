@@ -189,7 +189,7 @@ func embed(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) (err erro
 
 func (l layout) serverURL() string {
 	if l.o.joined() {
-		return l.o.Server
+		return l.readServers().Use
 	}
 	return "https://" + net.JoinHostPort(l.o.localAddress(), fmt.Sprint(l.o.APIServerPort))
 }

@@ -77,6 +77,8 @@ func (l layout) checkRole() error {
 		return nil // there is none, or it is damaged: it is written anew
 	}
 	switch {
+	case kept.Server == "" && l.o.Server == "":
+		return l.checkServer(kept)
 	case kept.Server == l.o.Server:
 		return nil
 	case kept.Server == "":
@@ -86,6 +88,9 @@ func (l layout) checkRole() error {
 		return fmt.Errorf("start a cluster: %s belongs to a node of %s: start that again with `plimsoll join "+
 			"%s`, remove it with `plimsoll down --purge`, or choose another --instance",
 			l.o.StateDir, kept.Server, kept.Server)
+	}
+	if l.isServer(l.o.Server) {
+		return nil // another one of the same cluster
 	}
 	return fmt.Errorf("join %s: %s belongs to a node of %s: remove it with `plimsoll down --purge`, or choose "+
 		"another --instance", l.o.Server, l.o.StateDir, kept.Server)
@@ -167,6 +172,9 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 		why, expired = identity.Due(known, time.Now())
 	}
 	if why == "" || why == bootstrap.ExpiresSoon {
+		if err := c.findServer(ctx); err != nil {
+			return nil, err
+		}
 		client, err := c.client(whoAgent)
 		if err != nil {
 			return nil, err
@@ -193,6 +201,12 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 	seed := bootstrap.Seed{Server: c.o.Server, Token: c.o.Token, Hash: c.o.AuthorityHash}
 	if c.authority, err = seed.Discover(ctx, time.Now()); err != nil {
 		return nil, err
+	}
+	if known := c.readServers(); known.Use != c.o.Server {
+		known.Use = c.o.Server
+		if err := c.writeServers(known); err != nil {
+			return nil, err
+		}
 	}
 	client, err := kube.NewClientForConfig(&rest.Config{
 		Host:            c.o.Server,

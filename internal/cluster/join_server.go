@@ -117,29 +117,42 @@ func (o *Options) publicURL() string {
 
 // An Invitation is a new token, and what a machine needs in addition to join.
 type Invitation struct {
-	Token  string `json:"token"`
-	Server string `json:"server"`
-	Hash   string `json:"discoveryTokenCACertHash"`
+	Token          string `json:"token"`
+	Server         string `json:"server"`
+	Hash           string `json:"discoveryTokenCACertHash"`
+	CertificateKey string `json:"certificateKey,omitempty"` // of a token for servers
 }
 
 // Command is the command line that joins a machine.
 func (i Invitation) Command() string {
-	return fmt.Sprintf("plimsoll join %s --token %s --discovery-token-ca-cert-hash %s", i.Server, i.Token, i.Hash)
+	with := fmt.Sprintf("--token %s --discovery-token-ca-cert-hash %s", i.Token, i.Hash)
+	if i.CertificateKey != "" {
+		return fmt.Sprintf("plimsoll up --server %s %s --certificate-key %s", i.Server, with, i.CertificateKey)
+	}
+	return fmt.Sprintf("plimsoll join %s %s", i.Server, with)
+}
+
+// invites returns an error if no other machine can join the cluster here.
+func (o *Options) invites() error {
+	if o.joined() {
+		return fmt.Errorf("create token: this machine is a node of %s: create it there", o.Server)
+	}
+	if !o.shared() {
+		return fmt.Errorf("create token: kube-apiserver listens on %s, which no other machine reaches: "+
+			"run `plimsoll down`, then `plimsoll up --bind-address 0.0.0.0` or with one address of this machine", o.BindAddress)
+	}
+	if o.several() {
+		return fmt.Errorf("create token: with --nodes %d kube-apiserver listens on %s, the network between "+
+			"the nodes of this machine, which no other machine reaches: run `plimsoll down`, then `plimsoll up --bind-address "+
+			"0.0.0.0` without --nodes", o.Nodes, o.BindAddress)
+	}
+	return nil
 }
 
 // Invite creates a token for an instance that is up.
 func Invite(ctx context.Context, o Options, life time.Duration, description string) (Invitation, error) {
-	if o.joined() {
-		return Invitation{}, fmt.Errorf("create token: this machine is a node of %s: create it there", o.Server)
-	}
-	if !o.shared() {
-		return Invitation{}, fmt.Errorf("create token: kube-apiserver listens on %s, which no other machine reaches: "+
-			"run `plimsoll down`, then `plimsoll up --bind-address 0.0.0.0` or with one address of this machine", o.BindAddress)
-	}
-	if o.several() {
-		return Invitation{}, fmt.Errorf("create token: with --nodes %d kube-apiserver listens on %s, the network between "+
-			"the nodes of this machine, which no other machine reaches: run `plimsoll down`, then `plimsoll up --bind-address "+
-			"0.0.0.0` without --nodes", o.Nodes, o.BindAddress)
+	if err := o.invites(); err != nil {
+		return Invitation{}, err
 	}
 	client, err := TokenClient(o)
 	if err != nil {
@@ -149,8 +162,25 @@ func Invite(ctx context.Context, o Options, life time.Duration, description stri
 	if err != nil {
 		return Invitation{}, err
 	}
+	awaitSigned(ctx, client, token)
 	hash, err := layout{o}.authorityHash()
 	return Invitation{Token: token, Server: o.publicURL(), Hash: hash}, err
+}
+
+// signedMax bounds the wait for the signature of a new token (chosen; kube-controller-manager needs some 20 ms).
+const signedMax = 5 * time.Second
+
+// awaitSigned waits until a new token can be used. If that is late, who uses it is told so.
+func awaitSigned(ctx context.Context, client *kube.Client, token string) {
+	ctx, cancel := context.WithTimeout(ctx, signedMax)
+	defer cancel()
+	for bootstrap.Signed(ctx, client, token) != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pollPeriod):
+		}
+	}
 }
 
 // authorityHash is the hash by which machines that join recognize the cluster's authority.

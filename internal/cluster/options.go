@@ -85,9 +85,14 @@ type Options struct {
 	ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
 	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
 
-	Token         string `json:"-"` // of a machine that joins for the first time
-	TokenFile     string `json:"-"` // with the token, if that is empty; read when a token is needed
-	AuthorityHash string `json:"-"` // likewise
+	// Of a further server: https://HOST:PORT of the kube-apiserver of a server that runs, from which it gets what the
+	// servers share when it starts for the first time.
+	FirstServer string `json:"firstServer,omitempty"`
+
+	Token          string `json:"-"` // of a machine that joins for the first time
+	TokenFile      string `json:"-"` // with the token, if that is empty; read when a token is needed
+	AuthorityHash  string `json:"-"` // likewise
+	CertificateKey string `json:"-"` // of a further server: opens what the servers share
 }
 
 // Bounds of --gc-percent, the GOGC of etcd, kube-apiserver and kube-controller-manager: how much garbage may accumulate

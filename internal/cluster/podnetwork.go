@@ -178,8 +178,12 @@ func (c *cluster) removeRoutes() error {
 const routesPeriod = 30 * time.Second
 
 // keepCluster does, until ctx ends, what each machine of a cluster must do: it keeps routes, and on the server it
-// answers requests for certificates. It calls dismiss once if this machine should leave its cluster.
-func (c *cluster) keepCluster(ctx context.Context, dismiss func()) {
+// answers requests for certificates. It calls dismiss once if this machine should leave its cluster, and sends to move
+// the server that it should use from now on.
+func (c *cluster) keepCluster(ctx context.Context, dismiss func(), move chan<- string) {
+	if c.o.joined() && move != nil {
+		go c.keepServer(ctx, move)
+	}
 	if c.divides() {
 		go c.keepRoutes(ctx, dismiss)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,31 +89,6 @@ func (o *Options) checkPort(p port, ours []int) error {
 			return fmt.Errorf("%s: in use by another process: choose another port with --%s, or end that process", doing, p.flag)
 		}
 	}
-}
-
-// etcdDialTimeout bounds the wait for an external etcd that does not answer at all (chosen).
-const etcdDialTimeout = 3 * time.Second
-
-// checkEtcd checks that one of --etcd-servers accepts connections. kube-apiserver would wait for them and report it
-// only in its log.
-func (o *Options) checkEtcd() error {
-	var problems []error
-	for _, server := range o.EtcdServers {
-		u, err := url.Parse(server)
-		if err != nil {
-			return err // Validate has reported it
-		}
-		network, address := "tcp", u.Host
-		if u.Scheme == "unix" {
-			network, address = "unix", u.Path
-		}
-		conn, err := net.DialTimeout(network, address, etcdDialTimeout)
-		if err == nil {
-			return conn.Close()
-		}
-		problems = append(problems, fmt.Errorf("reach etcd: --etcd-servers %s: %w", server, err))
-	}
-	return errors.Join(problems...)
 }
 
 // portHolder finds the process that listens on a TCP port; 0 if we may not see it.

@@ -49,28 +49,6 @@ func TestForeignAddress(t *testing.T) {
 	}
 }
 
-// One etcd member that answers is enough; if none does, the error has the reason for each.
-func TestEtcdMustAnswer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	o := testOptions(t)
-	if err := o.checkEtcd(); err != nil {
-		t.Errorf("our own: %v", err)
-	}
-	up, down := "http://"+listener.Addr().String(), "unix:///no/such/etcd.sock"
-	o.EtcdServers = []string{down, up}
-	if err := o.checkEtcd(); err != nil {
-		t.Errorf("one of two: %v", err)
-	}
-	listener.Close()
-	if err := o.checkEtcd(); err == nil || !strings.Contains(err.Error(), "--etcd-servers "+up) || !strings.Contains(err.Error(), "--etcd-servers "+down) {
-		t.Errorf("none of two: %v", err)
-	}
-}
-
 // The format of proc_net_tcp: only sockets that listen (0A) on the port count.
 func TestListeningInodes(t *testing.T) {
 	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

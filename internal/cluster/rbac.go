@@ -35,8 +35,12 @@ func (l layout) installed() ([]string, error) {
 	return append(all, more...), err
 }
 
-// unwanted returns objects that an `up` with other options installed; wasShared: other machines could join then.
+// unwanted returns objects that an `up` with other options installed; wasShared: other machines could join then. A
+// further server leaves alone what another one has installed.
 func (l layout) unwanted(wasShared bool) (all []string, err error) {
+	if l.o.further() {
+		return nil, nil
+	}
 	if l.o.Hollow == 0 {
 		all = documents(deploy.Fleet)
 	}

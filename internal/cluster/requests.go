@@ -14,6 +14,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
@@ -73,6 +74,9 @@ const requestsPeriod = 10 * time.Second
 // answerRequest approves or denies one request.
 func (c *cluster) answerRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
 	err := c.tryAnswer(ctx, client, r.DeepCopy())
+	if apierrors.IsConflict(err) && c.o.elects() {
+		return // another server has answered it
+	}
 	if err != nil && ctx.Err() == nil {
 		c.logger.Warn("answer request for a certificate", "request", r.Name, "user", r.Spec.Username, "err", err)
 	}

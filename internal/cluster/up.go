@@ -86,11 +86,17 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 
 // supervise keeps the instance up until ctx ends or another process takes over.
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
-	background, cancel := context.WithCancel(ctx)
-	defer cancel()
 	dismissed, dismiss := context.WithCancel(context.WithoutCancel(ctx))
 	defer dismiss()
-	c.keepCluster(background, dismiss)
+	move := make(chan string)
+	var cancel context.CancelFunc
+	keep := func() {
+		var background context.Context
+		background, cancel = context.WithCancel(ctx)
+		c.keepCluster(background, dismiss, move)
+	}
+	keep()
+	defer func() { cancel() }()
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
 	ports := time.NewTicker(containerruntime.UpdateListenersPeriod)
@@ -107,6 +113,10 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 		case <-dismissed.Done():
 			cancel()
 			return c.obey(ctx)
+		case server := <-move:
+			cancel()
+			c.moveTo(ctx, server)
+			keep()
 		case <-chores.C:
 			c.doChores(ctx)
 		}
@@ -178,10 +188,19 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	if c.o.joined() {
 		return c.bringUpNode(ctx)
 	}
-	if err := progress.Step(c.sink, "check this machine", func() (string, error) { return "", c.preflight() }); err != nil {
+	if err := c.joinServers(ctx); err != nil {
 		return err
 	}
-	err := progress.Step(c.sink, "keys and certificates", func() (string, error) {
+	err := progress.Step(c.sink, "check this machine", func() (string, error) {
+		if err := c.preflight(); err != nil {
+			return "", err
+		}
+		return "", c.checkObjects(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	err = progress.Step(c.sink, "keys and certificates", func() (string, error) {
 		changed, err := c.ensureIdentities(time.Now())
 		if err == nil {
 			err = c.saveVersion()
@@ -247,7 +266,12 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	installed := func(ctx context.Context) error { return c.install(ctx, client) }
+	installed := func(ctx context.Context) error {
+		if err := c.keepClusterID(ctx, client); err != nil {
+			return err
+		}
+		return c.install(ctx, client)
+	}
 	if err := c.await(ctx, "the objects of this instance", installed, childAPIServer); err != nil {
 		return err
 	}
@@ -300,7 +324,7 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	}
 	keeping, stop := context.WithCancel(ctx)
 	defer stop() // supervise goes on with it
-	c.keepCluster(keeping, func() {})
+	c.keepCluster(keeping, func() {}, nil)
 	waits := []func(context.Context) error{
 		func(ctx context.Context) error { return c.startLocalNodes(ctx, client) },
 	}

@@ -253,3 +253,60 @@ func FuzzCheckAuthority(f *testing.F) {
 		}
 	})
 }
+
+// TestSeal: what servers share is opened with the key and the token that it was made with, and not otherwise.
+func TestSeal(t *testing.T) {
+	key, err := ParseCertificateKey(strings.Repeat("0f", certificateKeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []byte("the authority's key")
+	sealed, err := seal(key, tokenID+"."+tokenSecret, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(sealed), "key") {
+		t.Error("it is not encrypted")
+	}
+	if got, err := open(key, tokenID+"."+tokenSecret, sealed); err != nil || string(got) != string(text) {
+		t.Errorf("%q, %v", got, err)
+	}
+	again, err := seal(key, tokenID+"."+tokenSecret, text)
+	if err != nil || string(again) == string(sealed) {
+		t.Errorf("sealed twice it is the same: %v", err)
+	}
+	other := strings.Clone(string(key))
+	changed := append([]byte(nil), sealed...)
+	changed[len(changed)-1] ^= 1
+	for name, try := range map[string]func() ([]byte, error){
+		"another key":   func() ([]byte, error) { return open(append([]byte{1}, other[1:]...), tokenID, sealed) },
+		"another token": func() ([]byte, error) { return open(key, "zzzzzz."+tokenSecret, sealed) },
+		"changed":       func() ([]byte, error) { return open(key, tokenID, changed) },
+		"cut":           func() ([]byte, error) { return open(key, tokenID, sealed[:5]) },
+		"nothing":       func() ([]byte, error) { return open(key, tokenID, nil) },
+	} {
+		if got, err := try(); err == nil {
+			t.Errorf("%s: opened: %q", name, got)
+		}
+	}
+	for _, bad := range []string{"", "12", strings.Repeat("0g", certificateKeyBytes), strings.Repeat("00", certificateKeyBytes+1)} {
+		if _, err := ParseCertificateKey(bad); err == nil || bad != "" && strings.Contains(err.Error(), bad) && len(bad) > 2 {
+			t.Errorf("key %q: %v", bad, err)
+		}
+	}
+}
+
+// TestTokenPurposes: the list says what a token is for.
+func TestTokenPurposes(t *testing.T) {
+	_, nodes, err := newToken(0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tokenOf(nodes); !got.Joins || got.Servers {
+		t.Errorf("for nodes: %+v", got)
+	}
+	nodes.Data[sharedKey] = []byte("x")
+	if got := tokenOf(nodes); !got.Joins || !got.Servers {
+		t.Errorf("for servers: %+v", got)
+	}
+}

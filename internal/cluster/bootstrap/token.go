@@ -48,7 +48,8 @@ type Token struct {
 	ID          string    `json:"id"`
 	Expires     time.Time `json:"expires,omitzero"` // zero: never
 	Description string    `json:"description,omitempty"`
-	Joins       bool      `json:"joins"` // it signs and authenticates, as joining needs
+	Joins       bool      `json:"joins"`             // it signs and authenticates, as joining needs
+	Servers     bool      `json:"servers,omitempty"` // it is for servers; else for nodes
 }
 
 // Parts splits a token into id and secret.
@@ -66,15 +67,29 @@ var (
 	idPattern = regexp.MustCompile(tokenapi.BootstrapTokenIDPattern)
 )
 
-// CreateToken creates a token that lasts for a time, or for ever if that is zero, and returns its text.
+// CreateToken creates a token by which nodes join, that lasts for a time, or for ever if that is zero, and returns its
+// text.
 func CreateToken(ctx context.Context, c *kube.Client, life time.Duration, description string) (string, error) {
-	token, err := tokenutil.GenerateBootstrapToken()
+	token, s, err := newToken(life, description)
 	if err != nil {
 		return "", fmt.Errorf("create token: %w", err)
 	}
+	s.Data[tokenapi.BootstrapTokenExtraGroupsKey] = []byte(Group)
+	if err := c.Create(ctx, kube.Secrets, metav1.NamespaceSystem, "", s, &corev1.Secret{}); err != nil {
+		return "", fmt.Errorf("create token: %w", err)
+	}
+	return token, nil
+}
+
+// newToken returns a new token, in no group, and its Secret.
+func newToken(life time.Duration, description string) (string, *corev1.Secret, error) {
+	token, err := tokenutil.GenerateBootstrapToken()
+	if err != nil {
+		return "", nil, err
+	}
 	id, secret, err := Parts(token)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -87,7 +102,6 @@ func CreateToken(ctx context.Context, c *kube.Client, life time.Duration, descri
 			tokenapi.BootstrapTokenSecretKey:           []byte(secret),
 			tokenapi.BootstrapTokenUsageSigningKey:     []byte("true"),
 			tokenapi.BootstrapTokenUsageAuthentication: []byte("true"),
-			tokenapi.BootstrapTokenExtraGroupsKey:      []byte(Group),
 		},
 	}
 	if life > 0 {
@@ -96,10 +110,7 @@ func CreateToken(ctx context.Context, c *kube.Client, life time.Duration, descri
 	if description != "" {
 		s.Data[tokenapi.BootstrapTokenDescriptionKey] = []byte(description)
 	}
-	if err := c.Create(ctx, kube.Secrets, metav1.NamespaceSystem, "", s, &corev1.Secret{}); err != nil {
-		return "", fmt.Errorf("create token: %w", err)
-	}
-	return token, nil
+	return token, s, nil
 }
 
 // ListTokens returns all tokens without their secrets, sorted by id.
@@ -123,6 +134,7 @@ func tokenOf(s *corev1.Secret) Token {
 		ID:          string(s.Data[tokenapi.BootstrapTokenIDKey]),
 		Description: string(s.Data[tokenapi.BootstrapTokenDescriptionKey]),
 		Joins:       says(tokenapi.BootstrapTokenUsageSigningKey) && says(tokenapi.BootstrapTokenUsageAuthentication),
+		Servers:     len(s.Data[sharedKey]) > 0,
 	}
 	if text := string(s.Data[tokenapi.BootstrapTokenExpirationKey]); text != "" {
 		t.Expires, _ = time.Parse(time.RFC3339, text) // else it is invalid to the API server, too
