@@ -112,8 +112,9 @@ const (
 type Agent struct {
 	o          Options
 	identity   *identity.Identity
-	client     *kube.Client // writes with it are throttled
-	heartbeats *kube.Client // for the Node's status and Lease
+	serving    *identity.Serving // nil: the server's certificate is not requested
+	client     *kube.Client      // writes with it are throttled
+	heartbeats *kube.Client      // for the Node's status and Lease
 	runtime    *cri.Client
 	recorder   record.EventRecorder
 	holdEvents func(kube.Held) // sets what recorder's Events wait for; Warnings never wait
@@ -180,6 +181,7 @@ func Run(ctx context.Context, o Options) error {
 		a.preparePods,
 		a.prepareDisks,
 		a.prepareEviction,
+		a.prepareCertificate,
 		a.prepareServing,
 	} {
 		if err := prepare(ctx); err != nil {
@@ -274,6 +276,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },
 		"pods":     a.pods.Run,
 		"server":   retrying("server", a.serve),
+		"serving":  a.keepServing,
 		"logs":     rotator.Run,
 		"eviction": a.guard.Run,
 		"memory":   a.trimMemory,

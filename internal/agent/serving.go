@@ -16,7 +16,7 @@ import (
 
 // prepareServer prepares the server of the kubelet's API.
 func (a *Agent) prepareServer(context.Context) error {
-	prepared, err := server.New(server.Options{
+	o := server.Options{
 		Config:   a.o.Config,
 		NodeName: a.o.NodeName,
 		Names:    []string{a.o.NodeName},
@@ -29,7 +29,11 @@ func (a *Agent) prepareServer(context.Context) error {
 		Metrics:  a.metrics,
 		Healthy:  func() error { return a.pods.Healthy(healthyWithin) },
 		Journal:  a.journal.Find,
-	})
+	}
+	if a.serving != nil {
+		o.Certificate = a.serving.Get
+	}
+	prepared, err := server.New(o)
 	if err == nil {
 		a.server = prepared
 	}

@@ -276,6 +276,10 @@ func (l layout) writeAgentConfig() error {
 	} {
 		config[key] = value
 	}
+	if l.o.joined() && config["serverTLSBootstrap"] == true { // the agent requests its own; `up` approves it
+		delete(config, "tlsCertFile")
+		delete(config, "tlsPrivateKeyFile")
+	}
 	defaults := map[string]any{"clusterDomain": "cluster.local", "resolvConf": resolvConf()}
 	if l.o.has(addonDNS) {
 		defaults["clusterDNS"] = []string{l.o.clusterDNS().String()}

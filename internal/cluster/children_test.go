@@ -330,6 +330,20 @@ func TestAgentConfig(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, got[key], want)
 		}
 	}
+	if err := os.WriteFile(o.AgentConfig, []byte("serverTLSBootstrap: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for server, has := range map[string]bool{"": true, "https://192.0.2.1:6443": false} { // a machine that joined
+		o.Server = server
+		if err := (layout{o}).writeAgentConfig(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(l.agentConfig())
+		if err != nil || strings.Contains(string(text), "tlsCertFile") != has {
+			t.Errorf("server %q: %v\n%s", server, err, text)
+		}
+	}
+	o.Server = ""
 	o.AgentConfig = filepath.Join(t.TempDir(), "none.yaml")
 	if err := (layout{o}).writeAgentConfig(); err == nil || !strings.Contains(err.Error(), o.AgentConfig) {
 		t.Errorf("error %v does not name the file", err)

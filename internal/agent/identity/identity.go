@@ -1,5 +1,5 @@
-// Package identity gets, renews and keeps the client certificate with which a node's agent authenticates to the API
-// server.
+// Package identity gets, renews and keeps a node's certificates: the one with which its agent authenticates to the API
+// server, and, if it is asked to, the one of the agent's server.
 //
 // # Model
 //
@@ -7,7 +7,10 @@
 //	                                                                      │
 //	kubeconfig ──► kubelet-client-current.pem ◄── kubelet-client-DATE.pem ◄┘
 //
-// A keeper owns the certificate. core/nodecert says when the next one is requested. The keeper makes the key and the
+// The certificate of the server is requested with that identity, for the names and addresses that the Node publishes,
+// and again when they change (Serving). Its files are kubelet-server-*.pem.
+//
+// A keeper owns one certificate. core/nodecert says when the next one is requested. The keeper makes the key and the
 // request, waits for the answer, and stores the certificate. The rest of the agent runs meanwhile. Static pods need no
 // identity; requests to the API server wait for it (kube.Login). Files and names are the kubelet's, so that each can
 // continue with what the other left.
@@ -16,6 +19,8 @@
 //
 //   - A key is on disk before its request exists, and the name of a request follows from its key: an agent that crashed
 //     finds the request of the one before, with its answer.
+//   - A certificate stays in use until the next one is stored. A server never lacks a certificate that it had, until
+//     that expires.
 //   - A client certificate is stored after the API server has accepted it. So one that was signed by another authority
 //     replaces none that works.
 //   - The kubeconfig is written after the certificate file that it names.
@@ -84,6 +89,7 @@ func New(o Options) (*Identity, error) {
 		api:      i.api,
 		accept:   i.accept,
 		errors:   newErrors(),
+		look:     lookEvery,
 	}
 	if o.Bootstrap == "" {
 		if err := i.haveKubeconfig(); err != nil {

@@ -24,6 +24,13 @@ import (
 // clock that was set, and a pair of another program, are noticed soon enough.
 const lookEvery = 10 * time.Second
 
+// templateEvery is how often a keeper asks what it is to request while that is not known: at a node's start, until the
+// Node is there. Chosen.
+const templateEvery = time.Second
+
+// errWish ends the wait for a certificate that the node does not want any more.
+var errWish = errors.New("the node's names and addresses changed")
+
 // A keeper keeps one certificate of the node. Only its goroutine asks for others.
 type keeper struct {
 	kind     kind
@@ -31,10 +38,12 @@ type keeper struct {
 	template func() *x509.CertificateRequest // nil: not known yet
 	api      func(own bool) (API, error)     // whom to ask; own: as the node itself
 	// accept stores a pair. What it returns says why the pair is not in use.
-	accept  func(ctx context.Context, pair *tls.Certificate, chain, key []byte, request string) error
-	errors  prometheus.Counter
-	life    nodecert.Life // of the keeper's goroutine
-	foreign bool          // the certificate did not come by a request of ours: it is renewed at once
+	accept   func(ctx context.Context, pair *tls.Certificate, chain, key []byte, request string) error
+	errors   prometheus.Counter
+	replaced prometheus.Observer // how long a certificate was in force when it was replaced, in seconds; optional
+	look     time.Duration       // lookEvery
+	life     nodecert.Life       // of the keeper's goroutine
+	foreign  bool                // the certificate did not come by a request of ours: it is renewed at once
 
 	mu   sync.Mutex // guards everything that follows
 	pair *tls.Certificate
@@ -76,10 +85,10 @@ func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.follow()
 		template := k.template()
-		wait := lookEvery
+		wait := min(templateEvery, k.look)
 		if template != nil {
 			due := k.life.Due(wallNow(), !k.foreign && fits(k.current(), template))
-			wait = min(due.Sub(wallNow()), lookEvery)
+			wait = min(due.Sub(wallNow()), k.look)
 		}
 		if template == nil || wait > 0 {
 			select {
@@ -88,10 +97,39 @@ func (k *keeper) run(ctx context.Context) {
 			}
 			continue
 		}
-		if err := k.obtain(ctx, template); err != nil && ctx.Err() == nil {
+		if err := k.obtainWhileWanted(ctx, template); err != nil && ctx.Err() == nil {
 			k.failed(err)
 		}
 	}
+}
+
+// obtainWhileWanted is obtain, but gives up when the node wants another certificate. Then it returns nil, since that is
+// no failure: the next request asks for what is wanted now.
+func (k *keeper) obtainWhileWanted(ctx context.Context, template *x509.CertificateRequest) error {
+	asking, cancel := context.WithCancelCause(ctx)
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	defer cancel(nil)
+	looking.Go(func() {
+		look := time.NewTicker(k.look)
+		defer look.Stop()
+		for {
+			select {
+			case <-asking.Done():
+				return
+			case <-look.C:
+			}
+			if now := k.template(); now != nil && !sameWish(now, template) {
+				cancel(errWish)
+			}
+		}
+	})
+	err := k.obtain(asking, template)
+	if err != nil && errors.Is(context.Cause(asking), errWish) {
+		slog.Info("another "+k.kind.what+" is requested", "why", errWish)
+		return nil
+	}
+	return err
 }
 
 // follow takes over a newer certificate that another program put into the files.
@@ -126,8 +164,14 @@ func (k *keeper) obtain(ctx context.Context, template *x509.CertificateRequest) 
 	if err != nil {
 		return err
 	}
+	if !fits(pair, template) {
+		return misfit(pair, template)
+	}
 	if err := k.accept(ctx, pair, chainOf(chain), key, k.kind.requestName(signer, template)); err != nil {
 		return err
+	}
+	if before := k.current(); before != nil && k.replaced != nil {
+		k.replaced.Observe(time.Since(before.Leaf.NotBefore).Seconds())
 	}
 	k.use(pair)
 	k.foreign = false
@@ -171,6 +215,24 @@ func fits(pair *tls.Certificate, want *x509.CertificateRequest) bool {
 	return has.Subject.CommonName == want.Subject.CommonName &&
 		!lacks(has.Subject.Organization, want.Subject.Organization) &&
 		!lacks(has.DNSNames, want.DNSNames) && !slices.ContainsFunc(want.IPAddresses, lacksIP)
+}
+
+// sameWish reports whether two templates want the same.
+func sameWish(a, b *x509.CertificateRequest) bool {
+	return a.Subject.String() == b.Subject.String() && slices.Equal(a.DNSNames, b.DNSNames) &&
+		slices.EqualFunc(a.IPAddresses, b.IPAddresses, net.IP.Equal)
+}
+
+// misfit is the error about an issued certificate that does not say what was requested. Were it used, another would be
+// due at once, for ever.
+func misfit(pair *tls.Certificate, want *x509.CertificateRequest) error {
+	has := pair.Leaf
+	return &failure{
+		cause: nodecert.Unusable,
+		err: fmt.Errorf("the certificate that was issued is for %q, names %q, addresses %v; requested were %q, names %q, "+
+			"addresses %v", has.Subject, has.DNSNames, has.IPAddresses, want.Subject, want.DNSNames, want.IPAddresses),
+		help: "the signer must sign what the request says",
+	}
 }
 
 func lacks(has, want []string) bool {

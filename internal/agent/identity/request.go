@@ -89,7 +89,7 @@ func (k kind) request(
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    text,
 			SignerName: k.signer,
-			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, k.usage},
+			Usages:     k.usages(key),
 		},
 	}
 	made := &certificatesv1.CertificateSigningRequest{}

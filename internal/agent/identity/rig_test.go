@@ -213,7 +213,7 @@ func (c *cluster) serve(w http.ResponseWriter, r *http.Request) {
 		list.APIVersion = "certificates.k8s.io/v1"
 		list.Kind = "CertificateSigningRequestList"
 		list.ResourceVersion = "1"
-		for _, req := range c.requests {
+		for _, req := range c.selected(r) {
 			list.Items = append(list.Items, *req)
 		}
 		reply(http.StatusOK, &list)
@@ -257,13 +257,23 @@ func (c *cluster) create(r *http.Request, reply func(int, any), refuse func(int,
 	reply(http.StatusCreated, req)
 }
 
-// watch tells of all requests at once, and of all again when one changes.
+// selected returns the requests that the field selector of a list or a watch has. c.mu is locked.
+func (c *cluster) selected(r *http.Request) (requests []*certificatesv1.CertificateSigningRequest) {
+	for name, req := range c.requests {
+		if selector := r.URL.Query().Get("fieldSelector"); selector == "" || selector == "metadata.name="+name {
+			requests = append(requests, req)
+		}
+	}
+	return requests
+}
+
+// watch tells of all requests that it selects at once, and of all of them again when one changes.
 func (c *cluster) watch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	for first := true; ; first = false {
 		c.mu.Lock()
 		changed := c.changed
-		for _, req := range c.requests {
+		for _, req := range c.selected(r) {
 			kind := "MODIFIED"
 			if first {
 				kind = "ADDED"
@@ -330,7 +340,9 @@ func (c *cluster) signBy(ca *authority, from, to time.Duration) func(*certificat
 		req.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 			Type: certificatesv1.CertificateApproved, Status: "True",
 		}}
-		req.Status.Certificate = ca.sign(c.t, x509.Certificate{Subject: wish.Subject}, wish.PublicKey, from, to)
+		req.Status.Certificate = ca.sign(c.t, x509.Certificate{
+			Subject: wish.Subject, DNSNames: wish.DNSNames, IPAddresses: wish.IPAddresses,
+		}, wish.PublicKey, from, to)
 	}
 }
 

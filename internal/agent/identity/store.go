@@ -29,7 +29,10 @@ import (
 //
 // Each is complete after a crash at any moment. The kubelet continues with these files, and the agent with the
 // kubelet's.
-type store struct{ dir, name string }
+type store struct {
+	dir, name         string
+	certFile, keyFile string // a pair that somebody else put elsewhere, in use until there is the link; optional
+}
 
 func (s store) path(suffix string) string { return filepath.Join(s.dir, s.name+suffix) }
 
@@ -54,7 +57,12 @@ func (s store) load() (*tls.Certificate, error) {
 	if err := s.recover(); err != nil {
 		return nil, err
 	}
-	for _, files := range [][2]string{{s.current(), s.current()}, {s.path(".crt"), s.path(".key")}} {
+	for _, files := range [][2]string{
+		{s.current(), s.current()}, {s.certFile, s.keyFile}, {s.path(".crt"), s.path(".key")},
+	} {
+		if files[0] == "" {
+			continue
+		}
 		pair, err := tls.LoadX509KeyPair(files[0], files[1])
 		switch {
 		case err == nil:

@@ -126,16 +126,18 @@ type Cgroups interface {
 type Options struct {
 	Config   *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
 	NodeName string
-	Names    []string       // further names and addresses for a self-signed certificate; may be empty
-	CertDir  string         // of the node's certificates; a self-signed one is written there
-	API      authn.Reviewer // may be nil only with token authentication off and AlwaysAllow
-	Pods     Pods
-	Runtime  Runtime
-	Stats    Stats
-	Cgroups  Cgroups // optional
-	Metrics  *metrics.Set
-	Healthy  func() error // returns nil while the agent's loop makes progress
-	LogDir   string       // served at /logs/; empty: /var/log
+	Names    []string // further names and addresses for a self-signed certificate; may be empty
+	CertDir  string   // of the node's certificates; a self-signed one is written there
+	// Certificate is the GetCertificate of the port's TLS, in place of the configuration's files. Optional.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	API         authn.Reviewer // may be nil only with token authentication off and AlwaysAllow
+	Pods        Pods
+	Runtime     Runtime
+	Stats       Stats
+	Cgroups     Cgroups // optional
+	Metrics     *metrics.Set
+	Healthy     func() error // returns nil while the agent's loop makes progress
+	LogDir      string       // served at /logs/; empty: /var/log
 	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them to
 	// others.
 	Descriptors uint64

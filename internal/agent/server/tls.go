@@ -36,6 +36,10 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("prepare the agent's server: %w", err)
 	}
+	if o.Certificate != nil {
+		config.GetCertificate = o.Certificate // there may be none yet
+		return config, nil
+	}
 	pair := &serving.KeyPair{CertFile: c.TLSCertFile, KeyFile: c.TLSPrivateKeyFile}
 	if pair.CertFile == "" {
 		pair.CertFile, pair.KeyFile = filepath.Join(o.CertDir, "kubelet.crt"), filepath.Join(o.CertDir, "kubelet.key")

@@ -76,8 +76,7 @@ var fields = slices.Concat(
 	not("/logs serves files only", "enableSystemLogQuery"),
 	not("/debug/flags is not served", "enableDebugFlagsHandler"),
 	not("blocking is not profiled", "enableContentionProfiling"),
-	does("rotateCertificates"),
-	not("a self-signed certificate is made, or that of tlsCertFile is used", "serverTLSBootstrap"),
+	does("rotateCertificates", "serverTLSBootstrap"),
 
 	// The API server and the Node object.
 	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",

@@ -17,6 +17,8 @@ const (
 	gateTrustBundles    = "ClusterTrustBundleProjection" // projected volumes with a source clusterTrustBundle
 	gatePodCertificates = "PodCertificateRequest"        // projected volumes with a source podCertificate
 
+	gateServing = "RotateKubeletServerCertificate" // serverTLSBootstrap
+
 	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
 
@@ -33,6 +35,7 @@ var gates = map[string]gate{
 	gatePodCertificates:          {},
 	gateCFSPeriod:                {on: true},
 	gateNoQuota:                  {on: true},
+	gateServing:                  {on: true},
 	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
 	"NodeSwap":                   {on: true, locked: true},
 }
@@ -53,6 +56,9 @@ func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	}
 	if !enabled(c, gateCFSPeriod) && c.CPUCFSQuotaPeriod.Duration != cfsPeriodDefault {
 		p.add("cpuCFSQuotaPeriod", c.CPUCFSQuotaPeriod.Duration, "needs featureGates."+gateCFSPeriod+": true")
+	}
+	if c.ServerTLSBootstrap && !enabled(c, gateServing) {
+		p.add("serverTLSBootstrap", true, "needs featureGates."+gateServing+": true, the default")
 	}
 	if !enabled(c, gateMemoryQoS) && c.MemoryReservationPolicy == kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy {
 		p.add("memoryReservationPolicy", string(c.MemoryReservationPolicy), "needs featureGates."+gateMemoryQoS+": true")

@@ -109,7 +109,8 @@ qosReserved: {memory: 10.5%, cpu: 10%}
 memoryReservationPolicy: TieredReservation
 memoryThrottlingFactor: 1.5
 memorySwap: {swapBehavior: UnlimitedSwap}
-featureGates: {NodeSwap: false, CustomCPUCFSQuotaPeriod: false}
+featureGates: {NodeSwap: false, CustomCPUCFSQuotaPeriod: false, RotateKubeletServerCertificate: false}
+serverTLSBootstrap: true
 evictionHard: {memory.free: 1Gi, nodefs.available: 120%, imagefs.available: "0"}
 evictionSoft: {memory.available: 1Gi}
 enforceNodeAllocatable: [pods, system-reserved, pods, all, system-reserved-compressible]
@@ -129,6 +130,7 @@ shutdownGracePeriodCriticalPods: 20s
 			`memoryReservationPolicy: "TieredReservation": needs featureGates.MemoryQoS: true`, "memoryThrottlingFactor: 1.5: want more than 0",
 			`memorySwap.swapBehavior: "UnlimitedSwap": want one of`, "featureGates.NodeSwap: false: is locked to true",
 			"cpuCFSQuotaPeriod: 2s: needs featureGates.CustomCPUCFSQuotaPeriod: true",
+			"serverTLSBootstrap: true: needs featureGates.RotateKubeletServerCertificate: true",
 			`reservedSystemCPUs: list "3-1"`, `evictionHard.memory.free: "1Gi": is not an eviction signal`,
 			`evictionHard.nodefs.available: "120%"`, `evictionHard.imagefs.available: "0"`,
 			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`, `enforceNodeAllocatable: "pods": is listed twice`,

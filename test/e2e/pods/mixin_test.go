@@ -99,7 +99,7 @@ var meaningless = map[string]string{
 	"kubelet_node_config_error":                                  "dynamic configuration of kubelets ended with Kubernetes 1.24",
 	"storage_operation_errors_total":                             "ended with Kubernetes 1.23: storage_operation_duration_seconds_count has a label status",
 	"kubelet_certificate_manager_client_expiration_renew_errors": "the agent of up does not renew its client certificate",
-	"kubelet_server_expiration_renew_errors":                     "the agent does not have its serving certificate renewed by the API server",
+	"kubelet_server_expiration_renew_errors":                     "the agent of up has its serving certificate from up",
 }
 
 // unprovoked are the measurements of the agent that TestMetrics does not make move, and why.
