@@ -230,6 +230,9 @@ func (b builder) agent(endpoint string) supervise.Spec {
 		"--hostname-override", b.o.NodeName,
 		"--node-ip", b.o.NodeIP,
 	)
+	if b.o.AgentBinary == "" { // our agent reads its own certificates again when they change
+		spec.Inputs = []string{b.agentConfig(), pki.CertPath(b.pki(), caCluster), b.kubeconfig(whoAgent)}
+	}
 	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
 		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
 	}

@@ -198,6 +198,21 @@ func TestServerNames(t *testing.T) {
 	}
 }
 
+// A certificate that is renewed replaces no agent of ours, which reads it again, but a kubelet.
+func TestAgentFollowsItsCertificates(t *testing.T) {
+	for binary, restarts := range map[string]bool{"": false, "/usr/bin/kubelet": true} {
+		o := testOptions(t)
+		o.AgentBinary = binary
+		b := testBuilder(t, o)
+		inputs := b.agent("unix:///run/runtime.sock").Inputs
+		for _, cert := range []string{pki.CertPath(b.pki(), certAgentServing), b.certificateOf(whoAgent)} {
+			if slices.Contains(inputs, cert) != restarts {
+				t.Errorf("agent %q: inputs %q, %s among them: want %v", binary, inputs, cert, restarts)
+			}
+		}
+	}
+}
+
 // kube-apiserver can verify the agent's server by each of its names.
 func TestAgentServingCertificate(t *testing.T) {
 	l := layout{testOptions(t)}
