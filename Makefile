@@ -160,7 +160,7 @@ test-long: ## run the tests that take longer: a runtime frozen for longer than a
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
 # Seeds that nobody has played. A failure says its seed: PLIMSOLL_SEED is what is added to those of the tests.
-HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestMasksAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverRefuse|TestTilesAgree
+HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestMasksAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverReject|TestTilesAgree
 
 .PHONY: histories
 histories: ## run new random histories of the scheduler, 20 times as many as the tests do

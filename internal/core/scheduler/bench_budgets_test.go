@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// budgetKinds is how many kinds of pods the budgets of BenchmarkBudgets select, each with different labels.
+// budgetKinds is how many different labels the pods have that the budgets of BenchmarkBudgets select.
 const budgetKinds = 5000
 
 // wideBudget is the i-th budget that selects every pod: all with one selector, or each with a different one.
@@ -24,9 +24,10 @@ func wideBudget(i, allowed int, alike bool) Budget {
 	}
 }
 
-// BenchmarkBudgets measures the cost of budgets that all select every pod of 5,000 kinds, on 5,000 full nodes: of a
-// preemptor (its victims are deleted, it is placed and deleted, and a budget's status changes before each step), of a
-// pod of a new kind that comes and goes, of a status update, of adding and deleting all of them, and the heap.
+// BenchmarkBudgets measures what budgets cost that all select every pod, on 5,000 full nodes whose pods have 5,000
+// different labels: the time of a preemptor (its victims are deleted, it is placed and deleted, and a budget's status
+// changes before each step), of a pod with new labels that comes and goes, of a status update, and of adding and
+// deleting all budgets; and the heap.
 func BenchmarkBudgets(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		for _, n := range []int{0, 100, 1000, 5000} {
@@ -51,7 +52,7 @@ func benchBudgets(b *testing.B, n, allowed int, alike bool) {
 		}
 	}
 	now, i := unit.Instant(time.Hour), 0
-	metrics := map[string]float64{} // the loop forgets those that were reported before it
+	metrics := map[string]float64{} // b.Loop drops metrics that were reported before it
 	measure := func(what string, times int, do func()) {
 		before := cpuTime(b)
 		for range times {
@@ -108,14 +109,14 @@ func preemptBeside(b *testing.B, p *Placer, m *crowd, now unit.Instant, i int) {
 	p.PodSeen(now, x)
 	d, _ := p.Next(now)
 	if d.Preemption == nil {
-		b.Fatalf("pod %d: evicts nobody: %v", i, d.Failure)
+		b.Fatalf("pod %d preempts no pod: %v", i, d.Failure)
 	}
 	victims := d.Preemption.Victims
 	for _, v := range victims {
 		p.PodGone(now, v.ID)
 	}
 	if d, _ = p.Next(now); d.Node == "" {
-		b.Fatalf("pod %d: not placed when its victims are gone: %v", i, d.Failure)
+		b.Fatalf("pod %d is not placed although its victims are gone: %v", i, d.Failure)
 	}
 	p.Bound(now, d.Pod, BindDone)
 	x.Node = d.Node

@@ -26,8 +26,8 @@ var flaps = []struct {
 // flapped is how many changes there are between two pods.
 const flapped = 20
 
-// BenchmarkFlap measures the cost of one change of a node, with a twentieth of the cost of placing a pod of 1,000
-// ReplicaSets in rotation: alone, and with 1,000 waiting pods. The nodes change in rotation, and back.
+// BenchmarkFlap measures the cost of one change of a node, plus a twentieth of the cost of placing a pod (of 1,000
+// ReplicaSets in rotation): without other pods, and with 1,000 waiting pods. The nodes change in rotation, and back.
 func BenchmarkFlap(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
 		for _, flap := range flaps {
@@ -66,7 +66,7 @@ func BenchmarkFlap(b *testing.B) {
 	}
 }
 
-// waitFor adds pods that wait for something that never happens.
+// waitFor adds pods that wait for an event that never happens.
 func waitFor(b *testing.B, p *Placer, change func(p *Pod, i int)) {
 	for i := 0; i < waitingPods && change != nil; i++ {
 		x := benchPod("waits-" + strconv.Itoa(i))

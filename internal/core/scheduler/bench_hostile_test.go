@@ -10,8 +10,8 @@ import (
 // many is how many parts hostile pods have: as many as fit into an object of 1.5 MB.
 const many = 10000
 
-// hostile are ways in which an author of pods, or nodes that flap, could make placements expensive. Each pod is of a
-// different kind.
+// hostile are ways in which the author of pods, or nodes that flap, could make placements expensive. Each pod has a
+// class of its own.
 var hostile = []mixture{
 	{name: "labels", pod: func(_ *Placer, i int, x *Pod) {
 		x.Labels = nil
@@ -47,7 +47,12 @@ var hostile = []mixture{
 	{name: "topology-keys", pod: func(_ *Placer, i int, x *Pod) {
 		own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"web"}}}}
 		for k := range many {
-			x.Spread = append(x.Spread, SpreadConstraint{MaxSkew: 1, TopologyKey: fmt.Sprintf("%d-%d", i, k), Selector: own, MinDomains: 1})
+			x.Spread = append(x.Spread, SpreadConstraint{
+				MaxSkew:     1,
+				TopologyKey: fmt.Sprintf("%d-%d", i, k),
+				Selector:    own,
+				MinDomains:  1,
+			})
 		}
 	}},
 	{name: "partners", pod: func(_ *Placer, i int, x *Pod) {
@@ -60,7 +65,7 @@ var hostile = []mixture{
 			x.AntiAffinity = append(x.AntiAffinity, appTerm(fmt.Sprintf("%d-%d", i, k), hostKey))
 		}
 	}},
-	{name: "held-terms", prepare: func(p *Placer) { // one bound pod has anti-affinity to all others, of every kind
+	{name: "held-terms", prepare: func(p *Placer) { // one bound pod has anti-affinity to all others
 		x := benchPod("holds")
 		x.Node = "node-0"
 		for k := range many {
@@ -98,7 +103,7 @@ func BenchmarkHostile(b *testing.B) {
 					y := benchPod("p" + strconv.Itoa(i))
 					p.PodSeen(2, y)
 					if d, _ := p.Next(2); d.Node == "" {
-						b.Fatalf("an ordinary pod: %v", d.Failure)
+						b.Fatalf("an ordinary pod is not placed: %v", d.Failure)
 					}
 					i++
 				}

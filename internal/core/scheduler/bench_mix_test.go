@@ -62,32 +62,55 @@ var mixes = []mixture{
 	}},
 	{name: "own-requests", pod: ownRequests},
 	{name: "own-requests-busy", prepare: unlikeLoads, pod: ownRequests},
-	{name: "sets-one-by-one", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) { spreadByOwner(x, i/15%mixKinds) }},
+	{name: "sets-one-by-one", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) {
+		spreadByOwner(x, i/15%mixKinds)
+	}},
 	{name: "own-job", pod: func(_ *Placer, i int, x *Pod) {
 		job := strconv.Itoa(i)
 		x.Labels = []Label{{Key: "app", Value: "job"}, {Key: "job", Value: job}}
 		own := LabelSelector{Requirements: []Requirement{{Key: "job", Op: In, Values: []string{job}}}}
-		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{Selector: own, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}}
+		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{
+			Selector:          own,
+			Namespaces:        []string{"d"},
+			NamespaceSelector: LabelSelector{Nothing: true},
+			TopologyKey:       hostKey,
+		}}}
 	}},
 	{name: "own-claim", prepare: func(p *Placer) {
 		p.StorageClassSeen(1, StorageClass{Name: "disk", Provisioner: "disk.example.com"})
 	}, pod: func(p *Placer, i int, x *Pod) {
 		name := strconv.Itoa(i)
 		zone := &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: In, Values: []string{strconv.Itoa(i % 3)}}}}}
-		p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: "disk", Affinity: zone, Claimed: true, ClaimNamespace: "d", ClaimName: "c-" + name})
+		p.VolumeSeen(2, Volume{
+			Name:           "pv-" + name,
+			Class:          "disk",
+			Affinity:       zone,
+			Claimed:        true,
+			ClaimNamespace: "d",
+			ClaimName:      "c-" + name,
+		})
 		p.ClaimSeen(2, Claim{Namespace: "d", Name: "c-" + name, Class: "disk", Volume: "pv-" + name, Bound: true})
 		x.Mounts = []Mount{{Claim: "c-" + name}}
 	}},
 	{name: "claim-to-be-made", prepare: func(p *Placer) { limitedDisks(p, false) }, pod: claimToBeMade},
-	{name: "capacities", prepare: func(p *Placer) { limitedDisks(p, true) }, pod: claimToBeMade, between: func(p *Placer, i int) {
-		p.CapacitySeen(2, capacityOf("node-"+strconv.Itoa(i%5000), int64(unit.GiB)-int64(i)))
+	{
+		name:    "capacities",
+		prepare: func(p *Placer) { limitedDisks(p, true) },
+		pod:     claimToBeMade,
+		between: func(p *Placer, i int) {
+			p.CapacitySeen(2, capacityOf("node-"+strconv.Itoa(i%5000), int64(unit.GiB)-int64(i)))
+		},
+	},
+	{name: "racks", node: func(i int, n *Node) {
+		n.Labels = append(n.Labels, Label{Key: "rack", Value: strconv.Itoa(i / 2)})
+	}, prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
+		kindOf(p, i, x)
+		own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{x.Labels[0].Value}}}}
+		x.Spread = []SpreadConstraint{
+			{MaxSkew: 1, TopologyKey: "rack", Selector: own, MinDomains: 1},
+			{MaxSkew: 5, TopologyKey: "zone", Hard: true, Selector: own, MinDomains: 1},
+		}
 	}},
-	{name: "racks", node: func(i int, n *Node) { n.Labels = append(n.Labels, Label{Key: "rack", Value: strconv.Itoa(i / 2)}) },
-		prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
-			kindOf(p, i, x)
-			own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{x.Labels[0].Value}}}}
-			x.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "rack", Selector: own, MinDomains: 1}, {MaxSkew: 5, TopologyKey: "zone", Hard: true, Selector: own, MinDomains: 1}}
-		}},
 	{name: "doubled-hosts", node: func(i int, n *Node) {
 		if i%100 == 1 {
 			n.Labels[0].Value = "node-" + strconv.Itoa(i-1)

@@ -7,8 +7,8 @@ import (
 )
 
 // BenchmarkNominated measures preemptors that are never placed: their victims never end, so they stay nominated, 500 at
-// a time. All pods of the full cluster differ only in labels, so costs are equal, too. Every preemptor has
-// anti-affinity to its own kind, and affinity to zones with pods of one label: a case of bench/scheduler.
+// a time. All pods of the full cluster differ only in labels, so all costs are equal. Every preemptor has anti-affinity
+// to pods with its own label, and affinity to zones with pods of one label. This is a case of bench/scheduler.
 func BenchmarkNominated(b *testing.B) {
 	const stay = 500
 	for _, nodes := range []int{5000, 50000} {
@@ -19,10 +19,11 @@ func BenchmarkNominated(b *testing.B) {
 				x := benchPod("p" + strconv.Itoa(i))
 				kind := "preemptor-" + strconv.Itoa(i%crowdKinds)
 				x.Priority, x.Requests, x.Labels = 10, []Amount{{CPU, 4000}}, []Label{{Key: "app", Value: kind}}
-				x.AntiAffinity, x.Affinity = []PodTerm{appTerm(kind, hostKey)}, []PodTerm{appTerm("old-"+strconv.Itoa(i%crowdBudgets), "zone")}
+				x.AntiAffinity = []PodTerm{appTerm(kind, hostKey)}
+				x.Affinity = []PodTerm{appTerm("old-"+strconv.Itoa(i%crowdBudgets), "zone")}
 				p.PodSeen(2, x)
 				if d, _ := p.Next(2); d.Preemption == nil {
-					b.Fatalf("pod %d: evicts nobody: %v", i, d.Failure)
+					b.Fatalf("pod %d preempts no pod: %v", i, d.Failure)
 				}
 				if i >= stay {
 					p.PodGone(2, PodID("p"+strconv.Itoa(i-stay)))

@@ -32,10 +32,16 @@ func appIs(value string) LabelSelector {
 }
 
 func appTerm(value, key string) PodTerm {
-	return PodTerm{Selector: appIs(value), Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key}
+	return PodTerm{
+		Selector:          appIs(value),
+		Namespaces:        []string{"d"},
+		NamespaceSelector: LabelSelector{Nothing: true},
+		TopologyKey:       key,
+	}
 }
 
-// lookAround gives preemptors anti-affinity to their own kind, and affinity to pods of a zone or a spread constraint.
+// lookAround gives preemptors anti-affinity to pods with their own label, and affinity to a zone or a spread
+// constraint.
 func lookAround(i int, x *Pod) {
 	kind := "preemptor-" + strconv.Itoa(i%crowdKinds)
 	x.Labels = []Label{{Key: "app", Value: kind}}
@@ -62,7 +68,7 @@ func budgetOfAll(b, allowed int) Budget {
 	}
 }
 
-// keepAway makes x one of crowdKinds kinds, with anti-affinity to all other pods.
+// keepAway gives x one of crowdKinds labels, and anti-affinity to all pods with other labels.
 func keepAway(i int, x *Pod, key string) {
 	kind := strconv.Itoa(i % crowdKinds)
 	x.Labels = []Label{{Key: "app", Value: "preemptor"}, {Key: "kind", Value: kind}, {Key: "preemptor", Value: "yes"}}
@@ -78,9 +84,11 @@ var crowds = []crowd{
 	{name: "budgets", pod: func(int, *Pod) {}, between: changing},
 	{name: "looking", pod: lookAround},
 	{name: "looking-budgets", pod: lookAround, between: changing},
-	{name: "own-requests", pod: func(i int, x *Pod) { x.Requests = []Amount{{CPU, int64(22000 + 10*(i%1000))}} }, between: changing},
+	{name: "own-requests", pod: func(i int, x *Pod) {
+		x.Requests = []Amount{{CPU, int64(22000 + 10*(i%1000))}}
+	}, between: changing},
 	{name: "spent", pod: func(int, *Pod) {}, between: func(p *Placer, i int) {
-		if i < crowdBudgets { // from then on no budget allows a disruption, and their status is repeated
+		if i < crowdBudgets { // after that, no budget allows a disruption, and statuses only repeat
 			p.BudgetSeen(2, crowdBudget(i, 0))
 		}
 		p.BudgetSeen(2, crowdBudget(i%crowdBudgets, 0))
@@ -117,7 +125,7 @@ var crowds = []crowd{
 }
 
 // BenchmarkPreempt measures a preemptor: added, tried, its victims deleted, placed, seen bound. When enough others have
-// come after it, it is deleted, and pods take its place, so that the cluster stays full.
+// come after it, it is deleted and replaced by other pods, so that the cluster stays full.
 func BenchmarkPreempt(b *testing.B) {
 	for _, m := range crowds {
 		for _, nodes := range []int{5000, 50000} {
@@ -157,7 +165,7 @@ func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []stay) {
 		return
 	}
 	if d.Preemption == nil {
-		b.Fatalf("pod %d: evicts nobody: %v", i, d.Failure)
+		b.Fatalf("pod %d preempts no pod: %v", i, d.Failure)
 	}
 	victims := d.Preemption.Victims
 	for _, v := range victims {
@@ -165,7 +173,7 @@ func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []stay) {
 	}
 	d, ok := p.Next(2)
 	if !ok || d.Node == "" {
-		b.Fatalf("pod %d: not placed when its victims are gone: %v", i, d.Failure)
+		b.Fatalf("pod %d is not placed although its victims are gone: %v", i, d.Failure)
 	}
 	p.Bound(2, d.Pod, BindDone)
 	x.Node = d.Node
@@ -185,7 +193,9 @@ func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []stay) {
 
 func (m *crowd) crowdPod(i int, node string) Pod {
 	x := benchPod("old-" + strconv.Itoa(i))
-	x.Labels, x.Node, x.Started = []Label{{Key: "app", Value: "old-" + strconv.Itoa(i%crowdBudgets)}}, node, int64(i%1000+1)
+	x.Labels = []Label{{Key: "app", Value: "old-" + strconv.Itoa(i%crowdBudgets)}}
+	x.Node = node
+	x.Started = int64(i%1000 + 1)
 	x.Requests = []Amount{{CPU, 31500}, {Memory, 100 << 20}}
 	if m.old != nil {
 		m.old(i, &x)

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// benchWaits are reasons for which pods wait in BenchmarkBeside, as changes of the i-th pod. Every pod is of a
-// different kind.
+// benchWaits are the reasons for which pods wait in BenchmarkBeside, as changes of the i-th pod. Every pod has a class
+// of its own.
 var benchWaits = []struct {
 	reason string
 	change func(p *Pod, i int)
@@ -21,17 +21,31 @@ var benchWaits = []struct {
 	{"zones", func(p *Pod, i int) { p.NodeSelector = []Label{{Key: "zone", Value: "none-" + strconv.Itoa(i)}} }},
 	{"claims", func(p *Pod, i int) { p.Mounts = []Mount{{Claim: "none-" + strconv.Itoa(i)}} }},
 	{"room", func(p *Pod, i int) { p.Requests = []Amount{{CPU, int64(65000 + i)}} }},
-	{"room-of-one", func(p *Pod, i int) { // enough memory, their largest request, is free; CPU nowhere
+	{"room-of-one", func(p *Pod, i int) { // their largest request, memory, is free everywhere; CPU nowhere
 		p.Requests = []Amount{{CPU, int64(63700 + i%60)}, {Memory, int64(255*unit.GiB + 256*unit.MiB)}}
 	}},
-	{"hosts", func(p *Pod, i int) { // each host has a pod that they have anti-affinity to
+	{"hosts", func(p *Pod, i int) { // each host has a pod to which they have anti-affinity
 		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
-		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
+		p.AntiAffinity = []PodTerm{
+			{
+				Selector:          everybody,
+				Namespaces:        []string{"d"},
+				NamespaceSelector: LabelSelector{Nothing: true},
+				TopologyKey:       hostKey,
+			},
+		}
 		p.Requests = []Amount{{CPU, int64(100 + i)}}
 	}},
-	{"hosts-or-room", func(p *Pod, i int) { // the same; many hosts have no room, either
+	{"hosts-or-room", func(p *Pod, i int) { // likewise, and many hosts have no room either
 		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
-		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
+		p.AntiAffinity = []PodTerm{
+			{
+				Selector:          everybody,
+				Namespaces:        []string{"d"},
+				NamespaceSelector: LabelSelector{Nothing: true},
+				TopologyKey:       hostKey,
+			},
+		}
 		p.Requests = []Amount{{CPU, int64(63500 + i%90)}}
 	}},
 	{"spread", func(p *Pod, i int) { // over more zones than there are
@@ -45,7 +59,7 @@ var benchWaits = []struct {
 // as much as without.
 const waitingPods = 1000
 
-// A course is a cluster, with pods that are added one by one, and deleted when enough others have come.
+// A course is a cluster, and the pods that are added to it one by one. Each is deleted when enough others have come.
 type course struct {
 	name    string
 	cluster func(nodes int) *Placer
@@ -109,7 +123,7 @@ func crowdCourse(name string) course {
 }
 
 // BenchmarkBeside measures a pod, from its addition until it is bound and an older one is deleted, while other pods
-// wait for something that never happens.
+// wait for an event that never happens.
 func BenchmarkBeside(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
 		for _, k := range courses {

@@ -21,11 +21,10 @@ type Budget struct {
 // budget is a Budget, with the number of chosen victims that its status does not count yet (charges.go).
 type budget struct {
 	Budget
-	// charges is how many victims count against it.
 	of      *selection
-	number  row // in budgetsIn.numbers
-	place   int // in selection.budgets
-	charges int32
+	number  row   // in budgetsIn.numbers
+	place   int   // its index in selection.budgets
+	charges int32 // how many victims count against it
 
 	remains int32 // only during overBudget: what is left of it; see selection.each
 }
@@ -44,22 +43,22 @@ func (b *budget) names(pod string) bool {
 	return b.of.in.named[pod] > 0 && slices.Contains(b.Disrupted, pod)
 }
 
-// A selection is the budgets of a namespace that have the same selector. They select the same pods. If none of them
-// counts a pod as disrupted yet, only the smallest number that one of them allows matters, so many budgets cost no more
-// than one. Their order has no meaning.
+// A selection is the budgets of a namespace that have the same selector. They select the same pods. As long as none of
+// them counts one of these pods as disrupted, only the smallest number that one of them allows matters, so many budgets
+// cost no more than one.
 type selection struct {
 	in       *budgetsIn
-	key      string
+	key      string // the selector, encoded; its key in budgetsIn.bySelector
 	selector LabelSelector
 	pods     *census.PodSet // the pods they select; it is not in the census
 	number   row            // in budgetsIn.selections
-	budgets  []*budget
-	least    int32 // see leastLeft
-	stale    bool  // least must be recomputed
+	budgets  []*budget      // in no order
+	least    int32          // see leastLeft
+	stale    bool           // least must be recomputed
 
-	// Only during overBudget, if asked is its number: how many pods count against all of the budgets; each says that
-	// budgets are counted one by one, because some of them count a pod already.
-	asked uint64
+	// Only during overBudget, and only if call is the number of that call. taken is how many pods count against all of
+	// the budgets. each says that budgets are counted one by one (budget.remains), because some count a pod already.
+	call  uint64
 	taken int32
 	each  bool
 }
@@ -76,10 +75,10 @@ func (s *selection) leastLeft() int32 {
 }
 
 // take counts h as evicted, and reports whether one of the budgets does not allow that. counted says that some budget
-// may count the disruption of h already.
-func (s *selection) take(h *placedPod, counted bool, asked uint64) (over bool) {
-	if s.asked != asked {
-		s.asked = asked
+// may count the disruption of h already. call is the number of the call of overBudget.
+func (s *selection) take(h *placedPod, counted bool, call uint64) (over bool) {
+	if s.call != call {
+		s.call = call
 		s.taken = 0
 		s.each = false
 	}
@@ -108,10 +107,11 @@ func (s *selection) protects(who *census.Identity) bool {
 	return len(who.Labels) > 0 && s.selector.Matches(who.Labels)
 }
 
-// budgets are all budgets. The selections that have the pods of an identity are stored with the identity (kept).
+// budgets are all budgets. The selections that have the pods of an identity are stored with the identity
+// (identityData.budgets).
 type budgets struct {
 	in       map[string]*budgetsIn // by namespace
-	asked    uint64                // counts the calls of overBudget
+	calls    uint64                // counts the calls of overBudget
 	expiries []expiry              // the earliest first
 }
 
@@ -289,7 +289,7 @@ func (c *cluster) selectionOf(in *budgetsIn, namespace string, by LabelSelector)
 	return s
 }
 
-// demanded returns labels such that every pod of s has one of them; nil: s has no such requirement.
+// demanded returns labels of which every pod of s has at least one; nil: s has no such requirement.
 func (s *selection) demanded() (labels []Label) {
 	q := s.pods.Demanded()
 	if q == nil {
@@ -373,13 +373,13 @@ func (c *cluster) findBudgets(who *census.Identity) {
 // overBudget reports for each of pods, evicted in this order, whether some disruption budget does not allow it.
 func (c *cluster) overBudget(pods []*placedPod) []bool {
 	spent := c.overAllowed[:0]
-	c.budgets.asked++
+	c.budgets.calls++
 	for _, h := range pods {
 		by := &dataOf(h.Who).budgets
 		over, counted := false, by.count(h)
 		for s := range by.each {
-			if int(s.leastLeft()) < len(pods) { // the others allow the eviction of all pods
-				over = s.take(h, counted, c.budgets.asked) || over
+			if int(s.leastLeft()) < len(pods) { // otherwise its budgets allow the eviction of all pods
+				over = s.take(h, counted, c.budgets.calls) || over
 			}
 		}
 		spent = append(spent, over)

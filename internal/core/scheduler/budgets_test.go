@@ -1,23 +1,14 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
 
-// TestWhomBudgetsProtect checks which pods a budget has: those of its selector, once each, whether the budget or the
-// pods came first; never pods without labels. A deleted budget protects no pods, and nothing of it remains.
-func TestWhomBudgetsProtect(t *testing.T) {
-	pods := []struct {
-		name, namespace string
-		labels          []Label
-	}{
-		{"web", "d", []Label{{Key: "app", Value: "web"}}},
-		{"web1", "d", []Label{{Key: "app", Value: "web"}, {Key: "tier", Value: "1"}}},
-		{"db", "d", []Label{{Key: "app", Value: "db"}}},
-		{"bare", "d", nil},
-		{"theirs", "e", []Label{{Key: "app", Value: "web"}, {Key: "tier", Value: "1"}}},
-	}
+// TestWhichPodsBudgetsProtect checks which pods a budget protects: those that its selector selects, whether the budget
+// or the pods came first, but never pods without labels. A deleted budget protects no pods, and nothing of it remains.
+func TestWhichPodsBudgetsProtect(t *testing.T) {
 	in := func(key string, values ...string) Requirement { return Requirement{Key: key, Op: In, Values: values} }
 	for _, q := range []struct {
 		selector []Requirement
@@ -30,67 +21,81 @@ func TestWhomBudgetsProtect(t *testing.T) {
 		{[]Requirement{{Key: "app", Op: NotIn, Values: []string{"db"}}}, []string{"web", "web1"}},
 		{[]Requirement{{Key: "tier", Op: DoesNotExist}}, []string{"web", "db"}},
 		{[]Requirement{{Key: "tier", Op: Exists}}, []string{"web1"}},
-		{nil, nil}, // as upstream has it
+		{nil, nil}, // as upstream: an empty selector selects no pods
 	} {
 		for _, budgetFirst := range []bool{true, false} {
-			p := New(Options{})
-			c := p.cluster
-			see := func(allowed int32) {
-				p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Allowed: allowed, Selector: LabelSelector{Requirements: q.selector}})
-			}
-			over := func() (names []string) {
-				for _, x := range pods {
-					if c.overBudget([]*placedPod{c.pods[PodID(x.name)]})[0] {
-						names = append(names, x.name)
-					}
-				}
-				return names
-			}
-			p.BudgetSeen(1, Budget{Namespace: "d", Name: "stays", Allowed: 9, Selector: appIs("none")})
-			p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Selector: appIs("others")}) // before it is changed
-			if budgetFirst {
-				see(0)
-			}
-			for _, x := range pods {
-				p.PodSeen(1, Pod{ID: PodID(x.name), Namespace: x.namespace, Name: x.name, Node: "n", Labels: x.labels})
-			}
-			if !budgetFirst {
-				see(0)
-			}
-			if got := over(); !slices.Equal(got, q.want) {
-				t.Errorf("%v, first %v: protects %v, want %v", q.selector, budgetFirst, got, q.want)
-			}
-			if see(1); over() != nil {
-				t.Errorf("%v, first %v: it allows one, and not of %v", q.selector, budgetFirst, over())
-			}
-			p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Selector: appIs("none")})
-			if over() != nil {
-				t.Errorf("%v, first %v: it selects others now, and protects %v", q.selector, budgetFirst, over())
-			}
-			if see(0); !slices.Equal(over(), q.want) {
-				t.Errorf("%v, first %v: it selects them again, and protects %v", q.selector, budgetFirst, over())
-			}
-			p.BudgetGone(1, "d", "b")
-			left := c.budgets.in["d"]
-			if over() != nil || len(left.byName) != 1 || len(left.byLabel) != 1 || len(left.others) != 0 {
-				t.Errorf("%v, first %v: it is gone, and protects %v; left are %+v", q.selector, budgetFirst, over(), left)
-			}
-			if p.BudgetGone(1, "d", "stays"); len(c.budgets.in) > 0 {
-				t.Errorf("all are gone, and left are %v", c.budgets.in)
-			}
+			t.Run(fmt.Sprintf("selector %v, budget first %v", q.selector, budgetFirst), func(t *testing.T) {
+				testWhichPodsBudgetProtects(t, LabelSelector{Requirements: q.selector}, budgetFirst, q.want)
+			})
 		}
 	}
 }
 
-// TestWhatTheStatusCounts checks that a victim counts against its budget once: until the status counts it, and then not
-// in addition.
-func TestWhatTheStatusCounts(t *testing.T) {
+// testWhichPodsBudgetProtects is TestWhichPodsBudgetsProtect for one selector.
+func testWhichPodsBudgetProtects(t *testing.T, selector LabelSelector, budgetFirst bool, want []string) {
+	pods := []Pod{
+		{ID: "web", Namespace: "d", Labels: []Label{{Key: "app", Value: "web"}}},
+		{ID: "web1", Namespace: "d", Labels: []Label{{Key: "app", Value: "web"}, {Key: "tier", Value: "1"}}},
+		{ID: "db", Namespace: "d", Labels: []Label{{Key: "app", Value: "db"}}},
+		{ID: "bare", Namespace: "d"},
+		{ID: "theirs", Namespace: "e", Labels: []Label{{Key: "app", Value: "web"}, {Key: "tier", Value: "1"}}},
+	}
+	p := New(Options{})
+	c := p.cluster
+	see := func(allowed int32) {
+		p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Allowed: allowed, Selector: selector})
+	}
+	over := func() (names []string) {
+		for _, x := range pods {
+			if c.overBudget([]*placedPod{c.pods[x.ID]})[0] {
+				names = append(names, string(x.ID))
+			}
+		}
+		return names
+	}
+	p.BudgetSeen(1, Budget{Namespace: "d", Name: "stays", Allowed: 9, Selector: appIs("none")})
+	p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Selector: appIs("others")}) // before it is changed
+	if budgetFirst {
+		see(0)
+	}
+	for _, x := range pods {
+		x.Name, x.Node = string(x.ID), "n"
+		p.PodSeen(1, x)
+	}
+	if !budgetFirst {
+		see(0)
+	}
+	if got := over(); !slices.Equal(got, want) {
+		t.Errorf("it protects %v, want %v", got, want)
+	}
+	if see(1); over() != nil {
+		t.Errorf("it allows one disruption, but none of %v", over())
+	}
+	p.BudgetSeen(1, Budget{Namespace: "d", Name: "b", Selector: appIs("none")})
+	if over() != nil {
+		t.Errorf("it selects other pods now, but protects %v", over())
+	}
+	if see(0); !slices.Equal(over(), want) {
+		t.Errorf("it selects them again, but protects %v", over())
+	}
+	p.BudgetGone(1, "d", "b")
+	left := c.budgets.in["d"]
+	if over() != nil || len(left.byName) != 1 || len(left.byLabel) != 1 || len(left.others) != 0 {
+		t.Errorf("it was deleted, but protects %v; kept are %+v", over(), left)
+	}
+	if p.BudgetGone(1, "d", "stays"); len(c.budgets.in) > 0 {
+		t.Errorf("all budgets were deleted, but %v are kept", c.budgets.in)
+	}
+}
+
+// TestVictimsCountOnce checks that a victim counts against its budget only until the budget's status counts it.
+func TestVictimsCountOnce(t *testing.T) {
 	x := newDuel(t, 800, nil)
 	c := x.placer.cluster
 	left := func(when string, want int32) {
 		t.Helper()
 		if got := c.budgets.at("d", "app").left(); got != want {
-			t.Errorf("%s: %d are left, want %d", when, got, want)
+			t.Errorf("%s: %d disruptions are left, want %d", when, got, want)
 		}
 	}
 	x.pod("app-a", "a", 1, 1, 900)
@@ -101,25 +106,39 @@ func TestWhatTheStatusCounts(t *testing.T) {
 	c.charge("another", "app-a")
 	left("for another, too", 1)
 	c.discharge(c.pods["app-a"], "other")
-	left("the first needs it no more", 1)
+	left("the first preemptor no longer needs its victim", 1)
 	x.budget("app", 2)
-	left("the status has not seen it", 1)
+	left("the status does not count the victim yet", 1)
 	x.budget("app", 1, "app-a")
 	left("the status has seen it", 1)
 	c.charge("other", "app-a")
 	left("it is chosen again", 1)
 	x.budget("app", 1)
-	x.placer.PodSeen(1, Pod{ID: "app-b", Namespace: "d", Name: "app-b", Node: "b", Labels: []Label{{Key: "app", Value: "app"}}, Deleting: true})
+	x.placer.PodSeen(1, Pod{
+		ID:        "app-b",
+		Namespace: "d",
+		Name:      "app-b",
+		Node:      "b",
+		Labels:    []Label{{Key: "app", Value: "app"}},
+		Deleting:  true,
+	})
 	c.charge("other", "app-b")
-	left("one is chosen that is going already", 1)
+	left("a victim is chosen that is being deleted already", 1)
 	c.charge("other", "app-a")
-	left("the first is chosen again", 0)
-	x.placer.PodSeen(1, Pod{ID: "app-a", Namespace: "d", Name: "app-a", Node: "a", Labels: []Label{{Key: "app", Value: "web"}}})
-	left("it is in the budget no more", 1)
+	left("the first victim is chosen again", 0)
+	x.placer.PodSeen(1, Pod{
+		ID:        "app-a",
+		Namespace: "d",
+		Name:      "app-a",
+		Node:      "a",
+		Labels:    []Label{{Key: "app", Value: "web"}},
+	})
+	left("the budget no longer selects the victim", 1)
 	c.charge("other", "nobody")
 }
 
-// TestBudgetsBelowZero checks that a budget that allows more again matters to all its pods, even if it was overdrawn.
+// TestBudgetsBelowZero checks that a budget that allows more again matters to all its pods, even if more pods were
+// disrupted than it allowed.
 func TestBudgetsBelowZero(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, nil)

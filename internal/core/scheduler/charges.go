@@ -8,21 +8,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// This file has what counts against budgets before their status shows it, and which rows must be reevaluated when
-// budgets allow another number of disruptions.
+// This file counts chosen victims against budgets until the status of the budgets shows them, and records which rows
+// must be evaluated again when budgets allow another number of disruptions.
 
-// charge is what one victim counts against the budgets that select it. It ends when the victim will not be evicted
-// after all. Once the victim is seen to be deleted, it ends for each budget whose next status arrives, because that
-// status counts it. It also ends for a budget whose status names the pod as disrupted.
+// A charge counts one victim against the budgets that select it. It ends if the victim is not evicted after all. Once
+// the victim is seen to be deleted, the charge ends for each budget whose next status arrives, because that status
+// counts the victim. It also ends for a budget whose status names the pod as disrupted.
 type charge struct {
-	by     PodID // the preemptor
-	name   string
+	by     PodID     // the preemptor
+	name   string    // of the victim
 	ending bool      // the victim was seen to be deleted
 	on     rows.Mask // the numbers of the budgets; a mask, because there may be thousands of budgets and victims
 	count  int       // how many budgets are in on
 }
 
-// expiry is a charge that expires at an instant, if it has not ended before.
+// expiry is a charge that ends at an instant, unless it has ended before.
 type expiry struct {
 	in     *budgetsIn
 	id     PodID
@@ -30,9 +30,9 @@ type expiry struct {
 	at     unit.Instant
 }
 
-// chargeMax is how long a charge lasts at most after its victim was seen to be deleted. The status of a budget does not
-// change if the victim was not ready. Upstream's disruption controller waits as long for a pod that it counts as
-// disrupted (DeletionTimeout, 2 minutes).
+// chargeMax is how long a charge lasts at most after its victim was seen to be deleted. It is needed because the status
+// of a budget does not change if the victim was not ready. Upstream's disruption controller waits that long for a pod
+// that it counts as disrupted (DeletionTimeout, 2 minutes).
 const chargeMax = 2 * time.Minute
 
 // charge counts a chosen victim against its budgets. A pod that is being deleted already is in their status, or will be
@@ -71,8 +71,8 @@ func (c *cluster) charge(preemptor, victim PodID) {
 	change.record()
 }
 
-// discharge ends the charge of h, unless h was seen to be deleted. It ends only a charge by the preemptor by, or any if
-// by is "".
+// discharge ends the charge of h, unless h was seen to be deleted. If by is not empty, it ends only a charge by that
+// preemptor.
 func (c *cluster) discharge(h *placedPod, by PodID) {
 	in := dataOf(h.Who).budgets.in
 	if in == nil {
@@ -161,9 +161,9 @@ func (c *cluster) dropCharges(w *nominated) {
 	w.victims = nil
 }
 
-// selectionsMax is for how many selections that change at once the affected rows are determined. With more, all rows
-// with pods of the namespace count as affected. Chosen: most pods are in one budget, few are in several. It limits the
-// cost of one victim that thousands of different selections have.
+// selectionsMax is how many selections may change at once so that their affected rows are determined. If more change,
+// all rows with pods of the namespace count as affected. Chosen: most pods are in one budget, and few are in several.
+// It limits the cost of one victim that is in thousands of selections.
 const selectionsMax = 8
 
 // An allowedChange determines the rows that are affected when budgets of a namespace allow another number of
@@ -171,14 +171,14 @@ const selectionsMax = 8
 type allowedChange struct {
 	c    *cluster
 	in   *budgetsIn
-	some []selectionChange // as long as there are at most selectionsMax
-	many bool
+	some []selectionChange // the selections that change, up to selectionsMax
+	many bool              // more selections change than some has
 }
 
 // selectionChange is the state of a selection before the change.
 type selectionChange struct {
 	of      *selection
-	allowed int32 // leastLeft
+	allowed int32 // leastLeft of the selection
 	several bool  // it had more than one budget
 }
 
@@ -212,9 +212,9 @@ func (x *allowedChange) record() {
 	}
 }
 
-// recordAffected records the rows that are affected by the change of a selection: those with more of its pods than the
-// smaller of both numbers allows. A budget that counts a pod already does not limit that pod; on rows with such pods,
-// the other budgets matter.
+// recordAffected records the rows that are affected by the change of a selection: those with more of its pods than were
+// or are allowed to be disrupted, whichever is less. A budget that counts a pod already does not limit that pod. On
+// rows with such pods, the other budgets matter.
 func (c *cluster) recordAffected(was selectionChange) {
 	s := was.of
 	before, now := max(was.allowed, 0), max(s.leastLeft(), 0)

@@ -18,7 +18,7 @@ type choice struct {
 func (c *cluster) choose(d *demand, self PodID) choice {
 	c.decisions++
 	if w := c.nominations[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
-		return choice{row: w.Row, feasible: 1} // the node that was made free for it is taken without comparison
+		return choice{row: w.Row, feasible: 1} // its victims were evicted there: no other node is considered
 	}
 	d.used = c.decisions
 	if n := c.sampleOf(d); n < c.seenCount {
@@ -76,10 +76,10 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 			}
 		}
 	}
-	mine := c.tieOffset(self)
+	offset := c.tieOffset(self)
 	best := 0
 	for i := 1; i < len(rows); i++ {
-		if totals[i] > totals[best] || totals[i] == totals[best] && c.winsTie(rows[i], rows[best], mine) {
+		if totals[i] > totals[best] || totals[i] == totals[best] && c.winsTie(rows[i], rows[best], offset) {
 			best = i
 		}
 	}
@@ -146,10 +146,10 @@ func (c *cluster) explainAll(d *demand, self PodID) *Failure {
 // tieOffset returns the offset at which the order of equal nodes begins for a pod, so that ties spread over the nodes.
 func (c *cluster) tieOffset(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
 
-// winsTie reports whether row a comes before row b in a circular order that begins at mine. Rows at the same place are
-// ordered by name.
-func (c *cluster) winsTie(a, b row, mine uint64) bool {
-	return cmp.Or(cmp.Compare(c.tieHash[a]-mine, c.tieHash[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
+// winsTie reports whether row a comes before row b in the circular order of tieHash that begins at offset. Rows with
+// the same hash are ordered by name.
+func (c *cluster) winsTie(a, b row, offset uint64) bool {
+	return cmp.Or(cmp.Compare(c.tieHash[a]-offset, c.tieHash[b]-offset), cmp.Compare(c.name[a], c.name[b])) < 0
 }
 
 // mix is the finalizer of splitmix64: every input bit reaches every output bit.

@@ -24,7 +24,7 @@ type class struct {
 	neverPreempts            bool
 
 	tolerations   []Toleration
-	toleratesNode bool // tolerates the taint of a cordoned node
+	toleratesNode bool // it tolerates the taint of a cordoned node
 	nodeSelector  []selector.LabelID
 	nodeTerms     selector.Terms
 	hasTerms      bool     // there are required terms, even if nodeTerms is empty
@@ -94,11 +94,24 @@ func (c *cluster) compile(pod *Pod) *class {
 	}
 	c.sweepStrings()
 	k := &class{
-		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
-		needs: needs{profile: c.profiles[pod.Profile]}, priority: pod.Priority, neverPreempts: pod.NeverPreempts,
-		incomingLoad: pod.IncomingLoad, placedLoad: pod.PlacedLoad, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
-		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
-		ofAgent: pod.NeedsOfAgent, mounts: volumes.PodMountsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
+		key:           string(c.scratch),
+		refs:          1,
+		demands:       map[string]*demand{},
+		needs:         needs{profile: c.profiles[pod.Profile]},
+		priority:      pod.Priority,
+		neverPreempts: pod.NeverPreempts,
+		incomingLoad:  pod.IncomingLoad,
+		placedLoad:    pod.PlacedLoad,
+		tolerations:   pod.Tolerations,
+		ports:         pod.Ports,
+		unsupported:   pod.Unsupported,
+		numa:          pod.NUMA,
+		numaKey:       string(appendNUMA(nil, pod.NUMA)),
+		imageNames:    pod.Images,
+		containers:    pod.Containers,
+		features:      slices.Sorted(slices.Values(pod.Features)),
+		ofAgent:       pod.NeedsOfAgent,
+		mounts:        volumes.PodMountsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
 	}
 	if k.profile == nil {
 		k.profile = c.profiles[""]
@@ -138,15 +151,20 @@ func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 	}
 }
 
-// compileAround compiles the terms about other pods, and adds them to the census, where those pods find them.
+// compileAround compiles the terms about other pods, and adds them to the census, which counts the pods that they
+// select.
 func (c *cluster) compileAround(k *class, pod *Pod) {
 	own := func(s LabelSelector) *census.PodSet {
-		return c.PodSetOf(census.PodSelector{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
+		return c.PodSetOf(census.PodSelector{
+			Namespaces: []string{pod.Namespace},
+			ByLabels:   LabelSelector{Nothing: true},
+			Pods:       s,
+		})
 	}
 	for _, s := range pod.Spread {
 		k.spread = append(k.spread, spreadTerm{s, c.intern.ID(s.TopologyKey), own(s.Selector)})
 	}
-	hang := func(t *podTerm, what census.Counted, weight int64) {
+	addOwn := func(t *podTerm, what census.Counted, weight int64) {
 		counter := c.CounterAt(census.CounterKey{Set: t.set, Topo: c.TopologyOf(t.key), What: what})
 		k.ownTerms = append(k.ownTerms, census.ExistingTerm{Counter: counter, Weight: int32(weight)})
 	}
@@ -156,7 +174,7 @@ func (c *cluster) compileAround(k *class, pod *Pod) {
 	var all []census.PodSelector
 	for i := range pod.Affinity {
 		t := term(&pod.Affinity[i], 1)
-		hang(&t, census.CountTerms, 1)
+		addOwn(&t, census.CountTerms, 1)
 		c.DropPodSet(t.set)
 		all = append(all, partOf(&pod.Affinity[i]))
 		k.affinityKeys = append(k.affinityKeys, t.key)
@@ -166,22 +184,28 @@ func (c *cluster) compileAround(k *class, pod *Pod) {
 	}
 	for i := range pod.AntiAffinity {
 		t := term(&pod.AntiAffinity[i], 1)
-		hang(&t, census.CountAntiTerms, 1)
+		addOwn(&t, census.CountAntiTerms, 1)
 		k.antiAffinity = append(k.antiAffinity, t)
 	}
 	for i := range pod.PreferredAffinity {
-		k.preferredTerms = append(k.preferredTerms, term(&pod.PreferredAffinity[i].Term, pod.PreferredAffinity[i].Weight))
+		w := &pod.PreferredAffinity[i]
+		k.preferredTerms = append(k.preferredTerms, term(&w.Term, w.Weight))
 	}
 	for i := range pod.PreferredAntiAffinity {
-		k.preferredTerms = append(k.preferredTerms, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
+		w := &pod.PreferredAntiAffinity[i]
+		k.preferredTerms = append(k.preferredTerms, term(&w.Term, -w.Weight))
 	}
 	for i := range k.preferredTerms {
-		hang(&k.preferredTerms[i], census.CountTermWeights, k.preferredTerms[i].weight)
+		addOwn(&k.preferredTerms[i], census.CountTermWeights, k.preferredTerms[i].weight)
 	}
 }
 
 func partOf(t *PodTerm) census.PodSelector {
-	return census.PodSelector{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
+	return census.PodSelector{
+		Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))),
+		ByLabels:   t.NamespaceSelector,
+		Pods:       t.Selector,
+	}
 }
 
 // dropClass drops a reference to a class. The class and its demands are deleted with the last reference.

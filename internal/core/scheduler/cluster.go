@@ -22,8 +22,8 @@ type cluster struct {
 	profiles map[string]*profile
 	// hardDefaults says that some profile has default spread constraints that are hard.
 	hardDefaults bool
-	// only during the placement of a pod whose extenders have answered: what they add to the score of each row; else
-	// nil
+	// extenderScores is what extenders add to the score of each row. It is set only while a pod is placed whose
+	// extenders have answered; otherwise it is nil.
 	extenderScores map[row]int64
 
 	// By encoded specification; see encode.go.
@@ -35,7 +35,7 @@ type cluster struct {
 
 	// The pods on rows: bound or assumed.
 	pods map[PodID]*placedPod
-	gone struct{ pods, classes int } // deleted entries, for shrink.Map
+	gone struct{ pods, classes int } // entries deleted from pods and classes since shrink.Map last copied each
 	// atPriority is how many pods on rows have each priority.
 	atPriority  map[int32]int
 	placedCount uint64 // counts pods put on rows, to order them
@@ -51,15 +51,15 @@ type cluster struct {
 	// The nominated pods.
 	nominations map[PodID]*nominated
 	budgets     budgets
-	// allowances lists rows where another number of pods may be disrupted than before, while there are costs or bounds.
-	// It also lists rows on which a pod has started since it was put there: evicting it costs more then.
+	// allowances lists rows for which the costs of preemption changed although nothing on the row did: a budget allows
+	// another number of disruptions for pods there, or a pod there has started, so that evicting it costs more.
 	allowances rows.ChangeLog
 	// withCosts has the demands that have costs.
 	withCosts map[*demand]bool
 	bounds    map[string]*costBounds // by boundsKey, or by the rounded requests
 	tooLow    map[string]int         // by boundsKey: on how many rows the rounded bounds were too low
 
-	// Working space without meaning between calls.
+	// Working space: what it has between calls is not used.
 	boundOrder  boundOrder
 	rejected    [2]rows.Mask
 	removed     []*placedPod
@@ -85,14 +85,14 @@ type placedPod struct {
 	confirmed bool // the API shows the pod on the node; false: it is assumed
 	// preempted: see Pod.Preempted.
 	preempted bool
-	tried     int8             // during a trial: by how much its count differs from one
+	tried     int8             // during a trial: how often it was added, less how often it was removed; else 0
 	started   int64            // see Pod.Started
 	order     uint64           // orders the pods of a row by when they were placed
 	arrived   bool             // a report of the node's agent has included it
 	berth     numa.Berth       // the CPUs and NUMA nodes that were expected when it was placed; nil: none
 	assigned  *numa.Assignment // the CPUs and devices that it has on the row; nil: to be computed
 
-	inRow int // place in state.held of the row
+	inRow int // its index in state.podsOn of the row
 }
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
@@ -117,9 +117,11 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c.Census = census.New(&c.nodes, c.intern, c.rowChanged, c.notifyCounter)
 	c.storage = volumes.NewStore(c.intern, c.volumesChanged)
 	c.growing = []rows.Table{
-		&c.name, &c.tieHash, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
+		&c.name, &c.tieHash, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features,
+		&c.agentLacks, &c.podsMax,
 		&c.changes, &c.moves, &c.allowances,
-		&c.pictures, &c.podCount, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.podsOn, &c.nominated, &c.expected, c.storage,
+		&c.nodeImages, &c.podCount, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.podsOn, &c.nominated, &c.expected,
+		c.storage,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.ref(c.columns.of(r)) // never released
@@ -130,7 +132,8 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	for i, p := range profiles {
 		compiled := compileProfile(c, p)
 		c.profiles[p.Name] = compiled
-		c.hardDefaults = c.hardDefaults || slices.ContainsFunc(p.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
+		isHard := func(s SpreadConstraint) bool { return s.Hard }
+		c.hardDefaults = c.hardDefaults || slices.ContainsFunc(p.DefaultSpread, isHard)
 		if i == 0 {
 			c.profiles[""] = compiled
 		}
@@ -146,7 +149,8 @@ func (c *cluster) dropRowIfEmpty(r row) {
 	c.freeRow(r)
 }
 
-// moveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
+// moveRow calls change, which changes facts that decide to which domains and scopes row r belongs, and moves the pods
+// of the row in the counters accordingly.
 func (c *cluster) moveRow(r row, change func()) {
 	c.Census.MoveRow(r, func(yield func(*census.Pod) bool) {
 		for _, h := range c.podsOn[r] {
@@ -182,8 +186,8 @@ func (c *cluster) isAssumed(id PodID) bool {
 	return p != nil && !p.confirmed
 }
 
-// setPod puts the pod on the node. If it was on another node, or had another specification, it is replaced; then
-// changed is true, and freed is the row where room may have become free.
+// setPod puts the pod on the node. If the pod was already on a node and something about it differs now, changed is
+// true, and freed is the row where it was: room may have become free there.
 func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, changed bool) {
 	r := c.rowOf(node)
 	k, who := c.compile(pod), c.identify(pod)

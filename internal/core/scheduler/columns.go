@@ -6,14 +6,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// columns have, for each resource, how much of it each row has and how much the pods there take. A resource that no
-// node has and no pod requests takes memory for its name only. It is dropped when no class or profile refers to it,
-// either. So a pod that requests an unknown resource costs little.
+// columns say for each resource how much of it each row has and how much the pods there take. A resource that no node
+// has takes memory for its name only, and its column is dropped when no class or profile refers to it any more. So a
+// pod that requests an unknown resource costs little.
 type columns struct {
-	byName map[string]int
-	all    []column
-	free   []int
-	ofRow  [][]int // by row: the columns of which the row has any, in no order; nil beyond the end
+	byName map[string]int // the index in all of a resource's column
+	all    []column       // a dropped column is zero until its index is used again
+	free   []int          // indexes of dropped columns
+	ofRow  [][]int        // by row: the columns of which the row has any, in no order; nil beyond the end
 }
 
 type column struct {

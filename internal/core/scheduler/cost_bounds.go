@@ -15,15 +15,15 @@ import (
 // A bound counts the evictions that are necessary because of resources, with the pods nominated on the row, and because
 // of budgets that allow no disruption. All other filters can only raise the cost. So only the rows with the lowest
 // bounds are evaluated in full, and pods that differ in everything else share the bounds. Bounds are kept, and
-// recomputed where pods came or left. Budgets change often, and mostly on rows that are not cheap; so what budgets add
-// is computed only for rows whose bound without budgets is low.
+// recomputed where pods came or left. Budgets change often, and mostly on rows that are not cheap. So the effect of
+// budgets is computed only for rows whose bound without budgets is low.
 //
 // The bounds are for a pod that is not nominated on the row itself.
 //
-// Pods with similar requests share bounds, too: those of their requests rounded down, which can only be lower. A row
-// whose rounded bound is low is then checked with the exact requests, before it is evaluated in full.
+// Pods with similar requests share the bounds of their rounded-down requests, which can only be lower. A row whose
+// rounded bound is low is then checked with the exact requests, before it is evaluated in full.
 type costBounds struct {
-	of       *demand
+	of       *demand       // has the requests, the profile and the priority only; see boundsDemandFor
 	position int           // in cluster.changes
 	budgeted int           // in cluster.allowances
 	used     uint64        // when they were used last, in cluster.decisions
@@ -53,7 +53,7 @@ func roundDown(amount int64) int64 {
 	return amount >> drop << drop
 }
 
-// tooLowMax limits for how many vectors of requests cluster.misled counts. Chosen: about 100 KiB.
+// tooLowMax limits for how many vectors of requests cluster.tooLow counts. Chosen: it takes about 100 KiB.
 const tooLowMax = 1 << 10
 
 // boundsFor returns up-to-date bounds for d. They are for its exact requests if such bounds exist, or if rounded bounds
@@ -67,7 +67,8 @@ func (c *cluster) boundsFor(d *demand) *costBounds {
 		delete(c.tooLow, key)
 		b = c.makeBounds(d, key, d.requests)
 	default:
-		rounded, of := encode.Number(encode.String([]byte("about "), d.profile.Name), int64(d.priority)), slices.Clone(d.requests)
+		rounded := encode.Number(encode.String([]byte("about "), d.profile.Name), int64(d.priority))
+		of := slices.Clone(d.requests)
 		for i := range of {
 			of[i].value = roundDown(of[i].value)
 			rounded = encode.Number(encode.Number(rounded, int64(of[i].column)), of[i].value)
@@ -116,8 +117,9 @@ func (c *cluster) boundsDemandFor(d *demand, requests []request) *demand {
 
 // boundsDemand returns a demand with the part of d that bounds use.
 func (c *cluster) boundsDemand(d *demand) *demand {
-	if !slices.ContainsFunc(d.requests, func(q request) bool { return d.profile.ignores(c.columns.all[q.column].resource) }) {
-		return d // it has more, which bounds do not use
+	ignored := func(q request) bool { return d.profile.ignores(c.columns.all[q.column].resource) }
+	if !slices.ContainsFunc(d.requests, ignored) {
+		return d // it has more fields set, which bounds do not read
 	}
 	return c.boundsDemandFor(d, d.requests)
 }
@@ -196,8 +198,8 @@ func (b *costBounds) leastOf(i int) *preemptCost {
 	return &b.rows[b.least[i]]
 }
 
-// freeBoundOn returns a cost that is no higher than what costOn returns on row r for any demand with the requests of d,
-// even if budgets allow everything.
+// freeBoundOn returns a cost that is no higher than what costOn returns on row r for any demand with the requests of d.
+// It holds even if budgets allow everything.
 func (c *cluster) freeBoundOn(d *demand, r row) preemptCost {
 	all := c.belowOn(d, r)
 	if len(all) == 0 {
@@ -209,7 +211,7 @@ func (c *cluster) freeBoundOn(d *demand, r row) preemptCost {
 	return preemptCost{by: RuleResources}
 }
 
-// boundOn returns the same, with budgets as they are now.
+// boundOn is freeBoundOn with the disruptions that budgets allow now.
 func (c *cluster) boundOn(d *demand, r row) preemptCost {
 	all, allowed := c.belowOn(d, r), c.allowed[:0]
 	for _, h := range all {
@@ -245,7 +247,7 @@ func (c *cluster) belowOn(d *demand, r row) []*placedPod {
 	return all
 }
 
-// boundOf returns the bound if count of pods must leave, among them pods[last]. pods are sorted by priority.
+// boundOf returns the bound if that many of pods must leave, among them pods[last]. pods are sorted by priority.
 func boundOf(pods []*placedPod, last, count int) preemptCost {
 	b := preemptCost{state: costHelps, highest: pods[last].class.priority, count: int32(count)}
 	b.sum = int64(b.highest) + priorityOffset
@@ -296,13 +298,13 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*placedPod) (last, count int
 				most = max(most, h.class.takes(q.column))
 			}
 		}
-		count = max(count, int((lack+most-1)/most)) // as if each freed as much as the largest
+		count = max(count, int((lack+most-1)/most)) // as if each freed as much as the one that frees most
 	}
 	return last, count, true
 }
 
-// fewestProtected returns how many pods must leave at least although their budgets do not allow it, given that those
-// allowed to leave are not enough.
+// fewestProtected returns how many pods must leave at least although their budgets do not allow it. It assumes that the
+// pods that may leave are not enough.
 func (c *cluster) fewestProtected(d *demand, r row, pods []*placedPod) (count int) {
 	count = 1
 	for _, q := range d.requests {
@@ -336,7 +338,8 @@ func (c *cluster) nominatedBefore(d *demand, r row) (n int64) {
 	return n
 }
 
-// nominatedTake returns how much of a column the pods take that are nominated on row r and count when d is judged.
+// nominatedTake returns how much of a resource is taken by the pods that are nominated on row r and count when d is
+// judged.
 func (c *cluster) nominatedTake(d *demand, r row, column int) (sum int64) {
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority {
@@ -346,7 +349,7 @@ func (c *cluster) nominatedTake(d *demand, r row, column int) (sum int64) {
 	return sum
 }
 
-// takes returns how much of a column a pod of class k takes.
+// takes returns how much of a column's resource a pod of class k takes.
 func (k *class) takes(column int) int64 {
 	for _, q := range k.requests {
 		if q.column == column {

@@ -8,11 +8,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// boundOrder returns rows in the order of their bounds, and computes what budgets add only for rows that are next. It
-// examines few rows: a heap has, for every 64 rows (a word of a mask), one row with the lowest bound. The first rows
-// are returned in the order of their bounds, and with equal bounds in tie-breaking order (winsTie); usually one of them
-// is the cheapest. If bounds say little, nearly all rows are returned. After the first ones, rows of one word are
-// therefore returned one after another, because they are adjacent in memory.
+// boundOrder returns rows in the order of their bounds, and computes the effect of budgets only for rows that are next.
+// It examines few rows: a heap has, for every 64 rows (a word of a mask), one row with the lowest bound. The first rows
+// are returned in the order of their bounds, and with equal bounds in tie-breaking order (winsTie). Usually one of them
+// is the cheapest. If not, bounds say little, and nearly all rows must be returned. So after the first ones, the rows
+// of one word are returned one after another, because they are adjacent in memory.
 type boundOrder struct {
 	cluster *cluster
 	bounds  *costBounds
@@ -27,10 +27,10 @@ type boundOrder struct {
 
 // A boundsWord is the entry of a word's rows in the heap.
 type boundsWord struct {
-	index int
+	index int  // of the word in the mask
 	row   row  // no row of the word in among has a lower bound
 	first bool // row is in among, and first of its word in order; false: the word must be searched for its first row
-	place int
+	place int  // its index in the heap
 }
 
 // bestFirst is how many rows are returned in the order of their bounds. Chosen: finding the next row in order compares
@@ -39,12 +39,12 @@ type boundsWord struct {
 // forbids-zones).
 const bestFirst = 64
 
-// begin initializes x, which is working space, for the rows in among. x removes rows from among as it returns them.
-func (x *boundOrder) begin(c *cluster, bounds *costBounds, among rows.Mask, mine uint64) *boundOrder {
+// begin initializes x for the rows in among. x is reused between calls, and removes rows from among as it returns them.
+func (x *boundOrder) begin(c *cluster, bounds *costBounds, among rows.Mask, offset uint64) *boundOrder {
 	x.cluster = c
 	x.bounds = bounds
 	x.among = among
-	x.offset = mine
+	x.offset = offset
 	x.returned = 0
 	x.rest = nil
 	x.words = x.words[:0]
@@ -74,7 +74,8 @@ func (x *boundOrder) compare(a, b *boundsWord) int {
 	return cmp.Compare(a.index, b.index)
 }
 
-// nextBelow returns the next row that may cost less than the best, or the same and wins the tie; noRow: there is none.
+// nextBelow returns the next row that may cost less than cost, or the same but wins the tie with best. It returns noRow
+// if there is none.
 func (x *boundOrder) nextBelow(best row, cost *preemptCost) row {
 	promises := func(r row, surely bool) bool {
 		if best == noRow {
@@ -154,8 +155,8 @@ func (x *boundOrder) findFirst(w *boundsWord) {
 	x.heap.Set(w)
 }
 
-// addBudgets computes what budgets add to the bound of the row that represents a word. If that raises the bound, it
-// does the same for the rows of the word with lower bounds, which would usually be next.
+// addBudgets computes the effect of budgets on the bound of the row that represents a word. If that raises the bound,
+// it does the same for the rows of the word with lower bounds, because these would usually be next.
 func (x *boundOrder) addBudgets(w *boundsWord) {
 	if !x.bounds.addBudgets(x.cluster, w.row) {
 		return

@@ -19,18 +19,19 @@ type preemptCosts struct {
 	position int               // in cluster.changes
 	budgeted int               // in cluster.allowances
 	volumes  *volumes.Needs    // the volumes for which they were computed
-	floors   []int32           // the values of floorsOf for which they were computed, for each hard spread constraint
+	floors   []int32           // the values of fewestTwo for which they were computed, for each hard spread constraint
 	stale    bool              // a counter changed for too many rows
 	counters []*census.Counter // the counters that notify this demand
 
-	// why no row has a good cost, as of position whyAt, with whyFor, and not because of one pod
+	// why says why preemption helps on no row, for any pod of the demand. It was found at position whyAt of
+	// cluster.changes, with the volumes whyFor. Empty: not known.
 	why    string
 	whyAt  int
 	whyFor *volumes.Needs
 }
 
-// costsWorth is how many rows must be evaluated for one preemption so that costs are kept. Chosen: evaluating that many
-// takes about as long as applying the changes between two preemptors on 5,000 nodes.
+// costsWorth is how many rows one preemption must evaluate before costs are kept for the demand. Chosen: evaluating
+// that many takes about as long as bringing kept costs up to date between two preemptors on 5,000 nodes.
 const costsWorth = 64
 
 // costRowsMax limits the rows of all costs together, at 40 bytes each. Chosen: 40 MiB, which is the costs of 200
@@ -41,17 +42,18 @@ const costRowsMax = 1 << 20
 // for.
 const nominatedMax = 256
 
-// floorsOf returns what the count of a domain is compared with, and what that would be if the domain with the fewest
-// pods had nominatedMax more. Nominated pods count in the domain of their row, so the fewest are in another domain.
-func (a *spreadAsk) floorsOf() (fewest, next int32) {
+// fewestTwo returns the fewest pods of any domain, with which the count of a domain is compared, and what that number
+// would be if the domain with the fewest pods had nominatedMax more. Pods nominated on a row count in its domain; then
+// another domain may have the fewest.
+func (a *countedSpread) fewestTwo() (fewest, next int32) {
 	if a.counter == nil || a.counter.Coverage.Domains < int(a.minDomains) {
 		return 0, -1
 	}
 	return a.counter.Fewest(), a.counter.NextFewest(nominatedMax)
 }
 
-// domainRowsMax is the largest number of rows of a domain whose costs are dropped one by one when a counter changes in
-// the domain. Chosen: there are few larger domains, and their counts change all the time.
+// domainRowsMax is how many rows a domain may have so that only their costs are dropped when a counter changes in the
+// domain. For larger domains, all costs are dropped. Chosen: few domains are larger, and their counts change often.
 const domainRowsMax = 8
 
 // cheapest returns the row where making room for d costs least, or noRow. Rows without a known cost are evaluated in
@@ -67,10 +69,10 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost preemptCost) {
 	exactly := c.boundsDemand(d)
 	rounded := !slices.Equal(exactly.requests, bounds.of.requests)
 	best = noRow
-	mine := c.tieOffset(self)
+	offset := c.tieOffset(self)
 	wins := func(r row, b *preemptCost) bool {
 		order := compareCosts(b, &cost)
-		return best == noRow || order < 0 || order == 0 && c.winsTie(r, best, mine)
+		return best == noRow || order < 0 || order == 0 && c.winsTie(r, best, offset)
 	}
 	kept := c.keptCosts(d)
 	if kept != nil {
@@ -100,7 +102,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost preemptCost) {
 		open.Clear(own)
 		ask(own)
 	}
-	next := c.boundOrder.begin(c, bounds, open, mine)
+	next := c.boundOrder.begin(c, bounds, open, offset)
 	for r := next.nextBelow(best, &cost); r != noRow; r = next.nextBelow(best, &cost) {
 		if rounded {
 			if x := c.boundOn(exactly, r); x.state != costHelps || !wins(r, &x) {
@@ -121,7 +123,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost preemptCost) {
 // nodeRules are rules that depend only on facts about the node itself. Where one of them rejects, no eviction helps.
 const nodeRules = RuleSupported | RuleAgent | RuleNames | RuleUnschedulable | RuleTaints | RuleNodeAffinity
 
-// mayPreemptOn returns the rows that these rules do not reject. The mask is working space.
+// mayPreemptOn returns the rows that nodeRules do not reject. The mask is working space.
 func (c *cluster) mayPreemptOn(d *demand) rows.Mask {
 	rows := c.updateMarks().seen.CopyOf(c.preemptible)
 	c.preemptible = rows
@@ -150,7 +152,7 @@ func (c *cluster) keptCosts(d *demand) *preemptCosts {
 	b.position, b.budgeted = next, budgeted
 	floors := make([]int32, 0, 2*len(d.hard))
 	for i := range d.hard {
-		fewest, next := d.hard[i].floorsOf()
+		fewest, next := d.hard[i].fewestTwo()
 		floors = append(floors, fewest, next)
 	}
 	if !ok || !budgetsToo || b.stale || b.volumes != d.volumes || !slices.Equal(b.floors, floors) {
@@ -195,9 +197,9 @@ func (c *cluster) dropCosts(d *demand) {
 	d.costs = preemptCosts{worth: d.costs.worth}
 }
 
-// costsChanged marks costs as stale because the count of k changed in a domain. If the change decides whether there is
-// any pod at all, it matters for all rows. It also does if it decides whether pods are in more than one domain: a pod
-// with affinity to its own kind may be the first of its kind where all others can be evicted.
+// costsChanged marks costs as stale because the count of k changed in a domain. The change matters for all rows if it
+// decides whether there is any pod at all, or whether pods are in more than one domain. The latter matters because a
+// pod with affinity to its own labels may be the first such pod where all others can be evicted.
 func (c *cluster) costsChanged(k *census.Counter, domain int32) {
 	if len(listenersOf(k).withCosts) == 0 {
 		return

@@ -2,12 +2,8 @@ package scheduler
 
 import (
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -52,7 +48,7 @@ func (x *duel) budget(app string, allowed int, disrupted ...string) {
 	})
 }
 
-// chooses checks the victims of the preemptor, and their node; no victims: "".
+// chooses checks the node and the victims that the preemptor gets; "": none.
 func (x *duel) chooses(when, want string) {
 	x.t.Helper()
 	made, why := x.placer.cluster.preempt(x.demand, "high")
@@ -80,7 +76,7 @@ func TestOrderOfCosts(t *testing.T) {
 	x.pod("low", "a", 1, 1, 450)
 	x.pod("too", "a", 1, 1, 450)
 	x.pod("one", "b", 2, 1, 900)
-	x.chooses("the most important victim is less so", "a: low too")
+	x.chooses("the most important victim has lower priority", "a: low too")
 
 	x = newDuel(t, 800, nil)
 	x.pod("low", "a", 2, 1, 450)
@@ -94,26 +90,26 @@ func TestOrderOfCosts(t *testing.T) {
 	x.pod("late", "b", 1, 9, 900)
 	x.chooses("it started later", "b: late")
 	x.pod("late", "b", 1, 3, 900)
-	x.chooses("it started earlier than was said", "a: early")
+	x.chooses("it started earlier than first reported", "a: early")
 	x.pod("late", "b", 1, 0, 900)
 	x.chooses("it has not started yet", "b: late")
 	x.pod("early", "a", 1, 0, 900)
 	x.pod("late", "b", 1, 9, 900)
-	x.chooses("it has started, the other begins anew", "a: early")
+	x.chooses("it has started, and the other was replaced", "a: early")
 
 	x = newDuel(t, 800, nil)
 	x.pod("first", "a", 1, 1, 450)
 	x.pod("last", "a", 1, 9, 450)
 	x.pod("third", "b", 1, 5, 450)
 	x.pod("second", "b", 1, 4, 450)
-	x.chooses("the first of them started later", "b: second third")
+	x.chooses("the oldest of them started later", "b: second third")
 
 	x = newDuel(t, 800, nil)
 	x.pod("high-1", "a", 2, 9, 450)
 	x.pod("low-1", "a", 1, 1, 450)
 	x.pod("high-2", "b", 2, 5, 450)
 	x.pod("low-2", "b", 1, 5, 450)
-	x.chooses("of the most important ones the first started later", "a: high-1 low-1")
+	x.chooses("the oldest of the most important ones started later", "a: high-1 low-1")
 
 	x = newDuel(t, 500, nil)
 	x.pod("b-first", "a", 1, 1, 500)
@@ -159,7 +155,7 @@ func TestCostsFollowCharges(t *testing.T) {
 		x.pod("app-a", "a", 2, 1, 900)
 		x.pod("app-b", "b", 1, 1, 900)
 		x.budget("app", 0)
-		x.chooses("both go against the budget", "b: app-b")
+		x.chooses("the budget allows none of both", "b: app-b")
 		c.charge("other", "app-a")
 		x.chooses("a counts as disrupted", "a: app-a")
 		c.discharge(c.pods["app-a"], "other")
@@ -168,7 +164,7 @@ func TestCostsFollowCharges(t *testing.T) {
 		x.chooses("again", "a: app-a")
 		c.chargeEnds(1, "app-a")
 		c.expireCharges(unit.Instant(1).Add(chargeMax))
-		x.chooses("not any more, after a while", "b: app-b")
+		x.chooses("the charge has expired", "b: app-b")
 
 		x.pod("free", "a", 2, 1, 900) // in the place of app-a
 		x.pod("app-a", "c", 1, 1, 900)
@@ -182,7 +178,7 @@ func TestCostsFollowCharges(t *testing.T) {
 		x.chooses("it is taken again", "a: free")
 		c.chargeEnds(1, "app-a")
 		c.expireCharges(unit.Instant(1).Add(chargeMax))
-		x.chooses("it is given back after a while", "b: app-b")
+		x.chooses("the charge has expired", "b: app-b")
 	}
 }
 
@@ -200,7 +196,7 @@ func TestAssumedVictimIsNotCharged(t *testing.T) {
 		t.Fatalf("decided %+v: %v", d.Preemption, d.Failure)
 	}
 	if left := p.cluster.budgets.at("d", "app").left(); left != 1 {
-		t.Errorf("the budget allows %d, want 1", left)
+		t.Errorf("the budget allows %d disruptions, want 1", left)
 	}
 }
 
@@ -212,7 +208,7 @@ func TestCostsFollowLargeBudgets(t *testing.T) {
 	x.pod("app-2", "a", 1, 1, 450)
 	x.pod("one", "b", 5, 1, 900)
 	x.budget("app", 1)
-	x.chooses("one of two goes against the budget", "b: one")
+	x.chooses("the budget allows one of two", "b: one")
 	x.budget("app", 2)
 	x.chooses("both may go", "a: app-1 app-2")
 	x.budget("app", 1)
@@ -220,7 +216,7 @@ func TestCostsFollowLargeBudgets(t *testing.T) {
 }
 
 // TestBoundsAreShared checks that preemptors with similar requests share bounds, that rounding changes no choice, and
-// that a preemptor whose rounded bounds are useless gets exact ones when they are worth it.
+// that a preemptor whose rounded bounds are too low gets exact bounds when these are worth their cost.
 func TestBoundsAreShared(t *testing.T) {
 	const nodes = 64
 	p := New(Options{})
@@ -242,7 +238,7 @@ func TestBoundsAreShared(t *testing.T) {
 		e := p.queue.find(id)
 		made, why := c.preempt(c.demandOf(e.class, e.who, e.pod.Owner), id)
 		if made == nil || made.Node != "node-63" { // whose pods are the least important
-			t.Fatalf("a preemptor that asks for %dm evicts %+v (%s), want from node-63", cpu, made, why)
+			t.Fatalf("a preemptor that requests %dm evicts %+v (%s), want victims on node-63", cpu, made, why)
 		}
 		p.PodGone(1, id)
 		return len(made.Victims)
@@ -253,21 +249,22 @@ func TestBoundsAreShared(t *testing.T) {
 			want = 2
 		}
 		if n := evicts(i, int64(450+i)); n != want {
-			t.Errorf("a preemptor that asks for %dm evicts %d pods, want %d", 450+i, n, want)
+			t.Errorf("a preemptor that requests %dm evicts %d pods, want %d", 450+i, n, want)
 		}
 	}
 	if n := len(c.bounds); n > 8 {
-		t.Errorf("100 amounts between 450 and 550 have %d bounds, want one for each that they are rounded to", n)
+		t.Errorf("100 amounts between 450 and 550 have %d bounds, want one for each rounded amount", n)
 	}
 	for range 3 {
-		evicts(100, 503) // rounded down to 496, one victim would do anywhere
+		evicts(100, 503) // rounded down to 496, one victim would be enough on every node
 	}
 	for _, b := range c.bounds {
 		if b.of.requests[0].value == 503 {
 			return
 		}
 	}
-	t.Errorf("a preemptor that rounding misleads on every node has no bounds of its own: %d others, misled %v", len(c.bounds), c.tooLow)
+	t.Errorf("a preemptor whose rounded bounds are too low on every node has no exact ones: %d bounds, tooLow %v",
+		len(c.bounds), c.tooLow)
 }
 
 // TestManyBudgets checks that the smallest number that one of several budgets allows decides, except for pods that it
@@ -277,7 +274,7 @@ func TestManyBudgets(t *testing.T) {
 		x := newDuel(t, 800, nil)
 		c := x.placer.cluster
 		x.demand.costs.worth = true
-		x.placer.PodSeen(1, Pod{ // without labels it is in no budget
+		x.placer.PodSeen(1, Pod{ // it has no labels, so it is in no budget
 			ID: "bare", Namespace: "d", Name: "bare", Node: "a", Priority: 2, Requests: []Amount{{CPU, 900}},
 		})
 		x.pod("app-b", "b", 1, 1, 900)
@@ -293,13 +290,13 @@ func TestManyBudgets(t *testing.T) {
 		}
 		x.chooses("all allow one", "b: app-b")
 		c.charge("other", "app-c")
-		x.chooses("it is taken from all of them", "a: bare")
+		x.chooses("it counts against all of them", "a: bare")
 		c.discharge(c.pods["app-c"], "other")
 		x.chooses("it is given back", "b: app-b")
 		c.charge("other", "app-c")
 		x.chooses("it is taken again", "a: bare")
 		for i := range n {
-			x.chooses("one does not count the pod on b", "a: bare")
+			x.chooses("one budget does not count the pod on b", "a: bare")
 			wide(i, 0, "app-b")
 		}
 		x.chooses("all count it", "b: app-b")
@@ -315,14 +312,14 @@ func TestManyBudgets(t *testing.T) {
 		for i := range n {
 			wide(i, 0)
 		}
-		x.chooses("none allows or counts anything", "a: bare")
+		x.chooses("no budget allows or counts any pod", "a: bare")
 		for i := range n {
 			x.placer.BudgetGone(1, "d", wideBudget(i, 0, alike).Name)
 		}
 		x.chooses("all are gone", "b: app-b")
 		wide(0, 0)
 		wide(1, 0, "app-b")
-		x.chooses("one of two does not count it", "a: bare")
+		x.chooses("one of two budgets does not count it", "a: bare")
 		x.placer.BudgetGone(1, "d", wideBudget(0, 0, alike).Name)
 		x.chooses("the other does", "b: app-b")
 		x.placer.BudgetGone(1, "d", wideBudget(1, 0, alike).Name)
@@ -332,9 +329,9 @@ func TestManyBudgets(t *testing.T) {
 	}
 }
 
-// TestFirstOfItsKind checks a pod with affinity to its own kind that may be the first: it may preempt if all pods of
-// its kind are evicted. Whether all of them are on the node depends on other nodes.
-func TestFirstOfItsKind(t *testing.T) {
+// TestFirstOfItsGroup checks a pod with affinity to its own label. It may preempt where it would be the first of its
+// group, because all matching pods are evicted there. Whether all of them are on that node depends on other nodes.
+func TestFirstOfItsGroup(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		x := newDuel(t, 800, func(p *Pod) {
 			p.Labels, p.Affinity = []Label{{Key: "app", Value: "few"}}, []PodTerm{appTerm("few", hostKey)}
@@ -353,211 +350,4 @@ func TestFirstOfItsKind(t *testing.T) {
 		x.pod("few-b", "b", 20, 1, 0)
 		x.chooses("one is on b again", "")
 	}
-}
-
-// TestCostsAgree makes random changes that matter to preemption in a crowded cluster, and compares costs and bounds
-// with fresh ones, for preemptors that wait all the time: they are gated, so that what is kept for them becomes old.
-// Zones have more rows than domainRowsMax, racks fewer, and several changes happen between two comparisons.
-func TestCostsAgree(t *testing.T) {
-	for seed := range uint64(24) {
-		h := newHistory(t, 9000+seed)
-		h.names = 26
-		for i := range h.names {
-			h.crowdNode(i)
-			for range 3 {
-				h.comeBound()
-			}
-		}
-		for range 10 {
-			h.addAsker()
-		}
-		for range 150 {
-			for range 1 + h.rng.IntN(3) {
-				h.crowdStep()
-			}
-			h.checkTables()
-		}
-		h.checkCounters()
-		h.checkBudgets()
-		h.checkHolds()
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
-}
-
-// crowdStep makes one random change that may matter to costs.
-func (h *history) crowdStep() {
-	h.now = h.now.Add(time.Duration(h.rng.IntN(40)) * time.Second)
-	switch what := h.rng.IntN(20); what {
-	case 0:
-		h.crowdNode(h.rng.IntN(h.names))
-	case 1:
-		if name, ok := pick(h.rng, h.nodes); ok && h.rng.IntN(3) == 0 {
-			delete(h.nodes, name)
-			h.placer.NodeGone(h.now, name)
-		}
-	case 2, 3, 4, 5:
-		h.comeBound()
-	case 6, 7:
-		if id, ok := h.pickOn(true); ok {
-			delete(h.pods, id)
-			h.placer.PodGone(h.now, id)
-		}
-	case 8, 9:
-		h.changeBound()
-	case 10, 11, 12, 13:
-		h.crowdBudget()
-	case 14:
-		p := h.crowdPod()
-		p.Priority = int32(2 + h.rng.IntN(3))
-		h.pods[p.ID] = p
-		h.placer.PodSeen(h.now, p)
-	case 15, 16, 17:
-		h.place()
-	default:
-		if id, ok := pick(h.rng, h.flight); ok {
-			h.land(id, h.rng.IntN(4))
-		}
-	}
-}
-
-// pickOn draws a pod that is bound, or one that is not.
-func (h *history) pickOn(bound bool) (PodID, bool) {
-	some := maps.Clone(h.pods)
-	maps.DeleteFunc(some, func(_ PodID, p Pod) bool { return (p.Node != "") != bound })
-	return pick(h.rng, some)
-}
-
-// crowdNode adds the i-th node: in one of two large zones or a small one, in a rack with another node.
-func (h *history) crowdNode(i int) {
-	n := Node{
-		Name: fmt.Sprint("n", i), PodsMax: int64(3 + h.rng.IntN(3)), Unschedulable: h.rng.IntN(12) == 0,
-		Allocatable: []Amount{{CPU, 1000}, {Memory, int64(500 * h.rng.IntN(3))}},
-		Labels:      []Label{{Key: hostKey, Value: fmt.Sprint("n", i)}, {Key: "rack", Value: fmt.Sprint(i / 2)}},
-	}
-	if zone := "aaaaabbbbbc-"[h.rng.IntN(12)]; zone != '-' {
-		n.Labels = append(n.Labels, Label{Key: "zone", Value: string(zone)})
-	}
-	h.nodes[n.Name] = n
-	h.placer.NodeSeen(h.now, n)
-}
-
-// crowdPod returns a pod that takes a large part of a node, and may have terms.
-func (h *history) crowdPod() Pod {
-	h.made++
-	p := Pod{
-		ID: PodID(fmt.Sprint("p", h.made)), Priority: int32(h.rng.IntN(3)), Started: int64(h.rng.IntN(5)),
-		Requests: []Amount{{CPU, int64(100 + 100*h.rng.IntN(5))}, {Memory, int64(h.rng.IntN(3) * 200)}},
-	}
-	p.Name, p.Namespace = string(p.ID), []string{"x", "x", "y"}[h.rng.IntN(3)]
-	if app := h.rng.IntN(41); app < 31 { // mostly nobody is among few, or one
-		p.Labels = append(p.Labels, Label{Key: "app", Value: []string{"web", "db", "db", "few"}[app/10]})
-	}
-	if h.rng.IntN(2) == 0 {
-		p.Labels = append(p.Labels, Label{Key: "tier", Value: []string{"1", "2"}[h.rng.IntN(2)]})
-	}
-	switch h.rng.IntN(8) {
-	case 0:
-		p.AntiAffinity = []PodTerm{crowdTerm(h.rng)}
-	case 1:
-		p.Ports = []HostPort{{IP: AnyIP, Protocol: "TCP", Port: 80}}
-	}
-	return p
-}
-
-// crowdSelector returns a random selector of labels.
-func crowdSelector(rng *rand.Rand) LabelSelector {
-	app := []string{"web", "db", "few"}[rng.IntN(3)]
-	return LabelSelector{Requirements: []Requirement{[...]Requirement{
-		{Key: "app", Op: In, Values: []string{app}},
-		{Key: "app", Op: In, Values: []string{app}},
-		{Key: "app", Op: NotIn, Values: []string{app}},
-		{Key: "tier", Op: DoesNotExist},
-		{Key: "tier", Op: Exists},
-	}[rng.IntN(5)]}}
-}
-
-func crowdTerm(rng *rand.Rand) PodTerm {
-	return PodTerm{
-		Selector: crowdSelector(rng), Namespaces: []string{"x"}, NamespaceSelector: LabelSelector{Nothing: true},
-		TopologyKey: []string{hostKey, "rack", "rack", "zone"}[rng.IntN(4)],
-	}
-}
-
-// addAsker adds a preemptor that is never placed.
-func (h *history) addAsker() {
-	p := h.crowdPod()
-	p.Priority, p.Gates, p.AntiAffinity = int32(1+h.rng.IntN(4)), []string{"g"}, nil
-	p.Requests[0].Value = int64(200 + 200*h.rng.IntN(4))
-	switch h.rng.IntN(7) {
-	case 0:
-		p.Affinity = []PodTerm{crowdTerm(h.rng)}
-	case 6: // the first of its kind, if it is
-		p.Namespace, p.Labels = "x", []Label{{Key: "app", Value: "few"}}
-		p.Affinity = []PodTerm{crowdTerm(h.rng)}
-		p.Affinity[0].Selector = appIs("few")
-	case 1:
-		p.AntiAffinity = []PodTerm{crowdTerm(h.rng)}
-	case 2:
-		p.Affinity, p.AntiAffinity = []PodTerm{crowdTerm(h.rng)}, []PodTerm{crowdTerm(h.rng)}
-	case 3, 4:
-		for range 1 + h.rng.IntN(2) {
-			p.Spread = append(p.Spread, SpreadConstraint{
-				MaxSkew: int32(1 + h.rng.IntN(3)), TopologyKey: []string{"rack", "zone", "zone"}[h.rng.IntN(3)], Hard: true,
-				Selector: crowdSelector(h.rng), MinDomains: int32(1 + h.rng.IntN(3)), HonorTaints: h.rng.IntN(2) == 0,
-			})
-		}
-	}
-	h.pods[p.ID] = p
-	h.placer.PodSeen(h.now, p)
-}
-
-// comeBound adds a new pod on a node.
-func (h *history) comeBound() {
-	name, ok := pick(h.rng, h.nodes)
-	if !ok {
-		return
-	}
-	p := h.crowdPod()
-	p.Node = name
-	h.pods[p.ID] = p
-	h.placer.PodSeen(h.now, p)
-}
-
-// changeBound changes a bound pod: it starts, ends, or gets other labels.
-func (h *history) changeBound() {
-	id, ok := h.pickOn(true)
-	if !ok {
-		return
-	}
-	p := h.pods[id]
-	switch h.rng.IntN(4) {
-	case 0:
-		p.Deleting = true
-	case 1:
-		p.Labels = h.crowdPod().Labels
-	default:
-		p.Started = int64(h.rng.IntN(5))
-	}
-	h.pods[id] = p
-	h.placer.PodSeen(h.now, p)
-}
-
-// crowdBudget adds, changes or deletes a budget.
-func (h *history) crowdBudget() {
-	b := Budget{
-		Namespace: []string{"x", "x", "y"}[h.rng.IntN(3)], Name: fmt.Sprint("b", h.rng.IntN(4)),
-		Allowed: int32(h.rng.IntN(5)), Selector: crowdSelector(rand.New(rand.NewPCG(uint64(h.rng.IntN(3)), 1))),
-	}
-	for h.rng.IntN(3) == 0 {
-		if id, ok := h.pickOn(true); ok {
-			b.Disrupted = append(b.Disrupted, string(id))
-		}
-	}
-	if b.Disrupted = slices.Compact(b.Disrupted); h.rng.IntN(8) == 0 {
-		h.placer.BudgetGone(h.now, b.Namespace, b.Name)
-		return
-	}
-	h.placer.BudgetSeen(h.now, b)
 }

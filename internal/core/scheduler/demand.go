@@ -12,49 +12,51 @@ import (
 // A demand is what rules are evaluated for: a class, together with the counters that its constraints and terms read.
 // Pods of one class share a demand if the same pod sets have them.
 type demand struct {
-	// Which constraints the pod is in, encoded; see demandOf.
 	*class
-	key  string
+	key  string // which pod sets have its pods, encoded; its key in class.demands; see demandOf
 	used uint64 // when it was last decided about, in cluster.decisions
 	// identities is how many identities have used it, stamp the time of the last use; see demands.
 	identities int
 	stamp      uint64
 	// dropped is set by dropDemand: the demand must not be used any more.
 	dropped bool
-	// finalRules are the rules that have rejected it on some row, whoever would be evicted. Rules are added, never
-	// removed: kept costs are not evaluated again, and a rule too many costs one question, while a rule too few leaves
-	// a pod waiting.
+	// finalRules are the rules that have rejected it on some row whichever pods would be evicted. Rules are added, never
+	// removed, because kept costs are not evaluated again. A rule too many costs one evaluation; a rule too few would
+	// leave a pod waiting.
 	finalRules RuleSet
-	costs      preemptCosts
+	costs      preemptCosts // what preemption costs it on rows, as far as that is kept
 
 	surroundings
-	soft           []spreadAsk
+	soft           []countedSpread
 	softEverywhere bool // soft constraints count and score also nodes without the topology key
 	// The counters of its preferred terms.
 	preferredPods []weightedCounter
 
-	// Terms of pods on rows that match this pod. preferredByOthers and antiAffinityOfOthers are recomputed when
-	// Census.TermsVersion grew.
+	// The counters of preferred terms of pods on rows that match this pod. preferredByOthers and antiAffinityOfOthers
+	// are recomputed when Census.TermsVersion has grown. termsSeen is its value at the last time, plus one.
 	preferredByOthers []weightedCounter
 	termsSeen         uint64
-	sets              []*census.PodSet
+	sets              []*census.PodSet // the pod sets that have its pods
 
-	volumes     *volumes.Needs // what the volumes of its pods need, as of volumesSeen; nil: no volumes that rules read
+	// volumes is what the volumes of its pods need; nil: they have no volumes that rules read. volumesSeen is the version
+	// of storage for which it was computed, plus one.
+	volumes     *volumes.Needs
 	volumesSeen uint64
 
 	images  []*image  // one for each of imageNames
-	weights []float64 // of soft; valid while nodes are scored; see spreadScorer.prepare
-	spans   []int     // the same; see measureSpread
-	tables  *tables
-	// asked is when it was last decided about, as a position in state.changes; often is how many decisions followed one
-	// another with few changes between them.
-	asked, often int
+	weights []float64 // by soft constraint; valid while nodes are scored; see spreadScorer.prepare
+	spans   []int     // by soft constraint; valid while nodes are scored; see measureSpread
+	tables  *tables   // nil: none, decisions are by masks
+	// decidedAt is when it was last decided about, as a position in state.changes. streak is how many decisions followed
+	// one another with few changes between them; negative: tables do not help for that many more decisions.
+	decidedAt, streak int
 }
 
 // surroundings are what a demand requires of the pods near a row.
 type surroundings struct {
-	hard                 []spreadAsk
-	affinityPods         []*census.Counter // of the pods that match all required affinity terms, by the topology of each term
+	hard []countedSpread
+	// affinityPods count the pods that match all required affinity terms, by the topology of each term.
+	affinityPods         []*census.Counter
 	affinitySelf         bool              // these terms match the pod itself
 	antiAffinityPods     []*census.Counter // of the pods that match a required anti-affinity term
 	antiAffinityOfOthers []*census.Counter // of the required anti-affinity terms of pods on rows that match this pod
@@ -80,12 +82,13 @@ func (x *surroundings) empty() bool {
 }
 
 func (x *surroundings) equal(y *surroundings) bool {
-	return slices.Equal(x.hard, y.hard) && slices.Equal(x.affinityPods, y.affinityPods) && x.affinitySelf == y.affinitySelf &&
-		slices.Equal(x.antiAffinityPods, y.antiAffinityPods) && slices.Equal(x.antiAffinityOfOthers, y.antiAffinityOfOthers)
+	return slices.Equal(x.hard, y.hard) && slices.Equal(x.affinityPods, y.affinityPods) &&
+		x.affinitySelf == y.affinitySelf && slices.Equal(x.antiAffinityPods, y.antiAffinityPods) &&
+		slices.Equal(x.antiAffinityOfOthers, y.antiAffinityOfOthers)
 }
 
-// spreadAsk is one compiled spread constraint.
-type spreadAsk struct {
+// countedSpread is a compiled spread constraint of a demand, with the counter that it reads.
+type countedSpread struct {
 	counter    *census.Counter // nil: the selector is empty, so nothing is counted
 	key        int32
 	topo       *census.Topology
@@ -141,7 +144,7 @@ func (c *cluster) dropDemand(d *demand) {
 	delete(c.demands.all, d)
 	d.dropped = true
 	c.dropCosts(d)
-	for _, list := range [][]spreadAsk{d.hard, d.soft} {
+	for _, list := range [][]countedSpread{d.hard, d.soft} {
 		for i := range list {
 			if list[i].counter != nil {
 				c.DropCounter(list[i].counter)
@@ -183,7 +186,12 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.P
 	scopes := map[scopeKey]*census.Scope{}
 	for i := range terms {
 		t := &terms[i]
-		ask := spreadAsk{key: t.key, topo: c.RefTopology(c.TopologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
+		ask := countedSpread{
+			key:        t.key,
+			topo:       c.RefTopology(c.TopologyOf(t.key)),
+			maxSkew:    t.MaxSkew,
+			minDomains: t.MinDomains,
+		}
 		if who.In(t.set) {
 			ask.self = 1
 		}
@@ -229,7 +237,7 @@ func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *census
 	return c.ScopeAt(b, &allowed{state: &c.state, class: k, affinity: affinity, taints: taints}, keys)
 }
 
-// allowed is the Admission of the nodes that a class allows by its affinity, its tolerations, or both.
+// allowed is a census.Admission: it admits the nodes that a class allows by its affinity, its tolerations, or both.
 type allowed struct {
 	state            *state
 	class            *class
@@ -268,37 +276,37 @@ func (c *cluster) readTerms(d *demand, who *census.Identity) {
 	}
 }
 
-// readOthersTerms finds the counters of the terms of other pods that match the pod. If they are others than before,
-// tables and costs are dropped.
+// readOthersTerms finds the counters of those terms of other pods that match the pod. If the counters are not the same
+// as before, tables and costs are dropped.
 func (c *cluster) readOthersTerms(d *demand) {
 	was := len(d.antiAffinityOfOthers) + len(d.preferredByOthers)
 	same := d.termsSeen != 0
 	d.termsSeen = c.TermsVersion + 1
-	var shunned []*census.Counter
-	var wanted []weightedCounter
+	var antiAffinity []*census.Counter
+	var preferred []weightedCounter
 	ignore := d.profile.IgnoreExistingPreferred && len(d.preferredTerms) == 0
 	for _, a := range d.sets {
 		for _, k := range a.Terms {
 			switch {
 			case k.Of.What == census.CountAntiTerms:
-				shunned = append(shunned, k)
+				antiAffinity = append(antiAffinity, k)
 			case ignore:
 			case k.Of.What == census.CountTermWeights:
-				wanted = append(wanted, weightedCounter{k, 1})
+				preferred = append(preferred, weightedCounter{k, 1})
 			case d.profile.HardAffinityWeight > 0:
-				wanted = append(wanted, weightedCounter{k, d.profile.HardAffinityWeight})
+				preferred = append(preferred, weightedCounter{k, d.profile.HardAffinityWeight})
 			}
 		}
 	}
-	same = same && was == len(shunned)+len(wanted)
-	for i := 0; same && i < len(shunned); i++ {
-		same = i < len(d.antiAffinityOfOthers) && shunned[i] == d.antiAffinityOfOthers[i]
+	same = same && was == len(antiAffinity)+len(preferred)
+	for i := 0; same && i < len(antiAffinity); i++ {
+		same = i < len(d.antiAffinityOfOthers) && antiAffinity[i] == d.antiAffinityOfOthers[i]
 	}
-	for i := 0; same && i < len(wanted); i++ {
-		same = i < len(d.preferredByOthers) && wanted[i] == d.preferredByOthers[i]
+	for i := 0; same && i < len(preferred); i++ {
+		same = i < len(d.preferredByOthers) && preferred[i] == d.preferredByOthers[i]
 	}
 	if !same {
-		d.antiAffinityOfOthers, d.preferredByOthers = shunned, wanted
+		d.antiAffinityOfOthers, d.preferredByOthers = antiAffinity, preferred
 		c.dropTables(d)
 		c.dropCosts(d)
 	}

@@ -7,13 +7,12 @@ import (
 )
 
 // demands are all demands, of all classes. A demand exists as long as its class and an identity that has used it. If
-// there are too many, those used longest ago are dropped. A demand with waiting pods is never dropped; the function
-// waits says which have some.
+// there are too many, those used longest ago are dropped. A demand with waiting pods is never dropped.
 type demands struct {
 	all    map[*demand]bool
-	stamps uint64
-	most   int // how many there may be before some are dropped
-	waits  func(*demand) bool
+	stamps uint64             // counts uses, to order them
+	most   int                // how many there may be before some are dropped
+	waits  func(*demand) bool // reports whether a demand has waiting pods
 }
 
 // identityData is the scheduler's data of an identity.
@@ -30,7 +29,7 @@ func dataOf(who *census.Identity) *identityData {
 	return who.Data.(*identityData)
 }
 
-// demandsMax is how many demands are kept for later pods of the same kinds. Chosen: more kinds than are scheduled in
+// demandsMax is how many demands are kept for later pods. Chosen: pods of so many demands are hardly ever scheduled in
 // turn. Each takes one to two kilobytes, and some microseconds to make.
 const demandsMax = 8192
 

@@ -71,7 +71,8 @@ func appendDemands(b []byte, pod *Pod) []byte {
 	for _, l := range [...]Load{pod.IncomingLoad, pod.PlacedLoad} {
 		b = encode.Number(encode.Number(b, int64(l.CPU)), int64(l.Memory))
 	}
-	b = selector.AppendNodeTerms(selector.AppendLabels(selector.AppendTolerations(b, pod.Tolerations), pod.NodeSelector), pod.NodeAffinity)
+	b = selector.AppendLabels(selector.AppendTolerations(b, pod.Tolerations), pod.NodeSelector)
+	b = selector.AppendNodeTerms(b, pod.NodeAffinity)
 	b = encode.Number(b, int64(len(pod.Preferred)))
 	for i := range pod.Preferred {
 		b = selector.AppendNodeTerm(encode.Number(b, pod.Preferred[i].Weight), &pod.Preferred[i].Term)
@@ -80,7 +81,8 @@ func appendDemands(b []byte, pod *Pod) []byte {
 	for _, p := range pod.Ports {
 		b = encode.Number(encode.String(encode.String(b, p.IP), p.Protocol), int64(p.Port))
 	}
-	if len(pod.Spread)+len(pod.Affinity)+len(pod.AntiAffinity)+len(pod.PreferredAffinity)+len(pod.PreferredAntiAffinity) > 0 {
+	preferred := len(pod.PreferredAffinity) + len(pod.PreferredAntiAffinity)
+	if len(pod.Spread)+len(pod.Affinity)+len(pod.AntiAffinity)+preferred > 0 {
 		b = appendSpread(encode.String(append(b, 1), pod.Namespace), pod.Spread)
 		b = appendPodTerms(appendPodTerms(b, pod.Affinity), pod.AntiAffinity)
 		b = appendWeightedPodTerms(appendWeightedPodTerms(b, pod.PreferredAffinity), pod.PreferredAntiAffinity)

@@ -9,17 +9,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// An ExtenderAnswer is the answer of extenders about the nodes for one pod (Pod.Asks).
+// An ExtenderAnswer is the answer of extenders about the nodes for one pod (Pod.AsksExtenders).
 type ExtenderAnswer struct {
-	// Nodes are the nodes that no extender rejected, each with what is added to its score. The scale is that of
-	// weighted scores.
+	// Nodes are the nodes that no extender rejected, each with the points that are added to its weighted score.
 	Nodes map[string]int64
 	// Rejected has the reasons for the nodes that an extender rejected.
 	Rejected map[string]string
 }
 
-// extenderNodes returns the nodes about which extenders are to be asked for a pod: those that it fits on, or only the
-// one on which it is nominated, if it fits there. None: there is nothing to ask.
+// extenderNodes returns the nodes about which extenders are to be asked for a pod: those on which it fits, or only the
+// one on which it is nominated, if it fits there. If there are none, extenders are not asked.
 func (p *Placer) extenderNodes(e *entry) (names []string) {
 	c := p.cluster
 	e.demand = c.demandOf(e.class, e.who, e.pod.Owner)
@@ -60,8 +59,8 @@ func (p *Placer) ExtendersFailed(now unit.Instant, id PodID) {
 	}
 }
 
-// chooseAnswered is choose among the nodes that an answer leaves. The rules are evaluated again, because facts may have
-// changed since the extenders were asked.
+// chooseAnswered is choose among the nodes that the extenders did not reject. The rules are evaluated again, because
+// facts may have changed since the extenders were asked.
 func (c *cluster) chooseAnswered(d *demand, self PodID, o *ExtenderAnswer) choice {
 	c.extenderScores = map[row]int64{}
 	defer func() { c.extenderScores = nil }()

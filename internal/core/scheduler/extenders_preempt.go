@@ -12,8 +12,8 @@ const (
 	// candidatesMax limits the nodes about which extenders are asked for the preemption by one pod. It is upstream's
 	// minCandidateNodesAbsolute. Here the cheapest nodes are chosen; upstream takes the first found.
 	candidatesMax = 100
-	// candidateVictimsMax limits the victims in such a request, except those of the cheapest node. Chosen: extenders
-	// may want each as a whole object, of some 10 KiB.
+	// candidateVictimsMax limits the victims in such a request, except those of the cheapest node. Chosen: an extender
+	// may want each victim as a whole object, which has about 10 KiB.
 	candidateVictimsMax = 1000
 )
 
@@ -21,7 +21,7 @@ const (
 const reasonNoCandidate = "no candidate node for preemption"
 
 // candidatesFor returns the preemptions about which extenders are to be asked for a pod that fits nowhere, the cheapest
-// first. None: there is nothing to ask.
+// first. If there are none, extenders are not asked.
 func (p *Placer) candidatesFor(e *entry, f *Failure) (out []Preemption) {
 	c := p.cluster
 	d := e.demand
@@ -33,7 +33,7 @@ func (p *Placer) candidatesFor(e *entry, f *Failure) (out []Preemption) {
 		return nil
 	}
 	costs := c.allCosts(d, self)
-	mine := c.tieOffset(self)
+	offset := c.tieOffset(self)
 	var rows []row
 	for i := range costs {
 		if costs[i].state == costHelps {
@@ -44,7 +44,7 @@ func (p *Placer) candidatesFor(e *entry, f *Failure) (out []Preemption) {
 		if order := compareCosts(&costs[a], &costs[b]); order != 0 {
 			return order
 		}
-		if c.winsTie(a, b, mine) {
+		if c.winsTie(a, b, offset) {
 			return -1
 		}
 		return 1
@@ -60,8 +60,8 @@ func (p *Placer) candidatesFor(e *entry, f *Failure) (out []Preemption) {
 	return out
 }
 
-// NameVictims adds names to the victims of preemptions that extenders chose, of which they return only IDs. It returns
-// an error if a victim is not on that node, or has no lower priority than the pod.
+// NameVictims adds names to the victims of preemptions that extenders chose: extenders return only IDs. It returns an
+// error if a victim is not on that node, or if its priority is not below that of the pod.
 func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
 	e := p.queue.find(pod)
 	if e == nil {
@@ -76,7 +76,8 @@ func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
 				return fmt.Errorf("pod %.200q is not on node %.200q", v.ID, w.Node)
 			}
 			if h.class.priority >= e.class.priority {
-				return fmt.Errorf("pod %s/%s has priority %d, which is not below the preemptor's %d", h.Who.Namespace, h.name, h.class.priority, e.class.priority)
+				return fmt.Errorf("pod %s/%s has priority %d, which is not below the preemptor's %d",
+					h.Who.Namespace, h.name, h.class.priority, e.class.priority)
 			}
 			v.Namespace, v.Name = h.Who.Namespace, h.name
 		}
@@ -97,7 +98,8 @@ func (c *cluster) podOn(node string, id PodID) *placedPod {
 }
 
 // PreemptionAnswered records the preemptions that extenders left of those about which they were asked
-// (Decision.Offers), as they changed them. The pod becomes active. None: the pod preempts no other pods.
+// (Decision.ExtenderCandidates), with the victims that they chose. The pod becomes active. If left is empty, it
+// preempts no other pods.
 func (p *Placer) PreemptionAnswered(now unit.Instant, id PodID, left []Preemption) {
 	if e := p.waitingForExtenders(id); e != nil {
 		e.evictions = &left
@@ -106,10 +108,10 @@ func (p *Placer) PreemptionAnswered(now unit.Instant, id PodID, left []Preemptio
 }
 
 // selectCandidate chooses among the preemptions that extenders left, in the order of preempt. Victims that are gone by
-// now do not count. If all victims of a preemption are gone, its room is free already, and it is skipped.
+// now do not count. A preemption of which all victims are gone is skipped: its room is free already.
 func (c *cluster) selectCandidate(d *demand, self PodID, left []Preemption) *Preemption {
 	best, cheapest := (*Preemption)(nil), preemptCost{}
-	mine := c.tieOffset(self)
+	offset := c.tieOffset(self)
 	for i := range left {
 		made := left[i]
 		r, known := c.rows[made.Node]
@@ -127,7 +129,7 @@ func (c *cluster) selectCandidate(d *demand, self PodID, left []Preemption) *Pre
 		}
 		b := costOf(victims, int32(min(max(made.Violations, 0), math.MaxInt32)))
 		order := compareCosts(&b, &cheapest)
-		if best == nil || order < 0 || order == 0 && c.winsTie(r, c.rows[best.Node], mine) {
+		if best == nil || order < 0 || order == 0 && c.winsTie(r, c.rows[best.Node], offset) {
 			best, cheapest = c.preemptionOf(r, &b, victims), b
 		}
 	}
@@ -138,7 +140,11 @@ func (c *cluster) selectCandidate(d *demand, self PodID, left []Preemption) *Pre
 func costOf(victims []*placedPod, violations int32) preemptCost {
 	slices.SortFunc(victims, moreImportant)
 	b := preemptCost{
-		state: costHelps, violations: violations, highest: victims[0].class.priority, count: int32(len(victims)), earliest: math.MaxInt64,
+		state:      costHelps,
+		violations: violations,
+		highest:    victims[0].class.priority,
+		count:      int32(len(victims)),
+		earliest:   math.MaxInt64,
 	}
 	for _, h := range victims {
 		b.sum += int64(h.class.priority) + priorityOffset

@@ -75,7 +75,8 @@ type ruling struct {
 	// plugin is upstream's name of the plugin.
 	plugin string
 	// ends is the kinds of changes that may end its rejections.
-	ends  endedBy
+	ends endedBy
+	// reads are the fields of Pod on which its answer depends.
 	reads podFields
 	alike bool // it gives the same reasons for all rows
 }
@@ -121,7 +122,7 @@ type filter struct {
 }
 
 // podFields are the fields of Pod that a rule reads, in any form. A class must have all of them, and its key must
-// depend on them; otherwise different pods would share an answer. TestKeysTellWhatRulesRead checks that.
+// depend on them; otherwise different pods would share an answer. TestKeysHaveWhatRulesRead checks that.
 type podFields []string
 
 // The rules, in the order of evaluation. Those that depend on the row alone come first. The answer of the others can be
@@ -130,9 +131,18 @@ var (
 	rowFilters = []filterRule{
 		supportFilter{},
 		agentFilter{},
-		claimsFilter{ruling: ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions"}, problem: func(a *volumes.Needs) string { return a.MissingClaim }},
-		claimsFilter{ruling: ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding"}, problem: func(a *volumes.Needs) string { return a.UnusableClaim }},
-		claimsFilter{ruling: ruling{rule: RuleVolumeZone, plugin: "VolumeZone"}, problem: func(a *volumes.Needs) string { return a.UnknownZone }},
+		claimsFilter{
+			ruling:  ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions"},
+			problem: func(a *volumes.Needs) string { return a.MissingClaim },
+		},
+		claimsFilter{
+			ruling:  ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding"},
+			problem: func(a *volumes.Needs) string { return a.UnusableClaim },
+		},
+		claimsFilter{
+			ruling:  ruling{rule: RuleVolumeZone, plugin: "VolumeZone"},
+			problem: func(a *volumes.Needs) string { return a.UnknownZone },
+		},
 		nameFilter{},
 		cordonFilter{},
 		taintFilter{},
@@ -165,11 +175,11 @@ func allFilters() (all []filter) {
 	return all
 }
 
-// othersApply reports whether a rule other than those in than, and other than those that depend only on the node
-// itself, may reject d on some row.
-func (d *demand) othersApply(than RuleSet) bool {
+// othersApply reports whether some rule may reject d on some row, apart from the rules in except and those that depend
+// only on the node itself.
+func (d *demand) othersApply(except RuleSet) bool {
 	for _, f := range d.profile.filters {
-		if f.rule&(than|nodeRules) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.applies(d) {
+		if f.rule&(except|nodeRules) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.applies(d) {
 			return true
 		}
 	}

@@ -23,9 +23,9 @@ func (agentFilter) applies(d *demand) bool {
 	return len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0
 }
 
-// judge rejects nodes whose agent reports that it lacks what the pod, or a volume to which one of its claims is bound,
-// needs: the agent would hold the pod. An agent that reports nothing, as upstream's, counts as having everything. What
-// volumes need that are yet to be chosen or provisioned is checked by volumeBindingFilter.judge.
+// judge rejects nodes whose agent reports that it lacks something that the pod needs, or a volume to which one of its
+// claims is bound: the agent would hold the pod. An agent that reports nothing, such as upstream's kubelet, counts as
+// having everything. Volumes that are yet to be chosen or provisioned are checked by volumeBindingFilter.judge.
 func (agentFilter) judge(c *state, d *demand, r row) bool {
 	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.OfAgent))
 }

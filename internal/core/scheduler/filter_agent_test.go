@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
-// TestAgentLacks checks that a pod goes to no node whose agent would hold it, and is tried again when the agent has
-// what the pod needs.
+// TestAgentLacks checks that a pod goes to no node whose agent would hold it, and that it is tried again when the agent
+// no longer lacks what the pod needs.
 func TestAgentLacks(t *testing.T) {
 	p := New(Options{})
 	ours := Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"user-namespaces", "resource-claims"}}
@@ -20,12 +20,12 @@ func TestAgentLacks(t *testing.T) {
 	judge := func(pod Pod) (reason string) {
 		for _, v := range p.Verdicts(pod) {
 			if v.Node == "theirs" && v.Plugin != "" {
-				t.Errorf("%s is kept off a node whose agent says nothing: %v", pod.ID, v)
+				t.Errorf("%s is rejected by a node whose agent reports nothing: %v", pod.ID, v)
 			}
 			if v.Node == "ours" && v.Plugin != "" {
 				reason = strings.Join(v.Reasons, "; ")
 				if !v.Final {
-					t.Error("evicting pods would help")
+					t.Error("the rejection is not final")
 				}
 			}
 		}
@@ -36,10 +36,10 @@ func TestAgentLacks(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := judge(Pod{ID: "plain"}); got != "" {
-		t.Errorf("a plain pod: %q", got)
+		t.Errorf("a pod without needs is rejected: %q", got)
 	}
 	if got := judge(Pod{ID: "other", NeedsOfAgent: []string{"image-volumes"}}); got != "" {
-		t.Errorf("a pod that needs something else: %q", got)
+		t.Errorf("a pod that needs something else is rejected: %q", got)
 	}
 	p.NodeGone(2, "theirs")
 	p.PodSeen(2, needs)
@@ -50,62 +50,125 @@ func TestAgentLacks(t *testing.T) {
 	later := unit.Instant(0).Add(time.Minute)
 	p.NodeSeen(later, ours)
 	if d, ok := p.Next(later); !ok || d.Node != "ours" {
-		t.Errorf("the agent has it now, and the pod is not tried again: %+v, %v", d, ok)
+		t.Errorf("the agent does not lack it any more, but the pod is not tried again: %+v, %v", d, ok)
 	}
 }
 
+// What the pods of lackCases are told.
+const (
+	lackBound = "node(s) had an agent that would hold the pod: it has no " + wellknown.LacksCSI
+	lackMade  = "node(s) had an agent that would hold the pod: " +
+		"it does not mount volumes of the storage class's provisioner"
+	lackNone = "node(s) didn't find available persistent volumes to bind"
+)
+
+const lackLater = unit.Instant(time.Minute)
+
+var lackLocal = Volume{Name: "local", Class: "k", Version: "1", Available: true}
+
+func csiVolume() Volume {
+	return Volume{
+		Name:         "csi",
+		Class:        "k",
+		Version:      "1",
+		Available:    true,
+		CSI:          true,
+		Attached:     Attached{Driver: "d", Handle: "h"},
+		NeedsOfAgent: []string{wellknown.LacksCSI},
+	}
+}
+
+func lackClaim(p *Placer, now unit.Instant, volume string) {
+	p.ClaimSeen(now, Claim{
+		Namespace: "x",
+		Name:      "c",
+		UID:       "c",
+		Version:   "1",
+		Class:     "k",
+		Volume:    volume,
+		Bound:     volume != "",
+	})
+}
+
+func lackClass(p *Placer, provisioner string, needs ...string) {
+	p.StorageClassSeen(1, StorageClass{Name: "k", Provisioner: provisioner, Waits: true, NeedsOfAgent: needs})
+}
+
+// lackNoMore is the node whose agent lacks nothing any more.
+func lackNoMore(p *Placer) { p.NodeSeen(lackLater, Node{Name: "ours", PodsMax: 9}) }
+
+// lackCases are pods with a claim, and a node whose agent does not mount volumes of CSI drivers.
+var lackCases = map[string]struct {
+	facts func(*Placer)
+	why   string // the node is rejected; empty: it is not
+	helps func(*Placer)
+}{
+	"bound": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, csiVolume())
+		lackClaim(p, 1, "csi")
+	}, lackBound, lackNoMore},
+	"bound to another volume later": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, csiVolume())
+		p.VolumeSeen(1, lackLocal)
+		lackClaim(p, 1, "csi")
+	}, lackBound,
+		func(p *Placer) { lackClaim(p, lackLater, "local") }},
+	"bound, and the volume changes": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, csiVolume())
+		lackClaim(p, 1, "csi")
+	}, lackBound,
+		func(p *Placer) { p.VolumeSeen(lackLater, Volume{Name: "csi", Class: "k", Version: "2"}) }},
+	"bound to a volume that it mounts": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, lackLocal)
+		lackClaim(p, 1, "local")
+	}, "", nil},
+	"to be chosen": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, csiVolume())
+		lackClaim(p, 1, "")
+	}, lackNone,
+		func(p *Placer) { p.VolumeSeen(lackLater, lackLocal) }},
+	"kept for it": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		kept := csiVolume()
+		kept.Claimed, kept.ClaimNamespace, kept.ClaimName = true, "x", "c"
+		p.VolumeSeen(1, kept)
+		lackClaim(p, 1, "")
+	}, lackNone, lackNoMore},
+	"another is chosen": {func(p *Placer) {
+		lackClass(p, volumes.NoProvisioner)
+		p.VolumeSeen(1, csiVolume())
+		p.VolumeSeen(1, lackLocal)
+		lackClaim(p, 1, "")
+	}, "", nil},
+	"to be provisioned by a driver": {func(p *Placer) {
+		lackClass(p, "d")
+		p.DriverSeen(1, "d", false)
+		lackClaim(p, 1, "")
+	}, lackMade, lackNoMore},
+	"the driver is deleted": {func(p *Placer) {
+		lackClass(p, "d")
+		p.DriverSeen(1, "d", false)
+		lackClaim(p, 1, "")
+	}, lackMade, func(p *Placer) { p.DriverGone(lackLater, "d") }},
+	"to be provisioned by something that is no driver": {func(p *Placer) {
+		lackClass(p, "rancher.io/local-path")
+		lackClaim(p, 1, "")
+	}, "", nil},
+	"to be provisioned by an in-tree plugin": {func(p *Placer) {
+		lackClass(p, "kubernetes.io/aws-ebs", wellknown.LacksCSI)
+		lackClaim(p, 1, "")
+	}, lackMade, lackNoMore},
+}
+
 // TestAgentLacksVolumes checks that a pod goes to no node whose agent cannot mount the volumes of its claims, bound or
-// yet to be chosen or provisioned, goes to other nodes, and is tried again when that changes.
+// yet to be chosen or provisioned, that it goes to other nodes, and that it is tried again when that changes.
 func TestAgentLacksVolumes(t *testing.T) {
-	const bound = "node(s) had an agent that would hold the pod: it has no " + wellknown.LacksCSI
-	const made = "node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner"
-	const none = "node(s) didn't find available persistent volumes to bind"
-	later := unit.Instant(0).Add(time.Minute)
-	claim := func(p *Placer, now unit.Instant, volume string) {
-		p.ClaimSeen(now, Claim{Namespace: "x", Name: "c", UID: "c", Version: "1", Class: "k", Volume: volume, Bound: volume != ""})
-	}
-	class := func(p *Placer, provisioner string, needs ...string) {
-		p.StorageClassSeen(1, StorageClass{Name: "k", Provisioner: provisioner, Waits: true, NeedsOfAgent: needs})
-	}
-	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{Driver: "d", Handle: "h"}, NeedsOfAgent: []string{wellknown.LacksCSI}}
-	local := Volume{Name: "local", Class: "k", Version: "1", Available: true}
-	equipped := func(p *Placer) { p.NodeSeen(later, Node{Name: "ours", PodsMax: 9}) }
-	for name, s := range map[string]struct {
-		facts func(*Placer)
-		why   string // the node is rejected; empty: it is not
-		helps func(*Placer)
-	}{
-		"bound": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound, equipped},
-		"bound to another later": {func(p *Placer) {
-			class(p, volumes.NoProvisioner)
-			p.VolumeSeen(1, csi)
-			p.VolumeSeen(1, local)
-			claim(p, 1, "csi")
-		}, bound,
-			func(p *Placer) { claim(p, later, "local") }},
-		"bound, and its volume is another": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound,
-			func(p *Placer) { p.VolumeSeen(later, Volume{Name: "csi", Class: "k", Version: "2"}) }},
-		"bound to what it mounts": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, local); claim(p, 1, "local") }, "", nil},
-		"to be found": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "") }, none,
-			func(p *Placer) { p.VolumeSeen(later, local) }},
-		"kept for it": {func(p *Placer) {
-			class(p, volumes.NoProvisioner)
-			kept := csi
-			kept.Claimed, kept.ClaimNamespace, kept.ClaimName = true, "x", "c"
-			p.VolumeSeen(1, kept)
-			claim(p, 1, "")
-		}, none, equipped},
-		"another is found": {func(p *Placer) {
-			class(p, volumes.NoProvisioner)
-			p.VolumeSeen(1, csi)
-			p.VolumeSeen(1, local)
-			claim(p, 1, "")
-		}, "", nil},
-		"to be made by a driver":    {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, equipped},
-		"the driver goes":           {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, func(p *Placer) { p.DriverGone(later, "d") }},
-		"to be made by who is none": {func(p *Placer) { class(p, "rancher.io/local-path"); claim(p, 1, "") }, "", nil},
-		"to be made in a kind":      {func(p *Placer) { class(p, "kubernetes.io/aws-ebs", wellknown.LacksCSI); claim(p, 1, "") }, made, equipped},
-	} {
+	for name, s := range lackCases {
 		t.Run(name, func(t *testing.T) {
 			p := New(Options{})
 			p.NodeSeen(1, Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"resource-claims", wellknown.LacksCSI}})
@@ -127,8 +190,8 @@ func TestAgentLacksVolumes(t *testing.T) {
 				return
 			}
 			s.helps(p)
-			if d, ok := p.Next(later); !ok || d.Node != "ours" {
-				t.Errorf("it could be placed now, and is not tried again: %+v, %v", d.Failure, ok)
+			if d, ok := p.Next(lackLater); !ok || d.Node != "ours" {
+				t.Errorf("it could be placed now, but is not tried again: %+v, %v", d.Failure, ok)
 			}
 		})
 	}

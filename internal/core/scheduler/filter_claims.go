@@ -5,8 +5,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A claimsFilter rejects pods because of their claims, on every node alike. whole returns why no node can take the pod;
-// empty: some may. If the pod's affinity terms contradict each other, that reason comes first.
+// A claimsFilter rejects pods because of their claims, on every node alike. problem returns why no node can take the
+// pod; empty: some may. If the pod's affinity terms contradict each other, that reason comes first.
 type claimsFilter struct {
 	ruling
 	problem func(a *volumes.Needs) string

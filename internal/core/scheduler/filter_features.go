@@ -37,8 +37,8 @@ func (featureFilter) explain(_ *state, _ *demand, _ row, reasons []string) []str
 
 func (featureFilter) final(*state, *demand, row) bool { return true }
 
-// key has the answer itself: this rule is evaluated after rules that depend on other rows, so its answer must be among
-// what distinguishes rows.
+// key appends the answer itself. The rule depends on the row alone, but is evaluated after rules that depend on other
+// rows, so rows that it treats differently need different keys.
 func (f featureFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	if len(d.features) == 0 {
 		return key

@@ -5,7 +5,7 @@ import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 // PortsTaken are the host ports that the pods on a node take, each with the number of its pods.
 type PortsTaken map[HostPort]int
 
-// Count notes that n more pods take a port; fewer, if n is negative.
+// Count records that n more pods take a port, or fewer if n is negative.
 func (p PortsTaken) Count(port HostPort, n int) {
 	if p[port] += n; p[port] == 0 {
 		delete(p, port)

@@ -4,13 +4,13 @@ import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
 const reasonTooMany = "Too many pods"
 
-// Fits reports whether a node has room for what a pod asks for of one resource, where its pods together request some of
-// what is allocatable. A pod that asks for nothing fits a node that is over-committed, too.
+// Fits reports whether a node has room for the amount of one resource that a pod asks for. requested is what the node's
+// pods request together. A pod that asks for nothing fits on an over-committed node, too.
 func Fits(asked, requested, allocatable int64) bool {
 	return asked <= allocatable-requested || asked <= 0
 }
 
-// FitsOneMore reports whether a node that has so many pods takes another.
+// FitsOneMore reports whether a node with that number of pods may get another.
 func FitsOneMore(pods, podsMax int64) bool { return pods < podsMax }
 
 type resourceFilter struct{}
@@ -44,7 +44,8 @@ func passesResources(c *state, n *needs, r row) bool {
 }
 
 func (c *state) lacks(n *needs, r row, q request) bool {
-	return !Fits(q.value, c.columns.takes(q.column, r), c.columns.has(q.column, r)) && !n.profile.ignores(c.columns.all[q.column].resource)
+	return !Fits(q.value, c.columns.takes(q.column, r), c.columns.has(q.column, r)) &&
+		!n.profile.ignores(c.columns.all[q.column].resource)
 }
 
 func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []string {
@@ -81,7 +82,7 @@ func (f resourceFilter) narrow(c *state, d *demand, m rows.Mask) {
 func (resourceFilter) explainRows(c *state, failure *Failure, d *demand, m rows.Mask) {
 	crowded, all := 0, m.Count()
 	lacking := make([]int, len(d.requests))
-	var some []int // of the requests: what a row may have
+	var some []int // indexes of requests for resources that some row has
 	for i, q := range d.requests {
 		switch {
 		case d.profile.ignores(c.columns.all[q.column].resource):

@@ -34,7 +34,7 @@ func (spreadFilter) meets(x *surroundings, r row) bool {
 	return true
 }
 
-func (a *spreadAsk) allows(r row) bool {
+func (a *countedSpread) allows(r row) bool {
 	domain := a.topo.At(r)
 	if domain == census.NoDomain {
 		return false
@@ -107,7 +107,7 @@ func (spreadFilter) narrow(c *state, d *demand, m rows.Mask) {
 	}
 }
 
-func (a *spreadAsk) narrow(c *state, m rows.Mask) {
+func (a *countedSpread) narrow(c *state, m rows.Mask) {
 	fewest := a.counter.Fewest()
 	if a.counter.Coverage.Domains < int(a.minDomains) {
 		fewest = 0

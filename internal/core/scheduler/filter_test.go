@@ -7,7 +7,11 @@ import (
 )
 
 func TestNodeAffinity(t *testing.T) {
-	node := Node{Name: "n", PodsMax: 1, Labels: []Label{{Key: "zone", Value: "a"}, {Key: "gen", Value: "7"}, {Key: "odd", Value: "x"}}}
+	node := Node{
+		Name:    "n",
+		PodsMax: 1,
+		Labels:  []Label{{Key: "zone", Value: "a"}, {Key: "gen", Value: "7"}, {Key: "odd", Value: "x"}},
+	}
 	term := func(rs ...Requirement) *[]NodeTerm { return &[]NodeTerm{{Labels: rs}} }
 	names := func(op Operator, n string) *[]NodeTerm {
 		return &[]NodeTerm{{Names: []Requirement{{Key: "metadata.name", Op: op, Values: []string{n}}}}}
@@ -22,7 +26,10 @@ func TestNodeAffinity(t *testing.T) {
 		{"an empty term matches nothing", &[]NodeTerm{{}}, false},
 		{"a broken term matches nothing", &[]NodeTerm{{Broken: true}}, false},
 		{"terms are alternatives", &[]NodeTerm{{}, {Labels: []Requirement{{Key: "zone", Op: Exists}}}}, true},
-		{"requirements are all demanded", term(Requirement{Key: "zone", Op: Exists}, Requirement{Key: "none", Op: Exists}), false},
+		{
+			"all requirements must be met", term(Requirement{Key: "zone", Op: Exists}, Requirement{Key: "none", Op: Exists}),
+			false,
+		},
 		{"In", term(Requirement{Key: "zone", Op: In, Values: []string{"b", "a"}}), true},
 		{"In, other value", term(Requirement{Key: "zone", Op: In, Values: []string{"b"}}), false},
 		{"In, label absent", term(Requirement{Key: "none", Op: In, Values: []string{"a"}}), false},
@@ -31,7 +38,7 @@ func TestNodeAffinity(t *testing.T) {
 		{"NotIn, label absent", term(Requirement{Key: "none", Op: NotIn, Values: []string{"a"}}), true},
 		{"Exists", term(Requirement{Key: "none", Op: Exists}), false},
 		{"DoesNotExist", term(Requirement{Key: "none", Op: DoesNotExist}), true},
-		{"DoesNotExist, there", term(Requirement{Key: "zone", Op: DoesNotExist}), false},
+		{"DoesNotExist, label present", term(Requirement{Key: "zone", Op: DoesNotExist}), false},
 		{"Gt", term(Requirement{Key: "gen", Op: Gt, Bound: 6}), true},
 		{"Gt, equal", term(Requirement{Key: "gen", Op: Gt, Bound: 7}), false},
 		{"Lt", term(Requirement{Key: "gen", Op: Lt, Bound: 8}), true},
@@ -42,7 +49,10 @@ func TestNodeAffinity(t *testing.T) {
 		{"other name", names(In, "m"), false},
 		{"not the other name", names(NotIn, "m"), true},
 		{"not the name", names(NotIn, "n"), false},
-		{"contradiction", &[]NodeTerm{{Names: []Requirement{{Op: In, Values: []string{"n"}}, {Op: In, Values: []string{"m"}}}}}, false},
+		{
+			"contradiction",
+			&[]NodeTerm{{Names: []Requirement{{Op: In, Values: []string{"n"}}, {Op: In, Values: []string{"m"}}}}}, false,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := New(Options{})

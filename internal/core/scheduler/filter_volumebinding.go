@@ -20,7 +20,7 @@ func (volumeBindingFilter) about() ruling {
 func (volumeBindingFilter) applies(d *demand) bool { return d.volumes != nil }
 
 // judge requires that every claim of the pod has, or can get, a volume that is accessible from the node; see
-// volumes.Store.Bind. Claims with immediate binding that are not bound have a separate reason (volumes.Ask.Useless).
+// volumes.Store.Bind. Unbound claims with immediate binding have a reason of their own (volumes.Needs.UnusableClaim).
 func (volumeBindingFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || c.bindVolumes(d.volumes, r) == 0
 }
@@ -48,8 +48,8 @@ func (volumeBindingFilter) key(c *state, d *demand, r row, key []int32) []int32 
 	return append(key, int32(c.bindVolumes(d.volumes, r)))
 }
 
-// narrow checks each bound volume by its node affinity: most volumes are accessible from the nodes of one zone, and
-// many volumes share that affinity, so the answer is kept (predicate).
+// narrow checks each bound volume by its node affinity. Most volumes are accessible from the nodes of one zone, and
+// many volumes share that affinity, so the answer is kept as a predicate.
 func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
 	a := d.volumes
 	if a == nil {
@@ -106,8 +106,8 @@ func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 	c.narrowBy(m, c.scratch, func(r row) bool { return c.storage.Reaches(v, c.place(r)) })
 }
 
-// narrowOpen checks row by row where there are volumes that the claims may get, and checks all other rows at once for
-// whether volumes can be provisioned.
+// narrowOpen narrows m by claims that are not bound. It checks each row from which some existing volume that the claims
+// may get is accessible. All other rows are checked at once: volumes must be provisioned there.
 func (c *state) narrowOpen(a *volumes.Needs, m rows.Mask) {
 	stocked := make(rows.Mask, len(m))
 	byHost := c.TopologyOf(c.hostKey)

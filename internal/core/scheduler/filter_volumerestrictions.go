@@ -2,7 +2,8 @@ package scheduler
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
-const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already " +
+	"in-use by another pod"
 
 type diskFilter struct{}
 

@@ -23,9 +23,9 @@ type fit struct {
 	low, high []uint8
 }
 
-// fitBytes limits the memory of all fits, at about one byte per node. fitsMax and fitsMin are the limits of their
-// number. When one more is needed, the half that was used longest ago is dropped. Chosen: 1,000 vectors of requests on
-// 50,000 nodes. If more are used in turn, each is recomputed, at about 20 nanoseconds per node.
+// fitBytes limits the memory of all fits, at about one byte per node and fit. fitsMax and fitsMin limit their number.
+// When one more is needed, the half that was used longest ago is dropped. Chosen so that 1,000 vectors of requests fit
+// for 50,000 nodes. If more are used in turn, each is recomputed each time, at about 20 nanoseconds per node.
 const (
 	fitBytes = 64 << 20
 	fitsMax  = 1024

@@ -14,13 +14,13 @@ import (
 // another value is moved to another group.
 type grouping struct {
 	division *division
-	of       []int32 // by row; equal to division.of except for strays
-	groups   int
+	of       []int32 // by row: its group; the same slice as division.of, which end restores
+	groups   int     // how many groups there are
 	// The rows that must be restored in of when the grouping ends.
 	strays []stray
-	moved  map[move]int32
-	halves []int32 // by group: the group to which moveAll moves its rows; 0: none yet
-	sums   []int64 // by row: working space for sums; 0 between uses
+	moved  map[move]int32 // the group to which rows with this reason are moved
+	halves []int32        // by group: the group to which moveAll moves its rows; 0: none yet
+	sums   []int64        // by row: working space for sums; 0 between uses
 	// coarse are the topologies of the division.
 	coarse []*census.Topology
 
@@ -51,7 +51,7 @@ type move struct {
 type division struct {
 	coarse   []*census.Topology
 	spans    []int32 // by topology: Span when the division was made
-	groups   int
+	groups   int     // how many groups there are
 	position int     // in cluster.moves
 	of       []int32 // by row; unseen: the row has no node
 	sizes    []int32 // by group
@@ -190,7 +190,7 @@ func (g *grouping) isCoarse(t *census.Topology) bool { return slices.Contains(g.
 // step returns the number of a new scorer's moves.
 func (g *grouping) step() int32 { return int32(len(g.moved)) }
 
-// move moves row r to the group of the rows of its present group with the same value in this step.
+// move moves row r to another group, together with the rows of its present group that have the same value in this step.
 func (g *grouping) move(step int32, r row, value int64) {
 	key := move{g.of[r], step, value}
 	to, known := g.moved[key]
@@ -268,7 +268,7 @@ func (g *grouping) count(c *state, m rows.Mask) {
 	}
 }
 
-// list lists the group of row r, unless it is listed already.
+// list adds the group of row r to present, with r as its row, unless it is there already.
 func (g *grouping) list(r row) (first bool) {
 	group := g.of[r]
 	if g.listed[group] {
@@ -281,10 +281,10 @@ func (g *grouping) list(r row) (first bool) {
 	return true
 }
 
-// noScore is the highest worth of no groups.
+// noScore stands for the highest score if there are no groups.
 const noScore = math.MinInt64
 
-// common returns the number of groups of the division, and the highest worth of those of them that have rows.
+// common returns the number of groups of the division, and the highest score of those of them that have rows.
 func (g *grouping) common() (groups int32, top int64) {
 	groups, top = int32(g.division.groups), noScore
 	for _, group := range g.present {

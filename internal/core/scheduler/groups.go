@@ -139,11 +139,12 @@ func (s *services) selecting(labels []Label) (names []string) {
 // hardDefaults reports whether groups decide where pods of the class may go: the pods have no spread constraints, and
 // some default constraint of the profile is hard.
 func (k *class) hardDefaults() bool {
-	return len(k.spread) == 0 && slices.ContainsFunc(k.profile.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
+	isHard := func(s SpreadConstraint) bool { return s.Hard }
+	return len(k.spread) == 0 && slices.ContainsFunc(k.profile.DefaultSpread, isHard)
 }
 
-// selectorFor joins the selectors of all groups that have the pod: services that select it, and its owner. ok is false
-// if there are none, or if they select everything.
+// selectorFor joins the selectors of all groups that have the pod: the services that select it, and its owner. ok is
+// false if there are none, or if their selectors are empty.
 func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector, ok bool) {
 	if in := g.services[who.Namespace]; in != nil {
 		for _, name := range in.selecting(who.Labels) {
@@ -161,7 +162,7 @@ func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector
 
 // defaultSpread caches the pod set of the default constraints for pods with one identity and owner.
 type defaultSpread struct {
-	version uint64
+	version uint64 // groups.version when it was found, plus one; zero: not found yet
 	owner   Owner
 	set     *census.PodSet // nil: no groups, so no constraints
 }
@@ -175,7 +176,11 @@ func (c *cluster) defaultsOf(who *census.Identity, owner Owner) *census.PodSet {
 	old := dataOf(who).spreading.set
 	dataOf(who).spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
 	if selector, ok := c.groups.selectorFor(who, owner); ok {
-		dataOf(who).spreading.set = c.PodSetOf(census.PodSelector{Namespaces: []string{who.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: selector})
+		dataOf(who).spreading.set = c.PodSetOf(census.PodSelector{
+			Namespaces: []string{who.Namespace},
+			ByLabels:   LabelSelector{Nothing: true},
+			Pods:       selector,
+		})
 	}
 	if old != nil {
 		c.DropPodSet(old)

@@ -60,6 +60,6 @@ func TestServicesAreFound(t *testing.T) {
 		g.remove(Group{Kind: KindService, Namespace: "d", Name: name})
 	}
 	if len(g.services) > 0 {
-		t.Errorf("services are kept: %v", g.services["d"])
+		t.Errorf("services are kept after all were deleted: %v", g.services["d"])
 	}
 }

@@ -5,18 +5,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// sweepStrings drops the strings that are not in use, if a sweep is due. After it, a number that marked does not find
-// must not be used.
+// sweepStrings drops the interned strings that are not in use, if a sweep is due. The number of a string that marked
+// does not find must not be used afterwards.
 func (c *cluster) sweepStrings() {
 	if !c.intern.Due() {
 		return
 	}
 	used := c.marked()
 	c.intern.Sweep(func(id int32) bool { return used.Has(row(id)) })
-	clear(c.predicates.byKey) // their functions have numbers, too
+	clear(c.predicates.byKey) // their functions refer to strings by number, too
 }
 
-// marked returns the numbers that are in use.
+// marked returns the numbers of the strings that are in use.
 func (c *cluster) marked() rows.Mask {
 	in := make(rows.Mask, (c.intern.End()+63)/64)
 	m := marker{see: func(ids ...int32) {
@@ -70,7 +70,7 @@ func (m *marker) class(k *class) {
 }
 
 func (m *marker) demand(d *demand) {
-	for _, list := range [...][]spreadAsk{d.hard, d.soft} {
+	for _, list := range [...][]countedSpread{d.hard, d.soft} {
 		for i := range list {
 			m.see(list[i].key)
 		}

@@ -12,9 +12,9 @@ import (
 // beyondRules are the fields of Pod that no rule reads, with their use.
 var beyondRules = map[string]string{
 	"Node":           "where it is",
-	"Nominated":      "where room is being made for it",
-	"Gates":          "whether it may be placed yet: the queue's",
-	"Deleting":       "how it counts, not where it may go",
+	"Nominated":      "the node where room is being made for it",
+	"Gates":          "only the queue reads it: whether the pod may be placed yet",
+	"Deleting":       "it decides how the pod counts, not where it may go",
 	"Preempted":      "how it counts",
 	"Started":        "who is evicted first",
 	"Berth":          "where it is expected",
@@ -22,23 +22,24 @@ var beyondRules = map[string]string{
 	"AsksPreemption": "extenders decide, not rules",
 }
 
-// besideRules are fields of a class that are not read by rules: the profile selects the rules, and preemption and
+// besideRules are fields of a class that rules do not read: the profile selects the rules, and preemption and
 // nomination compare priorities.
 var besideRules = podFields{"Profile", "Priority", "NeverPreempts"}
 
-// apart are values that need not be distinguished, with the reason.
+// apart are values in which pods of one class may differ, with the reason.
 var apart = map[string]string{
-	"NUMA.UID":                "the pod's own, put in when an offer is asked for",
-	"NUMA.Berth[0].Container": "pods that are judged have no berth yet",
-	"NUMA.Berth[0].CPUs":      "likewise",
-	"NUMA.Berth[0].Nodes":     "likewise",
-	"NUMA.Berth[0].Nodes[0]":  "likewise",
-	"NUMA.Berth":              "likewise",
+	"NUMA.UID":                "the pod's own UID, set when an offer is computed",
+	"NUMA.Berth[0].Container": "a pod that is to be placed has no berth yet",
+	"NUMA.Berth[0].CPUs":      "a pod that is to be placed has no berth yet",
+	"NUMA.Berth[0].Nodes":     "a pod that is to be placed has no berth yet",
+	"NUMA.Berth[0].Nodes[0]":  "a pod that is to be placed has no berth yet",
+	"NUMA.Berth":              "a pod that is to be placed has no berth yet",
 }
 
-// TestKeysTellWhatRulesRead checks that pods that differ in anything that a rule reads have another class, identity or
-// owner. So a new field of Pod is read by a rule that declares it and is part of a key, or is listed here with its use.
-func TestKeysTellWhatRulesRead(t *testing.T) {
+// TestKeysHaveWhatRulesRead checks that pods that differ in anything that a rule reads have different classes,
+// identities or owners. So a new field of Pod must be declared by the rule that reads it and be part of a key, or be
+// listed here.
+func TestKeysHaveWhatRulesRead(t *testing.T) {
 	read := map[string]bool{}
 	for _, fields := range declaredReads() {
 		for _, f := range fields {
@@ -52,9 +53,9 @@ func TestKeysTellWhatRulesRead(t *testing.T) {
 		why, beyond := beyondRules[field.Name]
 		switch {
 		case read[field.Name] && beyond:
-			t.Errorf("Pod.%s is read by a rule and %s", field.Name, why)
+			t.Errorf("Pod.%s is read by a rule, but listed as not read: %s", field.Name, why)
 		case !read[field.Name] && !beyond:
-			t.Errorf("Pod.%s: no rule says that it reads it: name it in reads of one, or in beyondRules", field.Name)
+			t.Errorf("Pod.%s: no rule declares that it reads it: name it in reads of one, or in beyondRules", field.Name)
 		}
 		delete(read, field.Name)
 		before := toRules(pod.Addr().Interface().(*Pod))
@@ -63,12 +64,12 @@ func TestKeysTellWhatRulesRead(t *testing.T) {
 				return
 			}
 			if same := toRules(pod.Addr().Interface().(*Pod)) == before; same != beyond {
-				t.Errorf("pods that differ in %s: the same to the rules: %v", leaf, same)
+				t.Errorf("pods that differ in %s have equal keys: %v", leaf, same)
 			}
 		})
 	}
 	for name := range read {
-		t.Errorf("a rule reads Pod.%s, and there is no such field", name)
+		t.Errorf("a rule declares that it reads Pod.%s, and there is no such field", name)
 	}
 }
 
@@ -83,18 +84,18 @@ func declaredReads() (all []podFields) {
 	return append(all, besideRules)
 }
 
-// TestRulesAreWhole checks that each rule has all its parts.
-func TestRulesAreWhole(t *testing.T) {
+// TestRulesAreComplete checks that each rule has all its parts.
+func TestRulesAreComplete(t *testing.T) {
 	for i := range filters {
 		f := &filters[i]
 		if f.rule == 0 || f.plugin == "" || f.ends == 0 || len(f.reads) == 0 {
 			t.Errorf("filter %d lacks a part: %+v", i, f.ruling)
 		}
 		if (f.ends&byCounters != 0) != (f.surround != nil) {
-			t.Errorf("filter %d: what ends byCounters is a surroundFilter, and nothing else: %+v", i, f.ruling)
+			t.Errorf("filter %d: a filter must be a surroundFilter if it ends byCounters, and only then: %+v", i, f.ruling)
 		}
 		if f.rule&nodeRules != 0 && f.ends&(byRoom|byCounters) != 0 {
-			t.Errorf("filter %d is one of rulesOfNodes, and evictions may end its rejections: %+v", i, f.ruling)
+			t.Errorf("filter %d is one of nodeRules, but evictions may end its rejections: %+v", i, f.ruling)
 		}
 	}
 	for i, s := range allScorers(nil) {
@@ -136,7 +137,7 @@ func fill(v reflect.Value) {
 		} else if v.CanUint() {
 			v.SetUint(1)
 		} else {
-			panic(fmt.Sprintf("fill: %s: teach this test what a value of it is", v.Type()))
+			panic(fmt.Sprintf("fill: %s: add this type to the test", v.Type()))
 		}
 	}
 }
@@ -177,9 +178,9 @@ func vary(v reflect.Value, name string, see func(name string)) {
 func TestReadsCanFail(t *testing.T) {
 	a, b := Pod{ID: "a", Name: "a"}, Pod{ID: "b", Name: "b"}
 	if toRules(&a) != toRules(&b) {
-		t.Error("two pods that differ in nothing but who they are")
+		t.Error("two equal pods have different keys")
 	}
 	if b.Ports = []HostPort{{Port: 1}}; toRules(&a) == toRules(&b) {
-		t.Error("a pod with a port is as one without")
+		t.Error("a pod with a port has the same key as one without")
 	}
 }

@@ -10,7 +10,7 @@ import (
 // a few masks: each rule removes the rows that it rejects. The feasible rows are divided into groups for which the
 // normalized scorers give equal scores. The best row is searched for in tiles of rows, most of which are skipped as a
 // whole. The cost depends on what is special about the pod: the rows in domains with pods that its terms match, and the
-// rows with taints or host ports. Nothing is kept for one kind of pods.
+// rows with taints or host ports. Nothing is kept for one demand.
 //
 // The answers equal those of choosePlain; TestMasksAgree checks that.
 
@@ -19,9 +19,8 @@ import (
 type marks struct {
 	position int // in cluster.changes
 
-	// The row has a node.
-	seen        rows.Mask
-	cordoned    rows.Mask
+	seen        rows.Mask // the node exists in the API
+	cordoned    rows.Mask // spec.unschedulable
 	tainted     rows.Mask // NoSchedule or NoExecute taints
 	discouraged rows.Mask // PreferNoSchedule taints
 	lacking     rows.Mask // the agent reports that it lacks something
@@ -51,7 +50,7 @@ func (c *state) updateMarks() *marks {
 	return m
 }
 
-// maskSpace is working space without meaning between calls, except divisions, which is a cache.
+// maskSpace is working space. What it has between calls is not used, except divisions, which is a cache.
 type maskSpace struct {
 	rows, before, other rows.Mask
 	groups              grouping

@@ -28,9 +28,7 @@ func (h *history) sameChoice(d *demand, id PodID, plain, byMasks choice) {
 // TestMasksAgree runs random histories with everything that rules read, and compares choices by masks with the plain
 // form for every waiting pod and for new pods. It must meet failures, ties, and choices by each scorer.
 func TestMasksAgree(t *testing.T) {
-	chosen, failed := 0, 0
-	met := map[string]int{} // scorers that distinguished nodes
-	rejected := RuleSet(0)
+	seen := comparisons{met: map[string]int{}}
 	for i, seed := range seedsFrom(t, 7000, 24) {
 		h := newHistory(t, seed)
 		h.names = []int{8, 40, 150}[i%3]
@@ -59,46 +57,56 @@ func TestMasksAgree(t *testing.T) {
 				h.seekAll()
 				h.checkWaiting()
 			}
-			ask := func(p Pod) {
-				c.ask(&p, func(d *demand) {
-					h.checkApplies(d)
-					h.checkFinal(d, p.ID)
-					plain := c.choosePlain(d, p.ID)
-					h.sameChoice(d, p.ID, plain, c.chooseByMasks(d, p.ID))
-					if plain.failure != nil {
-						failed++
-						rejected |= plain.failure.Rejected
-					} else {
-						chosen++
-						c.tellApart(d, met)
-					}
-				})
-			}
 			for range 3 {
 				p := h.randomPod()
 				decoratePod(h.rng, &p)
-				ask(p)
+				h.compareMasks(p, &seen)
 			}
 			for _, e := range h.placer.tryable() {
 				if id := e.pod.ID; c.nominations[id] == nil {
-					ask(e.pod)
+					h.compareMasks(e.pod, &seen)
 				}
 			}
 		}
 	}
-	if chosen < fewer(1000) || failed < fewer(500) {
-		t.Errorf("%d chosen, %d failed: the histories do not ask enough", chosen, failed)
+	if seen.chosen < fewer(1000) || seen.failed < fewer(500) {
+		t.Errorf("%d chosen, %d failed: too few for a test", seen.chosen, seen.failed)
 	}
 	for i := range filters {
-		if f := &filters[i]; rejected&f.rule == 0 && !rare[f.rule] {
-			t.Errorf("%s (filter %d) rejected no node: teach decorateNode or decoratePod what it looks at", f.plugin, i)
+		if f := &filters[i]; seen.rejected&f.rule == 0 && !rare[f.rule] {
+			t.Errorf("%s (filter %d) rejected no node: set what it reads in decorateNode or decoratePod", f.plugin, i)
 		}
 	}
 	for _, s := range allScorers(nil) {
-		if met[s.plugin] == 0 {
-			t.Errorf("%s scored all nodes alike: teach decorateNode or decoratePod what it looks at", s.plugin)
+		if seen.met[s.plugin] == 0 {
+			t.Errorf("%s scored all nodes alike: set what it reads in decorateNode or decoratePod", s.plugin)
 		}
 	}
+}
+
+// comparisons counts what was compared, so that the test fails if that is too little.
+type comparisons struct {
+	chosen, failed int            // pods that were placed, and that fit nowhere
+	rejected       RuleSet        // filters that rejected a node
+	met            map[string]int // how often each scorer distinguished nodes, by plugin
+}
+
+// compareMasks compares the choice by masks for a pod with the plain form.
+func (h *history) compareMasks(p Pod, seen *comparisons) {
+	c := h.placer.cluster
+	c.ask(&p, func(d *demand) {
+		h.checkApplies(d)
+		h.checkFinal(d, p.ID)
+		plain := c.choosePlain(d, p.ID)
+		h.sameChoice(d, p.ID, plain, c.chooseByMasks(d, p.ID))
+		if plain.failure != nil {
+			seen.failed++
+			seen.rejected |= plain.failure.Rejected
+		} else {
+			seen.chosen++
+			c.countScorers(d, seen.met)
+		}
+	})
 }
 
 // checkApplies checks that a rule that does not apply to a demand rejects no node.
@@ -108,16 +116,16 @@ func (h *history) checkApplies(d *demand) {
 		f := &filters[i]
 		for r := row(0); !f.applies(d) && r < c.End(); r++ {
 			if c.seen[r] && !f.judge(&c.state, d, r) {
-				h.t.Fatalf("%s (filter %d) rejects %s for a pod of which it judges nothing", f.plugin, i, c.name[r])
+				h.t.Fatalf("%s (filter %d) rejects %s although it does not apply to the pod", f.plugin, i, c.name[r])
 			}
 		}
 	}
 }
 
 // checkFinal checks that a final rejection is not changed by evicting all pods of the row, whatever their priority:
-// rows of a busy history seldom have pods of lower priority. An exception is upstream's: if all pods that match an
-// affinity are on one node and may be evicted, the pod may be the first of its kind, whatever podAffinityFilter.final
-// returns.
+// rows of a busy history seldom have pods of lower priority. There is one exception, as upstream: if all pods that
+// match an affinity are on one node and may be evicted, the pod may be the first of its group, whatever
+// podAffinityFilter.final returns.
 func (h *history) checkFinal(d *demand, self PodID) {
 	c := h.placer.cluster
 	for r := row(0); r < c.End(); r++ {
@@ -131,18 +139,19 @@ func (h *history) checkFinal(d *demand, self PodID) {
 				t.count(on, -1)
 			}
 			if f.judge(&c.state, d, r) {
-				h.t.Errorf("pod %s: %s rejects %s for good, and would not without its pods: see final", self, f.plugin, c.name[r])
+				h.t.Errorf("pod %s: %s rejects %s and says that this is final, but would not without the pods there", self,
+					f.plugin, c.name[r])
 			}
 			t.end()
 		}
 	}
 }
 
-// rare are rules that random histories seldom meet, and that have separate scenarios.
+// rare are rules that random histories seldom meet. They have scenarios of their own.
 var rare = map[RuleSet]bool{RuleSupported: true, RuleVolumeLimits: true}
 
-// tellApart counts the scorers that distinguished the rows among which choosePlain has just chosen.
-func (c *cluster) tellApart(d *demand, met map[string]int) {
+// countScorers counts the scorers that distinguished the rows among which choosePlain has just chosen.
+func (c *cluster) countScorers(d *demand, met map[string]int) {
 	rows, alike := c.plain.rows, c.plain.alike
 	for i := range d.profile.scorers {
 		s := &d.profile.scorers[i]
@@ -203,7 +212,11 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	}
 	term := func() NodeTerm {
 		key := []string{"zone", "disk", "region", hostKey, "rack"}[rng.IntN(5)]
-		return NodeTerm{Labels: []Requirement{{Key: key, Op: []Operator{In, NotIn, Exists}[rng.IntN(3)], Values: []string{"a", "ssd", "1", "n3"}}}}
+		return NodeTerm{
+			Labels: []Requirement{
+				{Key: key, Op: []Operator{In, NotIn, Exists}[rng.IntN(3)], Values: []string{"a", "ssd", "1", "n3"}},
+			},
+		}
 	}
 	for rng.IntN(3) == 0 {
 		p.Preferred = append(p.Preferred, WeightedTerm{Weight: int64(1 + rng.IntN(50)), Term: term()})
@@ -211,11 +224,15 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	if rng.IntN(6) == 0 {
 		p.NodeAffinity = &[]NodeTerm{term(), term()}
 	}
-	if rng.IntN(8) == 0 { // so many that an index is used
+	if rng.IntN(8) == 0 { // enough of them that an index is used
 		var terms []NodeTerm
 		for i := range 30 {
 			both := term()
-			both.Labels = append(both.Labels, Requirement{Key: hostKey, Op: In, Values: []string{fmt.Sprint("n", i), "n" + fmt.Sprint(rng.IntN(40))}})
+			both.Labels = append(both.Labels, Requirement{
+				Key:    hostKey,
+				Op:     In,
+				Values: []string{fmt.Sprint("n", i), "n" + fmt.Sprint(rng.IntN(40))},
+			})
 			p.Preferred = append(p.Preferred, WeightedTerm{Weight: int64(1 + i), Term: both})
 			terms = append(terms, both)
 		}
@@ -243,24 +260,39 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	if rng.IntN(8) == 0 {
 		p.NeedsOfAgent = []string{"x"}
 	}
+	decorateAround(rng, p)
+	if rng.IntN(2) == 0 {
+		p.IncomingLoad = Load{unit.MilliCPU(rng.IntN(12) * 250), unit.Bytes(rng.IntN(12) * 250)}
+	}
+}
+
+// decorateAround adds what scorers read of the pods around a node.
+func decorateAround(rng *rand.Rand, p *Pod) {
 	app := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"web", "db"}[rng.IntN(2):]}}}
 	key := func() string { return []string{"rack", "region", "zone", hostKey, "nobody/has"}[rng.IntN(5)] }
 	if rng.IntN(3) == 0 {
-		p.Spread = append(p.Spread, SpreadConstraint{MaxSkew: 1 + int32(rng.IntN(3)), TopologyKey: key(), Selector: app, MinDomains: 1})
+		p.Spread = append(p.Spread, SpreadConstraint{
+			MaxSkew:     1 + int32(rng.IntN(3)),
+			TopologyKey: key(),
+			Selector:    app,
+			MinDomains:  1,
+		})
 	}
 	if rng.IntN(3) == 0 {
-		t := PodTerm{Selector: app, Namespaces: []string{p.Namespace}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key()}
+		t := PodTerm{
+			Selector:          app,
+			Namespaces:        []string{p.Namespace},
+			NamespaceSelector: LabelSelector{Nothing: true},
+			TopologyKey:       key(),
+		}
 		p.PreferredAffinity = append(p.PreferredAffinity, WeightedPodTerm{int64(rng.IntN(100)), t})
-	}
-	if rng.IntN(2) == 0 {
-		p.IncomingLoad = Load{unit.MilliCPU(rng.IntN(12) * 250), unit.Bytes(rng.IntN(12) * 250)}
 	}
 }
 
 // oddProfile differs from the default where masks have special cases.
 func oddProfile(seed uint64) Profile {
 	p := DefaultProfile()
-	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // more than one byte, for some seeds
+	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // with some seeds, a sum of scores needs more than one byte
 	p.Strategy.Type = []string{MostAllocated, LeastAllocated}[seed%2]
 	if seed%3 == 0 {
 		p.Skip = map[string]bool{"NodeResourcesFit": true}

@@ -27,7 +27,7 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 				d, _ := p.Next(2)
 				if d.Node == "" {
 					if k%10 != 0 || i != 2 {
-						t.Fatalf("pod %d of set %d: %v", i, k, d.Failure)
+						t.Fatalf("pod %d of set %d is not placed: %v", i, k, d.Failure)
 					}
 				} else {
 					x.Node = d.Node
@@ -45,7 +45,7 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 			volumePassed(p, k)
 		}
 	}
-	round(0, 10) // what every cluster makes once
+	round(0, 10) // creates what is created only once
 	sweep := func() {
 		p.cluster.intern.Most = 0
 		p.cluster.sweepStrings()
@@ -55,7 +55,7 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 	round(10, 10+fewer(2000))
 	sweep()
 	if after := sizesOf(p); after != before {
-		t.Errorf("what is kept after all are gone:\n%s\nbefore they came:\n%s", after, before)
+		t.Errorf("after all are gone, the sizes are:\n%s\nwant those from before:\n%s", after, before)
 	}
 	if grown := heapNow() - heapBefore; grown > 6<<20 {
 		t.Errorf("the heap has grown by %d KiB", grown>>10)
@@ -89,14 +89,14 @@ func TestHostilePodsLeaveNothing(t *testing.T) {
 				round(1 + i)
 			}
 			if after := kept(); after != before {
-				t.Errorf("what is kept after all are gone:\n%s\nbefore they came:\n%s", after, before)
+				t.Errorf("after all are gone, the sizes are:\n%s\nwant those from before:\n%s", after, before)
 			}
 		})
 	}
 }
 
 // TestStocksFollowTheCluster adds and deletes classes, with volumes and capacities, and a pod with a claim of each.
-// What is kept by class must be deleted with them, and asks must be recomputed each time.
+// What is kept by class must be deleted with them, and volumes.Needs must be recomputed each time.
 func TestStocksFollowTheCluster(t *testing.T) {
 	p := mixCluster(&mixture{}, 100)
 	for i := range 40 {
@@ -118,7 +118,7 @@ func TestStocksFollowTheCluster(t *testing.T) {
 		p.PodGone(4, x.ID)
 		p.ClaimGone(4, "d", name)
 		if i%2 == 0 {
-			p.StorageClassGone(4, class) // before its volume
+			p.StorageClassGone(4, class) // the class is deleted before its volume
 		}
 		p.VolumeGone(4, name)
 		p.CapacityGone(4, "d", name)
@@ -129,7 +129,8 @@ func TestStocksFollowTheCluster(t *testing.T) {
 	}
 }
 
-// passing is what comes with set k and goes with it again, passed while its pods are there, volumePassed after them.
+// passing adds the objects that come with set k. passed deletes most of them while its pods are there, volumePassed the
+// rest after that.
 func passing(p *Placer, k int) {
 	name := strconv.Itoa(k)
 	n := benchNode(2000 + k)
@@ -144,10 +145,24 @@ func passing(p *Placer, k int) {
 	here := []NodeTerm{{Labels: []Requirement{{Key: "key-" + name, Op: Exists}}}}
 	p.DriverSeen(2, driver, true)
 	p.StorageClassSeen(2, StorageClass{Name: class, Provisioner: driver, Driver: driver, Waits: true, Topologies: &here})
-	p.CapacitySeen(2, Capacity{Namespace: "d", Name: name, Class: class, Nodes: &LabelSelector{Requirements: here[0].Labels}, Size: 1 << 30, Sized: true})
+	p.CapacitySeen(2, Capacity{
+		Namespace: "d",
+		Name:      name,
+		Class:     class,
+		Nodes:     &LabelSelector{Requirements: here[0].Labels},
+		Size:      1 << 30,
+		Sized:     true,
+	})
 	p.NodeStorageSeen(2, NodeStorage{Node: n.Name, Limits: map[string]int64{driver: 10}})
 	p.AttachmentSeen(2, Attachment{Name: "at-" + name, Node: n.Name, Driver: driver, Volume: "pv-" + name})
-	p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: class, Affinity: &here, Claimed: true, ClaimNamespace: "d", ClaimName: "claim-" + name})
+	p.VolumeSeen(2, Volume{
+		Name:           "pv-" + name,
+		Class:          class,
+		Affinity:       &here,
+		Claimed:        true,
+		ClaimNamespace: "d",
+		ClaimName:      "claim-" + name,
+	})
 	p.ClaimSeen(2, Claim{Namespace: "d", Name: "claim-" + name, Class: class, Volume: "pv-" + name, Bound: true})
 	p.ClaimSeen(2, Claim{Namespace: "d", Name: "wanting-" + name, Class: class, Size: 1, Sized: true, Version: "1"})
 }
@@ -172,7 +187,7 @@ func volumePassed(p *Placer, k int) {
 	p.DriverGone(3, "driver-"+name)
 }
 
-// comingAndGoing returns the i-th pod of a set. Of every tenth set one pod fits nowhere.
+// comingAndGoing returns the i-th pod of a set. In every tenth set, one pod fits nowhere.
 func comingAndGoing(set, i int) Pod {
 	name := strconv.Itoa(set)
 	x := benchPod("rs-" + name + "-" + strconv.Itoa(i))
@@ -181,9 +196,16 @@ func comingAndGoing(set, i int) Pod {
 	switch i {
 	case 1:
 		x.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "key-" + name, Selector: own, MinDomains: 1}}
-		x.Preferred = []WeightedTerm{{Weight: 1, Term: NodeTerm{Labels: []Requirement{{Key: "key-" + name, Op: In, Values: []string{"value-" + name}}}}}}
+		x.Preferred = []WeightedTerm{
+			{Weight: 1, Term: NodeTerm{Labels: []Requirement{{Key: "key-" + name, Op: In, Values: []string{"value-" + name}}}}},
+		}
 	case 2:
-		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{Selector: own, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}}
+		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{
+			Selector:          own,
+			Namespaces:        []string{"d"},
+			NamespaceSelector: LabelSelector{Nothing: true},
+			TopologyKey:       hostKey,
+		}}}
 		if set%10 == 0 {
 			x.Requests = append(x.Requests, Amount{"example.com/" + name, 1})
 		}
@@ -193,7 +215,7 @@ func comingAndGoing(set, i int) Pod {
 	return x
 }
 
-// sizesOf returns how many of everything a Placer has.
+// sizesOf returns the sizes of everything that a Placer keeps.
 func sizesOf(p *Placer) string {
 	c := p.cluster
 	budgets := 0
@@ -203,9 +225,10 @@ func sizesOf(p *Placer) string {
 	s := &c.waits
 	waits := fmt.Sprint(len(s.of), len(s.audiences), len(s.byClaim), len(s.byClass), len(s.preemptors), s.checking.Len(), len(s.searching),
 		len(s.room.byLabel), len(s.room.byName), s.room.others.size, len(s.node.byLabel), len(s.node.byName), s.node.others.size)
-	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage %s, plans %d, spaces %d, budgets %d of %d, wishes %d, entries %d, waits %s",
+	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage %s, plans %d, spaces %d, budgets %d of %d, nominations %d, entries %d, waits %s",
 		len(c.classes), c.Sizes(),
-		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.rows), len(c.keys), c.storage.Sizes(), len(c.plans), len(c.spaces),
+		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.rows), len(c.keys), c.storage.Sizes(),
+		len(c.plans), len(c.spaces),
 		budgets, len(c.budgets.in), len(c.nominations), p.queue.Len(), waits)
 }
 
@@ -236,10 +259,10 @@ func TestManyReplicaSets(t *testing.T) {
 	}
 	heap := heapNow()
 	if each := (heap - before) / int64(sets*pods); each > 1600 {
-		t.Errorf("%d bytes a pod", each)
+		t.Errorf("%d bytes per pod", each)
 	}
 	if heap > 300<<20 {
-		t.Errorf("the heap is %d MiB", heap>>20)
+		t.Errorf("the heap has %d MiB", heap>>20)
 	}
 	for k := range sets {
 		for i := range pods {
@@ -254,7 +277,7 @@ func TestManyReplicaSets(t *testing.T) {
 }
 
 // TestStringsForgotten gives one history to two Placers, one of which sweeps unused strings as often as possible. They
-// must decide alike.
+// must make the same decisions.
 func TestStringsForgotten(t *testing.T) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -270,7 +293,10 @@ func TestStringsForgotten(t *testing.T) {
 			n := h.randomNode()
 			decorateNode(rng, &n)
 			n.Name = fmt.Sprintf("n%d", rng.IntN(20))
-			n.Labels = append(n.Labels, Label{Key: "own", Value: strconv.Itoa(rng.IntN(30))}, Label{Key: "odd", Value: strconv.Itoa(i)})
+			n.Labels = append(n.Labels, Label{Key: "own", Value: strconv.Itoa(rng.IntN(30))}, Label{
+				Key:   "odd",
+				Value: strconv.Itoa(i),
+			})
 			if rng.IntN(3) == 0 {
 				both(func(p *Placer) { p.NodeGone(now, n.Name) })
 			} else {
@@ -280,7 +306,12 @@ func TestStringsForgotten(t *testing.T) {
 			if x.Gates = nil; i%2 == 0 {
 				decoratePod(rng, &x)
 			} else {
-				x = Pod{ID: x.ID, Name: x.Name, Namespace: x.Namespace, NodeSelector: []Label{{Key: "own", Value: strconv.Itoa(rng.IntN(30))}}}
+				x = Pod{
+					ID:           x.ID,
+					Name:         x.Name,
+					Namespace:    x.Namespace,
+					NodeSelector: []Label{{Key: "own", Value: strconv.Itoa(rng.IntN(30))}},
+				}
 			}
 			both(func(p *Placer) { p.PodSeen(now, x) })
 			if i%3 == 0 {
@@ -292,20 +323,21 @@ func TestStringsForgotten(t *testing.T) {
 				a, okA := keep.Next(now)
 				forget.cluster.intern.Most = 0
 				b, okB := forget.Next(now)
-				if okA != okB || a.Node != b.Node || a.Score != b.Score || a.Feasible != b.Feasible || fmt.Sprint(a.Failure) != fmt.Sprint(b.Failure) {
-					t.Fatalf("seed %d, step %d: %+v %v, forgetful %+v %v", seed, i, a, a.Failure, b, b.Failure)
+				if okA != okB || a.Node != b.Node || a.Score != b.Score || a.Feasible != b.Feasible ||
+					fmt.Sprint(a.Failure) != fmt.Sprint(b.Failure) {
+					t.Fatalf("seed %d, step %d: %+v %v, sweeping %+v %v", seed, i, a, a.Failure, b, b.Failure)
 				}
 			}
 		}
 		if kept, left := keep.cluster.intern.Len(), forget.cluster.intern.Len(); left >= kept {
-			t.Errorf("%d strings of %d are left", left, kept)
+			t.Errorf("%d of %d strings are left", left, kept)
 		}
 	}
 }
 
 // TestResourceOfEachNode: each node has a resource of its own, and there is a pod for each, as in scheduler_perf's
-// SchedulingWithExtendedResource. Memory grows with the nodes. With a number for each node and resource it was 300 MiB
-// for 5,000.
+// SchedulingWithExtendedResource. Memory must grow in proportion to the nodes. With a number for each node and
+// resource, 5,000 nodes took 300 MiB.
 func TestResourceOfEachNode(t *testing.T) {
 	before := heapNow()
 	nodes := fewer(5000)
@@ -325,7 +357,7 @@ func TestResourceOfEachNode(t *testing.T) {
 	}
 	after := heapNow()
 	if each := (after - before) / int64(nodes); each > 12<<10 {
-		t.Errorf("%d bytes a node, %d of them for its pod", each, (after-without)/int64(nodes))
+		t.Errorf("%d bytes per node, %d of them for its pod", each, (after-without)/int64(nodes))
 	}
 	runtime.KeepAlive(p)
 }

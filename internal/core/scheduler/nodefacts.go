@@ -12,29 +12,29 @@ import (
 // NodeSeen records a new or changed node.
 func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.cluster.setNode(n)
-	p.setOthersNode(n.Name, n.OtherAgent)
+	p.setKubeletNode(n.Name, n.OtherAgent)
 	p.factAt = now
 }
 
-// setOthersNode records whether a kubelet runs the node. It withdraws the report of the agent before, which nobody
-// keeps up to date, and brings it back with the agent.
-func (p *Placer) setOthersNode(node string, others bool) {
-	if p.othersNodes[node] == others {
+// setKubeletNode records whether a kubelet runs the node. While it does, the report of the agent that ran the node
+// before is not used, because nobody keeps it up to date. It is used again when an agent of ours returns.
+func (p *Placer) setKubeletNode(node string, byKubelet bool) {
+	if p.kubeletNodes[node] == byKubelet {
 		return
 	}
-	if others {
-		p.othersNodes[node] = true
+	if byKubelet {
+		p.kubeletNodes[node] = true
 		p.cluster.setReport(node, nil)
 		return
 	}
-	delete(p.othersNodes, node)
+	delete(p.kubeletNodes, node)
 	p.cluster.setReport(node, p.reports[node])
 }
 
 // NodeGone records that a node was deleted. Its pods still count until they are deleted, so a new node with the same
 // name is not overfilled. Pods nominated on it are tried again.
 func (p *Placer) NodeGone(now unit.Instant, name string) {
-	p.setOthersNode(name, false)
+	p.setKubeletNode(name, false)
 	r, known := p.cluster.removeNode(name)
 	if !known {
 		return
@@ -45,19 +45,19 @@ func (p *Placer) NodeGone(now unit.Instant, name string) {
 	}
 }
 
-// ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report. It counts for nothing
+// ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report, and does not use it
 // while a kubelet runs the node (Node.OtherAgent).
 func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
 	if p.reports[node] = report; report == nil {
 		delete(p.reports, node)
 	}
-	if !p.othersNodes[node] {
+	if !p.kubeletNodes[node] {
 		p.cluster.setReport(node, report)
 	}
 	p.factAt = now
 }
 
-// ReportGone records that a node's agent no longer has a report. From then on, the node is not judged by NUMA.
+// ReportGone records that there is no report of a node's agent any more. From then on, NUMA rules reject no pod there.
 func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, node, nil) }
 
 // NamespaceSeen records the labels of a namespace, sorted by key.

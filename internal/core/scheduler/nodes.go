@@ -18,7 +18,7 @@ type nodes struct {
 	rows map[string]row // by name
 	// Rows of deleted nodes, to be reused.
 	free    []row
-	growing []rows.Table // all tables with a value per row, in other types, too
+	growing []rows.Table // everything that has a value per row, in this type and others; it grows with each new row
 	facts   []fact
 
 	name    rows.Column[string]
@@ -90,8 +90,7 @@ func (n *nodes) readFacts(in *selector.Interner) {
 	}
 }
 
-// A fact is one property of a node, in a column.
-// A call of compare is followed by a call of write, or by another call of compare.
+// A fact is one property of a node, in a column. After compare, either write or compare is called next.
 type fact interface {
 	// compare reads the property of a Node, and returns how it differs from the one of row r.
 	compare(of *Node, r row) factChange
@@ -101,9 +100,9 @@ type fact interface {
 
 // factChange says what changed on a node.
 type factChange struct {
-	changed bool // a pod that was rejected may fit now
-	helps   bool // the domains and scopes of the row may change
-	moves   bool // it decides about the domains and scopes of the row
+	changed bool // some value differs
+	helps   bool // a pod that was rejected may fit now
+	moves   bool // the domains and scopes to which the row belongs may have changed
 }
 
 func (a factChange) and(b factChange) factChange {
@@ -116,7 +115,7 @@ type factOf[T any] struct {
 	read   func(of *Node) T
 	equal  func(a, b T) bool
 	helps  func(was, now T) bool // called only if the values differ
-	moves  bool                  // see news
+	moves  bool                  // see factChange
 	latest T                     // what was read last
 }
 

@@ -59,7 +59,7 @@ func TestEveryFactOfANodeCounts(t *testing.T) {
 		was, moved := c.changes.End(), c.moves.End()
 		c.setNode(n)
 		if (c.changes.End() > was) != (c.moves.End() > moved) {
-			t.Errorf("%+v: a change that is in one of the two logs only", n)
+			t.Errorf("%+v: the change is in only one of the two logs", n)
 		}
 		return c.changes.End() > was
 	}
@@ -67,9 +67,9 @@ func TestEveryFactOfANodeCounts(t *testing.T) {
 	for i := range full.NumField() {
 		name := full.Type().Field(i).Name
 		if full.Field(i).IsZero() {
-			t.Errorf("%s: say in this test what a node that has it looks like", name)
+			t.Errorf("%s: set it in a node of this test", name)
 		}
-		if name == "Name" || name == "OtherAgent" { // TestReportOfAnAgentBefore: it changes the node's report
+		if name == "Name" || name == "OtherAgent" { // TestReportOfAnEarlierAgent: it changes the node's report
 			continue
 		}
 		n := reflect.New(full.Type()).Elem()
@@ -77,13 +77,13 @@ func TestEveryFactOfANodeCounts(t *testing.T) {
 		n.Field(i).Set(full.Field(i))
 		with := n.Interface().(Node)
 		if !tells(with) {
-			t.Errorf("nobody reads Node.%s", name)
+			t.Errorf("Node.%s is read nowhere", name)
 		}
 		if tells(with) {
-			t.Errorf("Node.%s: told again, it counts as a change", name)
+			t.Errorf("Node.%s: seen again with the same value, it counts as a change", name)
 		}
 		if !tells(Node{Name: "n"}) {
-			t.Errorf("Node.%s stays when the node no longer has it", name)
+			t.Errorf("Node.%s has an effect after the node no longer has it", name)
 		}
 	}
 }

@@ -6,16 +6,16 @@ import (
 )
 
 // nominated is a waiting pod that is nominated on a row. It does not count as being on the row. But pods of the same or
-// lower priority must fit there with it and without it.
+// lower priority must fit there both with it and without it.
 type nominated struct {
 	placedPod
-	// its victims: those to be evicted, and those whose bind is to be withdrawn, as far as that is not done
+	// victims are the pods chosen for it that are still to be evicted, or whose bind is still to be withdrawn.
 	victims []PodID
 	foreign bool // nominated by others: another scheduler, an earlier run of this one, or an autoscaler
 }
 
-// nominationSeen records that others have nominated a pending pod, or removed such a nomination. Our own decision takes
-// precedence, and status.nominatedNodeName with our own decision changes nothing.
+// nominationSeen records that others have nominated a pending pod, or removed such a nomination. A nomination by this
+// Placer takes precedence. Seeing it in status.nominatedNodeName changes nothing.
 func (p *Placer) nominationSeen(pod *Pod) {
 	e, w := p.queue.find(pod.ID), p.cluster.nominations[pod.ID]
 	switch {
@@ -73,8 +73,8 @@ func (c *cluster) clearNomination(id PodID) row {
 	return w.Row
 }
 
-// withNominated reports whether pass is true on row r with the pods that are nominated there counted, except self and
-// those with lower priority than the demand. Because these may still go elsewhere, pass must also be true without them.
+// withNominated reports whether pass is true on row r both with and without the pods that are nominated there: they may
+// still go elsewhere. Nominated pods of lower priority than the demand do not count, nor does self.
 func (c *state) withNominated(d *demand, self PodID, r row, pass func() bool) bool {
 	if len(c.nominated[r]) == 0 {
 		return pass()

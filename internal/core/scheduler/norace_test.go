@@ -2,4 +2,5 @@
 
 package scheduler
 
+// racing says that the race detector is on.
 const racing = false

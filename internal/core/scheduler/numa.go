@@ -11,20 +11,20 @@ import (
 // expectedNUMA is the state of a node's NUMA nodes when every pod on the row has arrived there: the agent's last
 // report, plus the pods that the report does not have yet.
 //
-// Such a pod has the CPUs and NUMA nodes that it was offered when it was placed. Its bind carries them (numa.Berth),
-// and the agent, which computes the same offers, assigns exactly these even if more is free by then. So the computed
-// state is what will be, and what is free in it will be free. A new report replaces the computed state. Pods that were
-// bound by others, without a Berth, are added as the agent would admit them, in the order in which they came.
+// Such a pod has the CPUs and NUMA nodes that it was offered when it was placed. Its bind carries them (numa.Berth).
+// The agent computes the same offers, and assigns exactly these even if more is free by then. So the agent will arrive
+// at the computed state. A new report replaces the computed state. Pods that were bound by others, without a Berth, are
+// added as the agent would admit them, in the order in which they came.
 //
 // A pod that is deleted from the API but is still in the report counts until the agent has released what was assigned
 // to it. A pod that was in a report and is not in the last one has ended, whatever the API says. A pod that the agent
-// will reject counts for nothing; only others bind such pods.
+// will reject does not count; only other schedulers bind such pods.
 type expectedNUMA struct {
 	report   *numa.State   // never nil, never changed in place
 	state    *numa.State   // report with the other pods added; nil: to be computed
 	verdicts *numaVerdicts // what is shared with equal states
 
-	// Only during a trial: the pods that are added or removed, and the state with that.
+	// Only during a trial, else nil: the pods that are added or removed, and the state after that.
 	inTrial map[PodID]bool
 	trial   *numa.State
 }
@@ -34,7 +34,7 @@ type expectedNUMA struct {
 type numaVerdicts struct {
 	key  numaStateKey
 	refs int // how many rows have this state
-	// By class.numaKey.
+	// byPod has the verdicts that were asked for, by class.numaKey; at most verdictsMax.
 	byPod map[string]numaVerdict
 }
 
@@ -43,18 +43,18 @@ type numaStateKey struct {
 	state  string // numa.State.AppendLikeness
 }
 
-// verdictsMax limits the verdicts kept for one alike. Chosen: more kinds of pods than wait at a time. If more kinds are
-// used in turn, offers are recomputed (some microseconds each). Each verdict takes about 200 bytes.
+// verdictsMax limits the verdicts kept for one state. Chosen: pods with so many different requests hardly ever wait at
+// the same time. If they do, offers are recomputed (some microseconds each). Each verdict takes about 200 bytes.
 const verdictsMax = 64
 
-// numaVerdict is the answer of an offer for one kind of pods.
+// numaVerdict is the answer of an offer for pods with equal requests.
 type numaVerdict struct {
 	reason string // of the rejection, in upstream's words; empty: admitted
-	final  bool   // a machine without pods would reject, too
+	final  bool   // the node would reject the pod even without any other pods
 }
 
-// setReport records the report of a node's agent; nil: there is none any more. changed reports whether pods may be
-// judged differently now.
+// setReport records the report of a node's agent; nil: there is none any more. changed says that pods may be judged
+// differently now.
 func (c *cluster) setReport(node string, report *numa.State) (r row, changed bool) {
 	r = c.rowOf(node)
 	b := c.expected[r]
@@ -112,8 +112,8 @@ func (b *expectedNUMA) isLate(h *placedPod) bool {
 	return !h.arrived
 }
 
-// add adds h to the state. A pod with a Berth gets it even if another pod has it in the report: that pod has ended
-// since the report, otherwise h would not have been offered its place.
+// add adds h to the state. A pod with a Berth gets it even if another pod has it in the report: h was offered it
+// because that pod has ended since the report.
 func (b *expectedNUMA) add(h *placedPod) {
 	assigned := h.assigned
 	if assigned == nil {
@@ -133,7 +133,7 @@ func (b *expectedNUMA) add(h *placedPod) {
 	b.state.Adopt(*assigned)
 }
 
-// shareVerdicts finds the alike of b's state.
+// shareVerdicts finds the verdicts for b's state, which it shares with equal states.
 func (c *state) shareVerdicts(b *expectedNUMA) {
 	c.scratch = b.state.AppendLikeness(c.scratch[:0])
 	if b.verdicts != nil && b.verdicts.key.layout == b.state.Layout() && b.verdicts.key.state == string(c.scratch) {
@@ -214,7 +214,7 @@ func (c *state) numaInTrial(h *placedPod, sign int64) {
 		if owned, known := b.state.Assignment(string(h.id)); known {
 			b.trial.Adopt(owned)
 		} else if offer, rejection := b.trial.Offer(h.class.numaPod(h.id), nil); rejection == nil {
-			_ = b.trial.Commit(offer) // cannot fail: nothing happened since Offer
+			_ = b.trial.Commit(offer) // it cannot fail: the state has not changed since Offer
 		}
 	}
 }
@@ -253,7 +253,7 @@ func offerTo(s *numa.State, d *demand) numaVerdict {
 	return numaVerdict{reason: rejection.Upstream, final: final != nil}
 }
 
-// detailNUMA returns the message of the rejection, with its numbers.
+// detailNUMA returns our message for the rejection on row r, which has the numbers; empty: there is no rejection.
 func (c *state) detailNUMA(d *demand, r row) string {
 	s := c.computeNUMA(r, c.expected[r]).state
 	if c.expected[r].trial != nil {
@@ -272,7 +272,7 @@ func (k *class) numaPod(id PodID) numa.Pod {
 	return p
 }
 
-// appendNUMA writes what a pod requests, so that pods with equal requests share verdicts.
+// appendNUMA encodes what a pod requests of its node's agent, so that pods with equal requests share verdicts.
 func appendNUMA(b []byte, p *numa.Pod) []byte {
 	if p == nil {
 		return append(b, 0)

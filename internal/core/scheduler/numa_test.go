@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// layoutOf is a machine with NUMA nodes of this many CPUs each, the first of which is reserved.
+// layoutOf returns the layout of a machine whose NUMA nodes have that many CPUs each. CPU 0 is reserved.
 func layoutOf(tb testing.TB, nodes, cpus int, policy numa.Policy) *numa.Layout {
 	m := machine.Machine{}
 	m.NodeFS.Capacity = unit.GiB
@@ -39,13 +39,17 @@ func layoutOf(tb testing.TB, nodes, cpus int, policy numa.Policy) *numa.Layout {
 func pinned(cpus ...int) *numa.Pod {
 	p := &numa.Pod{Guaranteed: true}
 	for i, n := range cpus {
-		p.Containers = append(p.Containers, numa.Container{Name: fmt.Sprint("c", i), CPU: unit.MilliCPU(n) * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}})
+		p.Containers = append(p.Containers, numa.Container{
+			Name:   fmt.Sprint("c", i),
+			CPU:    unit.MilliCPU(n) * unit.CPU,
+			Memory: []numa.MemoryRequest{{Bytes: unit.GiB}},
+		})
 	}
 	return p
 }
 
-// randomReport returns a random report of a node's agent: pods on the node have arrived or not, in any order, and other
-// pods, too.
+// randomReport returns a random report of a node's agent. Of the pods on the node, some have arrived, in any order. It
+// may have other pods, too.
 func (h *history) randomReport(node string) *numa.State {
 	s := h.layouts[h.rng.IntN(len(h.layouts))].NewState()
 	admit := func(p numa.Pod) {
@@ -68,8 +72,8 @@ func (h *history) randomReport(node string) *numa.State {
 	return s
 }
 
-// checkExpected compares the state of each node with its report and all late pods added anew, and the kept verdicts
-// with offers.
+// checkExpected compares the state of each node with a fresh one (the report, and all late pods added to it), and the
+// kept verdicts with offers.
 func (h *history) checkExpected() {
 	c := h.placer.cluster
 	refs := map[*numaVerdicts]int{}
@@ -78,7 +82,7 @@ func (h *history) checkExpected() {
 			continue
 		}
 		if b.trial != nil || len(b.inTrial) > 0 {
-			h.t.Errorf("node %s: a question left %v behind", c.name[r], b.inTrial)
+			h.t.Errorf("node %s: a trial left %v behind", c.name[r], b.inTrial)
 		}
 		plain := b.report.Fork()
 		late := slices.Clone(c.podsOn[r])
@@ -95,7 +99,7 @@ func (h *history) checkExpected() {
 		}
 		got, want := fmt.Sprint(c.computeNUMA(row(r), b).state.Assignments()), fmt.Sprint(plain.Assignments())
 		if got != want {
-			h.t.Errorf("node %s: believed is\n%s\nwant\n%s", c.name[r], got, want)
+			h.t.Errorf("node %s: the expected state is\n%s\nwant\n%s", c.name[r], got, want)
 		}
 		for _, v := range b.verdicts.byPod {
 			h.verdicts[v.reason]++
@@ -104,7 +108,7 @@ func (h *history) checkExpected() {
 	}
 	for _, a := range c.numaVerdicts {
 		if refs[a] != a.refs {
-			h.t.Errorf("a kind of state has %d refs, want %d", a.refs, refs[a])
+			h.t.Errorf("verdicts have %d refs, want %d", a.refs, refs[a])
 		}
 	}
 	for key, k := range c.classes {
@@ -135,7 +139,7 @@ type agents struct {
 	made    int
 	refused int
 	bound   int
-	// mute says that pods are bound without berths.
+	// mute says that binds carry no berths.
 	mute bool
 }
 
@@ -151,12 +155,23 @@ type agentNode struct {
 }
 
 func newAgents(t *testing.T, seed uint64, policy numa.Policy, mute bool) *agents {
-	a := &agents{t: t, rng: rand.New(rand.NewPCG(seed, 3)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour), pods: map[PodID]Pod{}, mute: mute}
+	a := &agents{
+		t:      t,
+		rng:    rand.New(rand.NewPCG(seed, 3)),
+		placer: New(Options{Seed: seed}),
+		now:    unit.Instant(time.Hour),
+		pods:   map[PodID]Pod{},
+		mute:   mute,
+	}
 	layouts := []*numa.Layout{layoutOf(t, 2, 4, policy), layoutOf(t, 4, 4, policy), layoutOf(t, 2, 8, policy)}
 	for i := range 6 {
 		n := &agentNode{name: fmt.Sprintf("n%d", i), state: layouts[i%3].NewState()}
 		a.nodes = append(a.nodes, n)
-		a.placer.NodeSeen(a.now, Node{Name: n.name, PodsMax: 110, Allocatable: []Amount{{CPU, []int64{7, 15, 15}[i%3] * 1000}, {Memory, 64 << 30}}})
+		a.placer.NodeSeen(a.now, Node{
+			Name:        n.name,
+			PodsMax:     110,
+			Allocatable: []Amount{{CPU, []int64{7, 15, 15}[i%3] * 1000}, {Memory, 64 << 30}},
+		})
 		a.placer.ReportSeen(a.now, n.name, n.state.Fork())
 	}
 	return a
@@ -186,7 +201,7 @@ func (a *agents) pass() {
 	case 3, 4:
 		a.bind(n)
 	case 5:
-		a.letIn(n)
+		a.admit(n)
 	case 6:
 		if len(n.unseen) > 0 {
 			a.placer.PodSeen(a.now, n.unseen[0])
@@ -247,8 +262,8 @@ func (a *agents) bind(n *agentNode) {
 	a.bound++
 }
 
-// letIn makes the agent admit the pod that came first.
-func (a *agents) letIn(n *agentNode) {
+// admit makes the agent admit the pod that came first.
+func (a *agents) admit(n *agentNode) {
 	if len(n.coming) == 0 {
 		return
 	}
@@ -263,7 +278,7 @@ func (a *agents) letIn(n *agentNode) {
 	if rejection != nil {
 		a.refused++
 		if !a.mute {
-			a.t.Errorf("pod %s: refused on %s: %s", p.ID, n.name, rejection.Message())
+			a.t.Errorf("pod %s is rejected on %s: %s", p.ID, n.name, rejection.Message())
 		}
 		a.placer.PodGone(a.now, p.ID)
 		n.unseen = slices.DeleteFunc(n.unseen, func(q Pod) bool { return q.ID == p.ID })
@@ -288,10 +303,10 @@ func (a *agents) end(n *agentNode) {
 	n.over = append(n.over, p)
 }
 
-// TestAgentsNeverRefuse checks that no agent rejects a pod that was bound to its node, whatever reports say and when,
+// TestAgentsNeverReject checks that no agent rejects a pod that was bound to its node, whatever reports say and when,
 // whatever the API server refuses, and whichever pods end meanwhile. That is what berths are for: without them, an
 // agent with more free CPUs than expected would assign others, and reject some later pods.
-func TestAgentsNeverRefuse(t *testing.T) {
+func TestAgentsNeverReject(t *testing.T) {
 	for _, policy := range []numa.Policy{numa.PolicySingleNUMANode, numa.PolicyRestricted} {
 		bound, refused := map[bool]int{}, map[bool]int{}
 		for _, seed := range seedsFrom(t, 0, 40) {
@@ -306,9 +321,9 @@ func TestAgentsNeverRefuse(t *testing.T) {
 				bound[mute], refused[mute] = bound[mute]+a.bound, refused[mute]+a.refused
 			}
 		}
-		t.Logf("%v: %d pods bound, none refused; without berths %d of %d", policy, bound[false], refused[true], bound[true])
+		t.Logf("%v: %d pods bound, none rejected; without berths %d of %d", policy, bound[false], refused[true], bound[true])
 		if bound[false] < fewer(1000) {
-			t.Errorf("%v: %d pods bound: too few to say anything", policy, bound[false])
+			t.Errorf("%v: %d pods bound: too few for a test", policy, bound[false])
 		}
 	}
 }
@@ -326,7 +341,11 @@ func TestBurst(t *testing.T) {
 				a.placer.NodeGone(a.now, name)
 			}
 			for i := range pods {
-				p := Pod{ID: PodID(fmt.Sprint("burst", i)), NUMA: pinned(1 + i%3), Requests: []Amount{{CPU, int64(1+i%3) * 1000}, {Memory, 1 << 30}}}
+				p := Pod{
+					ID:       PodID(fmt.Sprint("burst", i)),
+					NUMA:     pinned(1 + i%3),
+					Requests: []Amount{{CPU, int64(1+i%3) * 1000}, {Memory, 1 << 30}},
+				}
 				a.placer.PodSeen(a.now, p)
 			}
 			for steps := 0; a.bound < pods; steps++ {
@@ -340,21 +359,21 @@ func TestBurst(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d pods passed through, none refused; without berths %d", pods*seeds, refused[true])
+	t.Logf("%d pods passed through, none rejected; without berths %d", pods*seeds, refused[true])
 	if refused[true] == 0 {
-		t.Error("the burst proves nothing: agents refuse nobody without berths either")
+		t.Error("the burst shows nothing: agents reject no pod without berths either")
 	}
 }
 
-// TestReportOfAnAgentBefore checks that a report counts for nothing while a kubelet runs the node, in whatever order
-// the Node and the report are seen, and that it counts again when the agent is back.
-func TestReportOfAnAgentBefore(t *testing.T) {
+// TestReportOfAnEarlierAgent checks that a report is not used while a kubelet runs the node, in whatever order
+// the Node and the report are seen, and that it is used again when the agent is back.
+func TestReportOfAnEarlierAgent(t *testing.T) {
 	ours := Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 16000}}}
 	kubelets := ours
 	kubelets.OtherAgent = true
 	full := layoutOf(t, 2, 8, numa.PolicySingleNUMANode).NewState()
 	pod := func(id string) Pod {
-		return Pod{ID: PodID(id), Name: id, NUMA: pinned(12), Requests: []Amount{{CPU, 12000}}} // on no one NUMA node
+		return Pod{ID: PodID(id), Name: id, NUMA: pinned(12), Requests: []Amount{{CPU, 12000}}} // more than one NUMA node has
 	}
 	fits := func(p *Placer, now unit.Instant, id string) bool {
 		t.Helper()
@@ -367,25 +386,33 @@ func TestReportOfAnAgentBefore(t *testing.T) {
 		return d.Failure == nil
 	}
 	for name, see := range map[string]func(*Placer){
-		"the report first":  func(p *Placer) { p.ReportSeen(1, "n", full); p.NodeSeen(1, kubelets) },
-		"the Node first":    func(p *Placer) { p.NodeSeen(1, kubelets); p.ReportSeen(1, "n", full) },
-		"given back":        func(p *Placer) { p.NodeSeen(1, ours); p.ReportSeen(1, "n", full); p.NodeSeen(1, kubelets) },
-		"made again, since": func(p *Placer) { p.ReportSeen(1, "n", full); p.NodeGone(1, "n"); p.NodeSeen(1, kubelets) },
+		"the report first": func(p *Placer) { p.ReportSeen(1, "n", full); p.NodeSeen(1, kubelets) },
+		"the Node first":   func(p *Placer) { p.NodeSeen(1, kubelets); p.ReportSeen(1, "n", full) },
+		"given back": func(p *Placer) {
+			p.NodeSeen(1, ours)
+			p.ReportSeen(1, "n", full)
+			p.NodeSeen(1, kubelets)
+		},
+		"the Node was created again": func(p *Placer) {
+			p.ReportSeen(1, "n", full)
+			p.NodeGone(1, "n")
+			p.NodeSeen(1, kubelets)
+		},
 	} {
 		p := New(Options{})
 		see(p)
 		if !fits(p, 2, "a") {
-			t.Errorf("%s: the report counts", name)
+			t.Errorf("%s: the report is used", name)
 		}
 		p.NodeSeen(3, ours)
 		if fits(p, 4, "b") {
-			t.Errorf("%s: the agent is back, and its report does not count", name)
+			t.Errorf("%s: the agent is back, but its report is not used", name)
 		}
 		p.NodeSeen(5, kubelets)
 		p.ReportGone(5, "n")
 		p.NodeSeen(6, ours)
 		if !fits(p, 7, "c") {
-			t.Errorf("%s: a report that was deleted counts", name)
+			t.Errorf("%s: a deleted report is used", name)
 		}
 	}
 	// A pod that waits because of the report is tried again when the node is given back.
@@ -408,11 +435,18 @@ func TestEvictionForNUMA(t *testing.T) {
 	p.NodeSeen(1, Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 16000}}})
 	state := layoutOf(t, 2, 8, numa.PolicySingleNUMANode).NewState()
 	p.ReportSeen(1, "n", state)
-	for i, cpus := range []int{3, 4, 4, 3} { // 0 and 1 on node 0, 2 and 3 on node 1: 1 CPU left there
-		pod := Pod{ID: PodID(fmt.Sprint("low", i)), Name: fmt.Sprint("low", i), NUMA: pinned(cpus), Requests: []Amount{{CPU, int64(cpus) * 1000}}, Node: "n", Started: int64(10 - i)}
+	for i, cpus := range []int{3, 4, 4, 3} { // pods 0 and 1 are on NUMA node 0; 2 and 3 on node 1, where 1 CPU is left
+		pod := Pod{
+			ID:       PodID(fmt.Sprint("low", i)),
+			Name:     fmt.Sprint("low", i),
+			NUMA:     pinned(cpus),
+			Requests: []Amount{{CPU, int64(cpus) * 1000}},
+			Node:     "n",
+			Started:  int64(10 - i),
+		}
 		p.PodSeen(1, pod)
 	}
-	// enough CPU in total is free
+	// enough CPUs are free in total, but not on one NUMA node
 	high := Pod{ID: "high", Name: "high", Priority: 5, NUMA: pinned(4), Requests: []Amount{{CPU, 2000}}}
 	p.PodSeen(2, high)
 	d, ok := p.Next(2)
@@ -420,7 +454,7 @@ func TestEvictionForNUMA(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	if len(d.Preemption.Victims) != 1 {
-		t.Errorf("victims %v, want one of those with enough CPUs on one node", d.Preemption.Victims)
+		t.Errorf("victims %v, want one with enough CPUs on one NUMA node", d.Preemption.Victims)
 	}
 	for reason := range d.Failure.Reasons {
 		if reason != "Resources cannot be allocated with Topology locality" {
@@ -432,6 +466,6 @@ func TestEvictionForNUMA(t *testing.T) {
 		t.Errorf("after the eviction: %+v, %v", d, ok)
 	}
 	if v := p.Verdicts(Pod{ID: "x", NUMA: pinned(9), Requests: []Amount{{CPU, 1000}}}); !v[0].Final || v[0].Detail == "" {
-		t.Errorf("more than a NUMA node has: %+v, want a final verdict with numbers", v)
+		t.Errorf("a request for more than a NUMA node has: %+v, want a final verdict with numbers", v)
 	}
 }

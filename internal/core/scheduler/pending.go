@@ -21,11 +21,11 @@ type entry struct {
 	answer *ExtenderAnswer
 	// evictions is what extenders left of the preemptions about which they were last asked; nil: no answer yet.
 	evictions *[]Preemption
-	flushed   bool // the check for forgotten pods has moved it to the active pool; see Placer
+	flushed   bool // the check of long-waiting pods has made it active; see Decision.Flushed
 }
 
-// pending are the pods to be placed. The queue decides which is next. The cluster has what the waiting pods among them
-// wait for.
+// pending are the pods to be placed. The queue decides which is next. What the waiting pods among them wait for is in
+// cluster.waits.
 type pending struct {
 	*queue.Queue[*entry]
 	cluster *cluster
@@ -109,8 +109,8 @@ func (q *pending) wait(now unit.Instant, e *entry) *waiter {
 	return q.cluster.park(now, e)
 }
 
-// renew moves e to the waiting pods of its present demand, if it has another one than when it began to wait, and marks
-// that demand to be tried. It reports whether it did.
+// renew moves e to the waiting pods of its present demand, and marks that demand to be evaluated. It does nothing and
+// returns false if e has the same demand as when it began to wait.
 func (q *pending) renew(now unit.Instant, e *entry) bool {
 	fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
 	if fresh == e.demand {
@@ -122,11 +122,12 @@ func (q *pending) renew(now unit.Instant, e *entry) bool {
 	return true
 }
 
-// renewAll does so for the waiting pods of a namespace for which meant is true.
-func (q *pending) renewAll(now unit.Instant, namespace string, meant func(*entry) bool) {
-	for _, w := range slices.SortedFunc(maps.Values(q.cluster.waits.of), func(a, b *waiter) int { return cmp.Compare(a.number, b.number) }) {
+// renewAll calls renew for the waiting pods of a namespace for which affected is true.
+func (q *pending) renewAll(now unit.Instant, namespace string, affected func(*entry) bool) {
+	byNumber := func(a, b *waiter) int { return cmp.Compare(a.number, b.number) }
+	for _, w := range slices.SortedFunc(maps.Values(q.cluster.waits.of), byNumber) {
 		for _, id := range slices.Sorted(maps.Keys(w.pods)) {
-			if e := w.pods[id]; e.who.Namespace == namespace && meant(e) {
+			if e := w.pods[id]; e.who.Namespace == namespace && affected(e) {
 				q.renew(now, e)
 			}
 		}

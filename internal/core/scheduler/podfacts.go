@@ -20,7 +20,7 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 			p.cluster.chargeEnds(now, pod.ID)
 		}
 		p.forgetVolumes(pod.ID)
-		p.cluster.clearNomination(pod.ID) // only now, because its room is taken now, not free
+		p.cluster.clearNomination(pod.ID) // after setPod, so that its room never counts as free in between
 		if onItsWay {
 			p.boundNevertheless(now, pod.ID)
 		}
@@ -69,7 +69,7 @@ func (p *Placer) forgetVolumes(id PodID) {
 type Outcome int
 
 const (
-	// BindDone: the API accepted the bind. The watch will confirm it.
+	// BindDone: the API server accepted the bind. The watch will confirm it.
 	BindDone Outcome = iota
 	// BindRefused: the API server refused the bind. The pod is forgotten, and tried again after its back-off.
 	BindRefused
@@ -104,8 +104,8 @@ func (p *Placer) bindInFlight(id PodID) bool {
 	return p.cluster.isAssumed(id) && (pool == queue.Binding || pool == queue.BindUnknown)
 }
 
-// boundNevertheless lets the pods try again that have this pod as a victim whose bind was to be withdrawn: it was
-// bound.
+// boundNevertheless handles a pod that was bound although it was chosen as a victim while its bind was in flight, and
+// the bind was to be withdrawn. The pods for which it was to make room are tried again.
 func (p *Placer) boundNevertheless(now unit.Instant, id PodID) {
 	c := p.cluster
 	h := c.pods[id]

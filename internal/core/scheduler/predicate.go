@@ -8,14 +8,14 @@ import (
 
 // A predicate is a question about a node alone that many kinds of pods have in common: whether the node has certain
 // labels, or whether certain tolerations tolerate its taints. The answers for all nodes are kept as a mask, and
-// recomputed only for nodes whose facts changed. What a demand requires of nodes is then the intersection of a few
-// masks, however many kinds of demands there are.
+// recomputed only for nodes whose facts changed. The nodes that satisfy a demand are then the intersection of a few
+// masks, however many demands there are.
 type predicate struct {
 	holds    func(row) bool  // the question
 	rows     rows.Mask       // the rows for which the answer is yes, as of position
 	log      *rows.ChangeLog // lists changes of what the answers depend on
 	position int             // in log
-	used     uint64          // the number of the last question that used it
+	used     uint64          // the value of predicates.questions when it was last used
 }
 
 // predicates are the ones used recently, by question.

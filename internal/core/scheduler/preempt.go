@@ -21,9 +21,9 @@ type Preemption struct {
 type Victim struct {
 	ID              PodID
 	Namespace, Name string
-	// Assumed says that we placed the pod and its bind is not finished. Instead of deleting the pod, the shell must
-	// withdraw the bind (BindWithdrawn). If the pod is bound nevertheless, the preemptor is tried again, and may then
-	// choose it as a bound victim.
+	// Assumed says that the Placer placed the pod and its bind is not finished. Instead of deleting the pod, the shell
+	// must withdraw the bind (BindWithdrawn). If the pod is bound nevertheless, the preemptor is tried again, and may
+	// then choose it as a bound victim.
 	Assumed bool
 }
 
@@ -31,13 +31,13 @@ type Victim struct {
 // Less is better, except for earliest.
 type preemptCost struct {
 	state      costState
-	by         RuleSet // if state is costNone: a rule that rejects whoever is evicted
+	by         RuleSet // if state is costNone: a rule that rejects the pod whichever pods are evicted
 	violations int32   // victims whose disruption budgets do not allow it
 	highest    int32   // the highest priority of a victim
 	// count is the number of victims.
 	count    int32
-	sum      int64 // of the victims' priorities, each raised above zero so that fewer victims have a smaller sum
-	earliest int64 // the earliest start of a victim with the highest priority
+	sum      int64 // of the victims' priorities, each raised above zero, so that fewer victims have a smaller sum
+	earliest int64 // the earliest start of a victim with the highest priority, in nanoseconds since 1970
 }
 
 type costState uint8
@@ -122,8 +122,9 @@ func (c *cluster) mayEvict(d *demand) bool {
 	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.claimsProblem() == ""
 }
 
-// costOn finds victims on row r for d. First all pods of lower priority are removed. Then each one is restored if d
-// still fits with it: pods whose eviction would violate a budget first, and among those the most important first.
+// costOn finds victims on row r for d. First all pods of lower priority are removed. Then each of them is put back if d
+// still fits with it: first the pods whose eviction would violate a budget, then the others, each time the most
+// important first.
 func (c *cluster) costOn(d *demand, self PodID, r row) (b preemptCost, victims []*placedPod) {
 	if !c.seen[r] {
 		return b, nil
@@ -145,13 +146,13 @@ func (c *cluster) costOn(d *demand, self PodID, r row) (b preemptCost, victims [
 		b.by = by.rule
 		return b, nil
 	}
-	lifted := append(c.removed[:0], c.evicting.pods...)
-	c.removed = lifted
-	slices.SortFunc(lifted, moreImportant)
-	spent := c.overBudget(lifted)
+	removed := append(c.removed[:0], c.evicting.pods...)
+	c.removed = removed
+	slices.SortFunc(removed, moreImportant)
+	over := c.overBudget(removed)
 	for _, violating := range [...]bool{true, false} {
-		for i, h := range lifted {
-			if spent[i] != violating {
+		for i, h := range removed {
+			if over[i] != violating {
 				continue
 			}
 			if c.evicting.count(h, 1); c.feasible(d, self, r) {
@@ -176,7 +177,7 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 	if d.tables != nil && !d.looksAround() {
 		if t := c.tablesOf(d); t.of[r] < nowhere {
 			x := &t.rejections[nowhere-1-t.of[r]]
-			return !x.final, x.by.rule // the reason of the rejection is known
+			return !x.final, x.by.rule
 		}
 	}
 	c.withNominated(d, self, r, func() bool {
@@ -189,15 +190,16 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 	return helps, by
 }
 
-// affinityRejects returns why terms of inter-pod affinity reject d on row r whoever is evicted there: because of pods
-// on other rows of a domain, or of pods that d may not evict, or because no pod matches the affinity; empty: they do
-// not. Counters answer this without a trial.
+// affinityRejects returns why terms of inter-pod affinity reject d on row r whichever pods are evicted there: because
+// of pods on other rows of a domain, because of pods that d may not evict, or because no pod matches the affinity.
+// Empty: they do not. Counters answer this without a trial.
 func (c *cluster) affinityRejects(d *demand, r row) (reason string) {
-	if len(d.affinityPods)+len(d.antiAffinityPods)+len(d.antiAffinityOfOthers) == 0 || !d.profile.hasRule(RulePodAffinity) {
+	terms := len(d.affinityPods) + len(d.antiAffinityPods) + len(d.antiAffinityOfOthers)
+	if terms == 0 || !d.profile.hasRule(RulePodAffinity) {
 		return ""
 	}
 	if !d.meetsAffinity(r) {
-		return reasonAffinity // if all pods of its kind are on r, the affinity counts as satisfied
+		return reasonAffinity // if all pods that match are on r, meetsAffinity is true
 	}
 	for _, k := range d.antiAffinityPods {
 		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
@@ -236,7 +238,11 @@ func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
 
 // moreImportant orders by priority, then by start time, then by ID.
 func moreImportant(a, b *placedPod) int {
-	return cmp.Or(cmp.Compare(b.class.priority, a.class.priority), cmp.Compare(startOf(a), startOf(b)), strings.Compare(string(a.id), string(b.id)))
+	return cmp.Or(
+		cmp.Compare(b.class.priority, a.class.priority),
+		cmp.Compare(startOf(a), startOf(b)),
+		strings.Compare(string(a.id), string(b.id)),
+	)
 }
 
 // startOf returns when h started; if it has not, a time after all others.
@@ -288,7 +294,7 @@ func (c *cluster) whyNoPreemption(d *demand, self PodID) string {
 	return d.costs.why
 }
 
-// whyNoPreemptionByGroup is for demands if no pod has a lower priority.
+// whyNoPreemptionByGroup is whyNoPreemption by tables. It may only be used if no pod has a lower priority.
 func (c *cluster) whyNoPreemptionByGroup(d *demand, t *tables) string {
 	reasons := map[string]int{}
 	add := func(final bool, rows int32) {
@@ -318,7 +324,7 @@ func (c *cluster) whyNoPreemptionByRow(d *demand, self PodID) string {
 	return c.whyNoPreemptionIn(d, self, nil)
 }
 
-// whyNoPreemptionIn is the general form. With bounds, most rows are not tried.
+// whyNoPreemptionIn is the general form. If bounds is not nil, most rows need no trial.
 func (c *cluster) whyNoPreemptionIn(d *demand, self PodID, bounds *costBounds) string {
 	if d.othersApply(RuleResources | RulePodAffinity) {
 		bounds = nil
@@ -326,14 +332,14 @@ func (c *cluster) whyNoPreemptionIn(d *demand, self PodID, bounds *costBounds) s
 	reasons := map[string]int{}
 	exactly := c.boundsDemand(d)
 	anybody := c.anyBelow(d.priority)
-	useless := 0
-	alone := 0
+	useless := 0   // rows whose rejection no eviction can change
+	noVictims := 0 // rows without a pod of lower priority
 	c.eachRejected(d, self, func(r row, helps bool) {
 		switch {
 		case !helps:
 			useless++
 		case !anybody || !c.anyBelowOn(r, d.priority):
-			alone++
+			noVictims++
 		default:
 			why, known := c.knownRejection(d, exactly, r, bounds)
 			if !known {
@@ -347,8 +353,8 @@ func (c *cluster) whyNoPreemptionIn(d *demand, self PodID, bounds *costBounds) s
 	if useless > 0 {
 		reasons[reasonNotHelpful] += useless
 	}
-	if alone > 0 {
-		reasons[reasonNoVictims] += alone
+	if noVictims > 0 {
+		reasons[reasonNoVictims] += noVictims
 	}
 	f := Failure{Nodes: c.seenCount, Reasons: reasons}
 	return f.String()
@@ -378,9 +384,9 @@ func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool
 	})
 }
 
-// knownRejection returns what stillRejected returns, without a trial, if bounds and counters are enough. That is so for
-// demands that only the node's facts, resources and inter-pod affinity can reject; for other demands, bounds is nil.
-// exactly is boundsDemand(d). The list is working space.
+// knownRejection returns what stillRejected returns, without a trial, if bounds and counters are enough for that. They
+// are for demands that only facts about the node, resources and inter-pod affinity can reject. For other demands,
+// bounds must be nil. exactly is boundsDemand(d). The list is working space.
 func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *costBounds) (reasons []string, known bool) {
 	if bounds == nil || len(c.nominated[r]) > 0 {
 		return nil, false
@@ -393,7 +399,7 @@ func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *costBounds) 
 	}
 	if free.state == costHelps {
 		reason := c.affinityRejects(d, r)
-		// pods on this row may match its affinity, and would be evicted, too
+		// pods on this row that match its affinity may be among those that are evicted
 		if reason == "" || reason != reasonAffinity && len(d.affinityPods) > 0 {
 			return nil, false
 		}

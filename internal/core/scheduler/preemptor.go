@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// This file has how pods are preempted for a pod that fits nowhere, and what happens when that fails.
+// This file preempts pods for a pod that fits nowhere, and handles preemptions that fail.
 
 // preemptFor chooses victims for a pod that fits nowhere, and nominates the pod on their node. Pods of lower priority
 // that are nominated on that node lose their nomination and are tried again. left are the preemptions that the
@@ -50,14 +50,14 @@ func (p *Placer) preemptFor(now unit.Instant, e *entry, f *Failure, left *[]Pree
 	return made
 }
 
-// endsNomination reports whether a pod loses its nomination because it fits nowhere and preemption does not help. As in
-// upstream, a pod that may not preempt keeps a nomination by others: with preemptionPolicy Never, and if its profile
-// has no preemption. (If a profile has no PostFilter plugin at all, not even DynamicResources, upstream removes it.)
+// endsNomination reports whether a pod loses its nomination because it fits nowhere and preemption does not help. As
+// upstream, a pod that may not preempt (preemptionPolicy Never, or a profile without preemption) keeps a nomination by
+// others. One difference: if a profile has no PostFilter plugin at all, upstream removes the nomination.
 func (c *cluster) endsNomination(d *demand, self PodID) bool {
 	return !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, self) && !c.awaitsNode(self)
 }
 
-// forgetUnbound removes a victim from its row that is assumed but waits for its volumes: no request is in flight that
+// forgetUnbound removes an assumed victim from its row if it still waits for its volumes: no request is in flight that
 // could bind it. For other assumed victims, the shell reports the outcome of their binds.
 func (p *Placer) forgetUnbound(now unit.Instant, id PodID) {
 	if plan := p.cluster.plans[id]; plan != nil && plan.written {

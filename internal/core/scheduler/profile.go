@@ -22,7 +22,7 @@ type Profile struct {
 	IgnoredResources []string // extended resources that an extender manages
 	IgnoredGroups    []string // the same, by the part of the name before the slash
 
-	HardAffinityWeight      int64 // score of a matching required affinity term of a pod on a node
+	HardAffinityWeight      int64 // the score of each required affinity term of a pod on the node that selects this pod
 	IgnoreExistingPreferred bool  // preferred terms of other pods do not affect pods without preferred pod terms
 
 	DefaultSpread []SpreadConstraint // for pods without any; the selector is that of the pod's groups

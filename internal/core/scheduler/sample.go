@@ -8,10 +8,10 @@ const (
 	samplePercentMin = 5
 )
 
-// A Sample is upstream's percentageOfNodesToScore: the search ends when this part of the nodes has been found feasible,
-// and the search for the next pod starts where it ended. It makes placements worse. It also makes them slower, because
-// nothing is kept about nodes that were not examined. It exists for comparison, and for a change of schedulers in
-// steps.
+// A Sample is upstream's percentageOfNodesToScore: the search ends when this share of the nodes has been found
+// feasible, and the search for the next pod starts where it ended. Sampling makes placements worse. It also makes them
+// slower, because nothing is kept about nodes that were not examined. It exists for comparison with kube-scheduler, and
+// for replacing kube-scheduler in steps.
 type Sample struct {
 	On      bool
 	Percent int // of all nodes; 0: 50, less one for each 125 nodes, but at least samplePercentMin

@@ -8,22 +8,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// around runs the commands of TestScenarios about other pods and NUMA nodes, and reports whether this was one:
+// around runs the commands of TestScenarios about other pods and NUMA nodes. It reports whether f was such a command:
 //
 //	namespace NAME label=K:V,...
-//	report NODE POLICY NODES CPUS    what the agent of a node says of its NUMA nodes, so many with so many CPUs each, of
-//	                  which CPU 0 is reserved; it admits the pods that it had admitted before, and all that are bound to it
+//	report NODE POLICY NODES CPUS    the report of a node's agent: it has NODES NUMA nodes with CPUS CPUs each; CPU 0 is
+//	                  reserved; it admits the pods that it had admitted before, and all that are bound to the node
 //
 // A pod in such a text may also have:
 //
 //	namespace=NAME started=SECONDS never-preempts
-//	affinity=KEY/SELECTOR[/in:NAMESPACE+...][/where:K:V]            required; where: labels of namespaces
+//	affinity=KEY/SELECTOR[/in:NAMESPACE+...][/where:K:V]            required; where: selects namespaces by labels
 //	anti-affinity=...   prefers=WEIGHT/KEY/SELECTOR...   prefers-not=...    the same
 //	spread=KEY/SKEW/SELECTOR[/soft][/min:N][/ignores-affinity][/honors-taints]
-//	own=N+N           whole CPUs for containers of their own, with 1Gi of memory each
+//	own=N+N           the exclusive CPUs of each of its containers, which have 1Gi of memory each
 //
-// A SELECTOR is K:V, several of which are joined by +, "all" or "none".
-func (w *world) around(f []string) (mine bool) {
+// A SELECTOR is one or more K:V, joined by +, or "all", or "none".
+func (w *world) around(f []string) (known bool) {
 	switch f[0] {
 	case "namespace":
 		w.placer.NamespaceSeen(w.now, f[1], parseLabels(parseArguments(f[2:])["label"]))
@@ -35,7 +35,7 @@ func (w *world) around(f []string) (mine bool) {
 	return true
 }
 
-// report admits, on an empty machine, the pods bound to a node, and passes the report on.
+// report lets a new agent admit the pods that are bound to a node, and passes its report to the Placer.
 func (w *world) report(node, policy string, nodes, cpus int) {
 	of := numa.PolicyNone
 	for of.String() != policy {
@@ -56,7 +56,7 @@ func (w *world) report(node, policy string, nodes, cpus int) {
 		ask.UID = string(p.ID)
 		offer, rejection := state.Offer(ask, nil)
 		if rejection != nil {
-			w.t.Fatalf("the agent of %s refuses %s: %s", node, p.Name, rejection.Message())
+			w.t.Fatalf("the agent of %s rejects %s: %s", node, p.Name, rejection.Message())
 		}
 		if err := state.Commit(offer); err != nil {
 			w.t.Fatal(err)
@@ -65,7 +65,7 @@ func (w *world) report(node, policy string, nodes, cpus int) {
 	w.placer.ReportSeen(w.now, node, state)
 }
 
-// parseAround sets a field of p about other pods; false: key is something else.
+// parseAround sets a field of p about other pods or NUMA nodes. It returns false if key is none of these.
 func parseAround(p *Pod, key, value string) bool {
 	switch key {
 	case "namespace":
@@ -112,7 +112,7 @@ func parseTerm(p *Pod, text string) PodTerm {
 		case "where":
 			t.NamespaceSelector = parseSelector(value)
 		default:
-			panic(fmt.Sprintf("scenario: unknown %q of a term", part))
+			panic(fmt.Sprintf("scenario: unknown part %q of a term", part))
 		}
 	}
 	if t.Namespaces == nil && t.NamespaceSelector.Nothing {
@@ -141,7 +141,7 @@ func parseSpread(text string) SpreadConstraint {
 		case "honors-taints":
 			s.HonorTaints = true
 		default:
-			panic(fmt.Sprintf("scenario: unknown %q of a constraint", part))
+			panic(fmt.Sprintf("scenario: unknown part %q of a constraint", part))
 		}
 	}
 	return s

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// storage runs the commands of TestScenarios about volumes, and reports whether this was one:
+// storage runs the commands of TestScenarios about volumes. It reports whether f was such a command:
 //
 //	class NAME waits|now [by=PROVISIONER] [driver=D] [in=K:V]
 //	driver NAME capacities
 //	capacity NAME class=C size=N in=K:V
 //	volume NAME class=C size=N [in=K:V] [label=K:V] [driver=D] [for=CLAIM]
 //	claim NAME class=C size=N [volume=V] [once] [at=NODE]
-//	attaches NODE DRIVER=N ...      the limits of its drivers
+//	attaches NODE DRIVER=N ...      the volume limits of a node's drivers
 //	attached NAME NODE DRIVER VOLUME
 //	volume-gone, claim-gone, attached-gone NAME
-//	written POD                     what its plan says was written
-//	settled                         the plans that have come to an end
+//	written POD                     the shell has written the pod's volume plan
+//	settled                         prints the plans that have ended
 //
 // A pod mounts claim=NAME,... and disk=KIND:ID[:ro]. A claim with a volume is bound, a volume with a claim is reserved
 // for it.
-func (w *world) storage(f []string) (lines []string, mine bool) {
+func (w *world) storage(f []string) (lines []string, known bool) {
 	args := parseArguments(f[1:])
 	p := w.placer
 	w.version++
@@ -41,7 +41,16 @@ func (w *world) storage(f []string) (lines []string, mine bool) {
 	case "volume":
 		p.VolumeSeen(w.now, parseVolume(f[1], version, args))
 	case "claim":
-		k := Claim{Namespace: "default", Name: f[1], UID: "uid-" + f[1], Version: version, Class: args["class"], Size: number(args["size"]), Sized: true, Modes: []string{"ReadWriteOnce"}}
+		k := Claim{
+			Namespace: "default",
+			Name:      f[1],
+			UID:       "uid-" + f[1],
+			Version:   version,
+			Class:     args["class"],
+			Size:      number(args["size"]),
+			Sized:     true,
+			Modes:     []string{"ReadWriteOnce"},
+		}
 		k.Volume, k.Bound = args["volume"], args["volume"] != ""
 		_, k.OncePod = args["once"]
 		k.Node, k.Selected = args["at"], args["at"] != ""
@@ -80,7 +89,7 @@ func (w *world) storage(f []string) (lines []string, mine bool) {
 	return lines, true
 }
 
-// parseArguments reads KEY=VALUE and bare words.
+// parseArguments reads KEY=VALUE, and words without a value.
 func parseArguments(f []string) map[string]string {
 	out := map[string]string{}
 	for _, a := range f {
@@ -96,7 +105,14 @@ func inLabel(text string) *[]NodeTerm {
 }
 
 func parseVolume(name, version string, args map[string]string) Volume {
-	v := Volume{Name: name, Version: version, Class: args["class"], Capacity: number(args["size"]), Available: true, Modes: []string{"ReadWriteOnce"}}
+	v := Volume{
+		Name:      name,
+		Version:   version,
+		Class:     args["class"],
+		Capacity:  number(args["size"]),
+		Available: true,
+		Modes:     []string{"ReadWriteOnce"},
+	}
 	if in := args["in"]; in != "" {
 		v.Affinity = inLabel(in)
 	}
@@ -112,7 +128,7 @@ func parseVolume(name, version string, args map[string]string) Volume {
 	return v
 }
 
-// parseMount adds a mount to p; false: key is something else.
+// parseMount adds a mount to p. It returns false if key is not about mounts.
 func parseMount(p *Pod, key, value string) bool {
 	switch key {
 	case "claim":
@@ -128,7 +144,7 @@ func parseMount(p *Pod, key, value string) bool {
 	return true
 }
 
-// planned returns what must be written before a pod is bound.
+// planned prints what must be written before a pod is bound.
 func planned(p *VolumePlan) string {
 	var parts []string
 	if p == nil {

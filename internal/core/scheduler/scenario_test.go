@@ -20,29 +20,32 @@ import (
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	    [image=NAME:N] [features=F,...] [lacks=CODE,...]
 //	node-gone NAME
-//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [profile=gentle] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [profile=gentle] [gate=G] [on=NODE] [select=K:V]
+//	    [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE]
+//	    [label=K:V,...]
 //	    [image=NAME] [features=F,...] [of-agent=CODE,...] [prefer=K:V]
 //	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
 //	bound NAME done|refused|lost|withdrawn
-//	eviction-failed NAME  of a victim of NAME
+//	eviction-failed NAME  the eviction of a victim of NAME failed
 //	after DURATION
 //	pending
 //	why NAME
 //
-// Commands about volumes are in scenario_storage_test.go, those about other pods in scenario_around_test.go. The block
-// "cluster" begins another history with a new Placer. In needs=TEXT, an underscore is a space.
+// The commands about volumes are in scenario_storage_test.go, those about other pods and NUMA nodes in
+// scenario_around_test.go. The block "cluster" begins another history with a new Placer. In needs=TEXT, an underscore
+// stands for a space.
 //
-// Every filter must have rejected a node in some text, and every scorer must have told nodes apart.
+// Every filter must reject a node in some text, and every scorer must give different scores to nodes in some text.
 func TestScenarios(t *testing.T) {
 	shown := &coverage{scorers: map[string]int{}}
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := newStory(t, shown)
+		w := newWorld(t, shown)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "cluster":
-				w = newStory(t, shown)
+				w = newWorld(t, shown)
 				return ""
 			case "do":
 			default:
@@ -60,29 +63,29 @@ func TestScenarios(t *testing.T) {
 	})
 	for i := range filters {
 		if f := &filters[i]; shown.rejected&f.rule == 0 {
-			t.Errorf("no text of testdata has a node that %s (filter %d) rejects: add one", f.plugin, i)
+			t.Errorf("%s (filter %d) rejects a node in no text of testdata: add one", f.plugin, i)
 		}
 	}
 	for _, s := range allScorers(nil) {
 		if shown.scorers[s.plugin] == 0 {
-			t.Errorf("no text of testdata has nodes that %s scores differently: add one", s.plugin)
+			t.Errorf("%s gives different scores to nodes in no text of testdata: add one", s.plugin)
 		}
 	}
 }
 
-// coverage is what the texts have shown of the rules.
+// coverage is which rules the texts have shown at work.
 type coverage struct {
 	rejected RuleSet        // filters that rejected a node
-	scorers  map[string]int // how often each scorer told nodes apart, by plugin
+	scorers  map[string]int // how often each scorer gave different scores to nodes, by plugin
 }
 
-// see asks about a pod that is to be placed.
+// see records which rules matter for a pod that is to be placed.
 func (v *coverage) see(c *cluster, pod *Pod) {
 	c.ask(pod, func(d *demand) {
 		if plain := c.choosePlain(d, pod.ID); plain.failure != nil {
 			v.rejected |= plain.failure.Rejected
 		} else {
-			c.tellApart(d, v.scorers)
+			c.countScorers(d, v.scorers)
 		}
 	})
 }
@@ -100,8 +103,8 @@ type world struct {
 	layouts map[string]*numa.Layout // of nodes with reports, by their parameters
 }
 
-func newStory(t *testing.T, shown *coverage) *world {
-	gentle := DefaultProfile() // its pods do not preempt
+func newWorld(t *testing.T, shown *coverage) *world {
+	gentle := DefaultProfile() // a profile whose pods do not preempt
 	gentle.Name, gentle.NoPreemption = "gentle", true
 	return &world{
 		t:       t,
@@ -116,7 +119,7 @@ func newStory(t *testing.T, shown *coverage) *world {
 // run executes one command and returns what it prints.
 func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	args := f[1:]
-	if lines, mine := w.storage(f); mine {
+	if lines, known := w.storage(f); known {
 		return lines
 	}
 	if w.around(f) {
@@ -161,7 +164,8 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 		w.now = w.now.Add(passed)
 	case "pending":
 		n := w.placer.Pending()
-		return []string{fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"], n["unschedulable"], n["gated"])}
+		return []string{fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"],
+			n["unschedulable"], n["gated"])}
 	case "why":
 		var lines []string
 		for _, v := range w.placer.Verdicts(w.pods[args[0]]) {
@@ -196,7 +200,8 @@ func (w *world) next(args []string) []string {
 			lines = append(lines, fmt.Sprintf("%s: %s%s", d.Pod.Name, d.Failure, evicted(d.Preemption)))
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d%s)", d.Pod.Name, d.Node, d.Feasible, d.Score, planned(d.Volumes)))
+		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d%s)", d.Pod.Name, d.Node, d.Feasible, d.Score,
+			planned(d.Volumes)))
 	}
 	if len(lines) == 0 {
 		return []string{"(nothing)"}
@@ -204,7 +209,7 @@ func (w *world) next(args []string) []string {
 	return lines
 }
 
-// evicted prints the victims.
+// evicted prints a preemption.
 func evicted(p *Preemption) string {
 	if p == nil {
 		return ""
@@ -219,7 +224,7 @@ func evicted(p *Preemption) string {
 	return fmt.Sprintf(" Evicts %s from %s, against budgets %d.", strings.Join(names, "+"), p.Node, p.Violations)
 }
 
-// checksAt reports whether the only thing to do at an instant is the check of pods that have waited for long.
+// checksAt reports whether Next must be called at that instant only for the check of long-waiting pods.
 func (p *Placer) checksAt(wake unit.Instant) bool {
 	checking := &p.cluster.waits.checking
 	return checking.Len() > 0 && checking.First().checks == wake
@@ -288,7 +293,8 @@ func parsePod(args []string) Pod {
 		case "names":
 			p.NodeAffinity = &[]NodeTerm{}
 			for n := range strings.SplitSeq(value, "+") {
-				*p.NodeAffinity = append(*p.NodeAffinity, NodeTerm{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{n}}}})
+				*p.NodeAffinity = append(*p.NodeAffinity,
+					NodeTerm{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{n}}}})
 			}
 		case "port":
 			p.Ports = append(p.Ports, parsePort(value))

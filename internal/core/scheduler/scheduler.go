@@ -13,9 +13,10 @@
 //     score_*.go how well.
 //   - Masks evaluate the rules for all rows at once (masks.go).
 //
-// What can be understood without pods is in packages below this one: selector (label selectors, taints, node affinity
-// terms), rows (columns, sets of rows, logs of changes), census (counts of pods by topology domain), volumes (claims,
-// and what they need on a node) and queue (which pod is next). They do not import this package; cluster combines them.
+// Parts that can be understood on their own are packages below this one: selector (label selectors, taints, node
+// affinity terms), rows (columns, sets of rows, logs of changes), census (counts of pods by topology domain), volumes
+// (claims, and what they need on a node) and queue (which pod is next). They do not import this package; cluster
+// combines them.
 // A filter implements filterRule, a score implements scorer, and a fact about nodes implements fact (nodes.go).
 // CONTRIBUTING.md has a checklist for each.
 //
@@ -26,12 +27,12 @@
 // The Placer's methods for facts are in nodefacts.go, podfacts.go and volumefacts.go, those for questions other than
 // Next in questions.go. preemptor.go has what Next does with a pod that fits nowhere.
 //
-// The file of a rule has it twice: in plain form for one row, reading counters that are always up to date, and then for
-// many rows at once, as masks. choosePlain (choose.go) evaluates every rule for every row in plain form. masks.go gets
-// the same answers from what pods of all kinds have in common: masks for facts about nodes (predicate.go), rows with
-// about equal free resources (tiles.go), and the few domains that have pods (census/counter.go). tables.go gets them
-// for many pods of one kind that come one after another: it keeps the results of the rules, and evaluates them again
-// only where something changed.
+// The file of a rule states it twice: in plain form for one row, reading counters that are always up to date, and as
+// masks for many rows at once. choosePlain (choose.go) evaluates every rule for every row in plain form. masks.go gets
+// the same answers from what pods of different classes have in common: masks for facts about nodes (predicate.go), rows
+// with about equal free resources (tiles.go), and the few domains that have pods (census/counter.go). tables.go gets
+// them for many pods of one class that come one after another: it keeps the results of the rules, and evaluates them
+// again only where something changed.
 //
 // A pod that Next places is assumed: it counts on its node at once, before the API has the bind. The shell binds the
 // pod and reports the outcome with Bound. When the watch shows the pod on a node, that confirms the assumption or
@@ -124,16 +125,17 @@ type Placer struct {
 	queue   *pending
 	// nominationsChecked is the position in the change log at which nominated pods were last examined.
 	nominationsChecked int
-	// plansChecked is one more than the version of storage for which volume plans were last checked; zero: check them.
-	// plansDue is when the first of them times out; zero: none does.
+	// plansChecked is the version of storage for which volume plans were last checked, plus one. Zero: check them at
+	// the next call. plansDue is when the first plan times out. Zero: none does.
 	plansChecked uint64
 	plansDue     unit.Instant
 	// factAt is when a fact was last recorded or Next called. searchDue is when searches may continue; see
 	// continueSearches.
 	factAt, searchDue unit.Instant
-	// reports are the agents' last reports by node, and othersNodes the nodes of which they count for nothing.
-	reports     map[string]*numa.State
-	othersNodes map[string]bool
+	// reports are the agents' last reports about NUMA nodes, by node name. kubeletNodes are the nodes that a kubelet
+	// runs now; their reports are kept, but not used.
+	reports      map[string]*numa.State
+	kubeletNodes map[string]bool
 }
 
 // New returns a Placer without nodes and pods.
@@ -141,10 +143,10 @@ func New(o Options) *Placer {
 	c := newCluster(o.Seed, o.Profiles...)
 	c.demands.waits = func(d *demand) bool { return c.waits.of[d] != nil }
 	return &Placer{
-		cluster:     c,
-		queue:       newPending(c, &o),
-		reports:     map[string]*numa.State{},
-		othersNodes: map[string]bool{},
+		cluster:      c,
+		queue:        newPending(c, &o),
+		reports:      map[string]*numa.State{},
+		kubeletNodes: map[string]bool{},
 	}
 }
 
@@ -275,13 +277,14 @@ func (p *Placer) waitAfter(now unit.Instant, e *entry, f *Failure) {
 	}
 }
 
-// cannotFit reports whether trying the pod would fail, as is known from another pod: the event that made it active did
-// so for all pods of its demand, and one of them has found since that there is no room any more. Otherwise, if a
-// thousand pods wait for room, each free place would cause a thousand attempts.
+// cannotFit reports whether it is known from another pod that an attempt would fail. The event that made the pod active
+// made all pods of its demand active, and one of them has found since that there is no room any more. Without this,
+// each place that becomes free would cause a thousand attempts if a thousand pods wait for room.
 func (p *Placer) cannotFit(e *entry) bool {
 	c := p.cluster
 	w := c.waits.of[e.demand]
-	return e.HasFailed() && w != nil && w.known && !w.marked && c.nominations[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
+	return e.HasFailed() && w != nil && w.known && !w.marked && c.nominations[e.pod.ID] == nil &&
+		c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
 }
 
 // Wake returns when Next must be called again at the latest if no fact arrives. Zero: never.

@@ -44,22 +44,29 @@ type aroundScorer interface {
 	split(c *state, d *demand, m rows.Mask, g *grouping)
 }
 
-// A preparer receives the feasible rows before raw is called. Each row represents as many rows as alike says.
+// A preparer receives the feasible rows before raw is called. rows has one of each group of equal rows, and alike the
+// sizes of these groups.
 type preparer interface {
 	prepare(c *state, d *demand, rows []row, alike []int32)
 }
 
 // scoring is what must be known of a scorer before it is evaluated.
 type scoring struct {
-	plugin string
-	weight int64 // upstream's default
-	reads  podFields
+	plugin string    // upstream's name of the plugin
+	weight int64     // upstream's default
+	reads  podFields // the fields of Pod on which its answer depends
 }
 
 // The scorers: those that depend on the row alone, and the others.
 var (
 	rowScorers    = []rowScorer{resourceScorer{}, balanceScorer{}}
-	aroundScorers = []aroundScorer{taintScorer{}, nodeAffinityScorer{}, spreadScorer{}, podAffinityScorer{}, imageScorer{}}
+	aroundScorers = []aroundScorer{
+		taintScorer{},
+		nodeAffinityScorer{},
+		spreadScorer{},
+		podAffinityScorer{},
+		imageScorer{},
+	}
 )
 
 // allScorers returns all scorers with the weights of their plugins.

@@ -50,11 +50,12 @@ func (c *state) hasImage(r row, i *image) bool {
 	if i.nodes == 0 {
 		return false
 	}
-	_, has := slices.BinarySearchFunc(c.pictures[r], i.name, func(x *image, name string) int { return cmp.Compare(x.name, name) })
+	byName := func(x *image, name string) int { return cmp.Compare(x.name, name) }
+	_, has := slices.BinarySearchFunc(c.nodeImages[r], i.name, byName)
 	return has
 }
 
-// key has a bit for each of the pod's images: whether the row has it.
+// key appends a bit for each of the pod's images: whether the row has it.
 func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	const bits = 31
 	for n, i := range d.images {
@@ -90,7 +91,7 @@ func (c *state) dropImage(i *image) {
 
 // setImages replaces the images of row r.
 func (c *state) setImages(r row, list []Image) (changed bool) {
-	if len(list)+len(c.pictures[r]) == 0 {
+	if len(list)+len(c.nodeImages[r]) == 0 {
 		return false
 	}
 	fresh := map[string]int64{}
@@ -101,15 +102,15 @@ func (c *state) setImages(r row, list []Image) (changed bool) {
 			}
 		}
 	}
-	same := len(fresh) == len(c.pictures[r])
-	for _, i := range c.pictures[r] {
+	same := len(fresh) == len(c.nodeImages[r])
+	for _, i := range c.nodeImages[r] {
 		_, still := fresh[i.name]
 		same = same && still
 	}
 	if same {
 		return false
 	}
-	for _, i := range c.pictures[r] {
+	for _, i := range c.nodeImages[r] {
 		i.nodes--
 		i.on.Clear(r)
 		if i.refs++; i.refs > 1 {
@@ -118,7 +119,7 @@ func (c *state) setImages(r row, list []Image) (changed bool) {
 		}
 		c.dropImage(i)
 	}
-	c.pictures[r] = nil
+	c.nodeImages[r] = nil
 	for name, size := range fresh {
 		i := c.imageAt(name)
 		i.refs--
@@ -128,13 +129,13 @@ func (c *state) setImages(r row, list []Image) (changed bool) {
 		if i.on != nil {
 			i.on = i.on.With(r)
 		}
-		c.pictures[r] = append(c.pictures[r], i)
+		c.nodeImages[r] = append(c.nodeImages[r], i)
 	}
-	slices.SortFunc(c.pictures[r], func(a, b *image) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(c.nodeImages[r], func(a, b *image) int { return cmp.Compare(a.name, b.name) })
 	return true
 }
 
-// normalize does nothing: raw is the score. It changes with the images of other nodes.
+// normalize does nothing: the raw value is the score already.
 func (imageScorer) normalize([]int64) {}
 
 func (imageScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {

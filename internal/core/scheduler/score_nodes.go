@@ -79,8 +79,8 @@ func (taintScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	})
 }
 
-// predicateTermsMax is the largest number of preferred terms for which a predicate each is used, which pods of other
-// kinds may share. Chosen: more than people write. Longer lists are evaluated as a whole, node by node.
+// predicateTermsMax is the largest number of preferred terms for which each has a predicate, which pods of other
+// classes may share. Chosen: more than people write. Longer lists are evaluated as a whole, node by node.
 const predicateTermsMax = 16
 
 func (nodeAffinityScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {

@@ -6,7 +6,11 @@ import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 type podAffinityScorer struct{}
 
 func (podAffinityScorer) about() scoring {
-	return scoring{plugin: "InterPodAffinity", weight: 2, reads: podFields{"PreferredAffinity", "PreferredAntiAffinity", "Affinity", "Namespace", "Labels"}}
+	return scoring{
+		plugin: "InterPodAffinity",
+		weight: 2,
+		reads:  podFields{"PreferredAffinity", "PreferredAntiAffinity", "Affinity", "Namespace", "Labels"},
+	}
 }
 
 func (podAffinityScorer) applies(d *demand) bool {

@@ -5,7 +5,7 @@ import "math"
 // scored is a resource by which nodes are scored, with what the pod requests of it.
 type scored struct {
 	column int
-	value  int64
+	value  int64 // what the pod requests, in the resource's base unit
 	weight int64
 }
 
@@ -132,8 +132,8 @@ func (balanceScorer) applies(n *needs) bool {
 
 func (balanceScorer) raw(c *state, n *needs, r row) int64 { return balanceScore(c, n, r) }
 
-// balanceScore scores how much the pod makes the utilization of resources more equal. No change is about 75. It uses
-// requests as they are, without the defaults of LeastAllocated.
+// balanceScore scores how much the pod makes the utilization of resources more equal. A pod that changes nothing about
+// it gets 75. Requests count as they are, without the defaults that LeastAllocated uses.
 func balanceScore(c *state, n *needs, r row) int64 {
 	if len(n.balanced) == 2 {
 		a, b := &n.balanced[0], &n.balanced[1]

@@ -11,7 +11,11 @@ import (
 type spreadScorer struct{}
 
 func (spreadScorer) about() scoring {
-	return scoring{plugin: "PodTopologySpread", weight: 2, reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}}
+	return scoring{
+		plugin: "PodTopologySpread",
+		weight: 2,
+		reads:  podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"},
+	}
 }
 
 func (spreadScorer) applies(d *demand) bool { return len(d.soft) > 0 }
@@ -19,8 +23,9 @@ func (spreadScorer) applies(d *demand) bool { return len(d.soft) > 0 }
 // leftOut is the raw score of a node without the topology key of a soft constraint: its score is 0.
 const leftOut = -1
 
-// prepare computes the weights of the constraints from how many domains the feasible nodes are in. So a topology with
-// many domains of few pods counts as much as one with few domains of many. For the host name, each node is a domain.
+// prepare computes the weights of the constraints from the number of domains in which the feasible nodes are. So a
+// topology with many domains that have few pods each counts as much as one with few domains that have many. For the
+// host name, each node is a domain.
 func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 	d.weights = d.weights[:0]
 	for i := range d.soft {
@@ -40,7 +45,7 @@ func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 			case a.isHost(c):
 				size += int(alike[j])
 			case domain == census.NoDomain: // as upstream, the absent label counts as one domain
-				missing = true // to upstream the absent label is a domain like any other
+				missing = true
 			case !measured && c.isFresh(domain):
 				size++
 			}
@@ -52,7 +57,7 @@ func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 	}
 }
 
-func (a *spreadAsk) isHost(c *state) bool { return a.key == c.hostKey }
+func (a *countedSpread) isHost(c *state) bool { return a.key == c.hostKey }
 
 // isFresh reports whether it is called for this domain for the first time since stamp changed.
 func (c *state) isFresh(domain int32) bool {
@@ -99,7 +104,8 @@ func (spreadScorer) raw(c *state, d *demand, r row) int64 {
 	return int64(math.Round(sum))
 }
 
-// key is the count on the row for the host name, otherwise the domain, because the number of domains matters, too.
+// key appends, for each constraint, the count on the row if its key is the host name. Otherwise it appends the domain,
+// because prepare needs to know in how many domains the rows are.
 func (spreadScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]

@@ -8,17 +8,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A space is the largest storage capacity of a class that each row can use. Whether a claim fits is then one
-// comparison. It is kept, and recomputed where a capacity or a node changed, because a driver with capacities per node
-// publishes as many as there are nodes.
+// A space has the largest storage capacity of a storage class that each row can use, so that whether a claim fits is
+// one comparison. It is kept, and recomputed only where a capacity or a node changed, because a driver with capacities
+// per node publishes as many as there are nodes.
 type space struct {
 	most     []int64                  // by row; noSpaceAtAll: no capacity
 	position int                      // in cluster.moves
 	changed  []*volumes.KnownCapacity // capacities that were added or removed since it was computed
 	stale    bool                     // too many capacities changed: compute it anew
 
-	// The capacities of the class. Those that require one of some values of a label, as a capacity for one node does,
-	// are under each of these labels.
+	// The capacities of the class. A capacity whose selector requires one of some values of a label is in byLabel under
+	// each of these; a capacity for one node is such a one. The rest is in others.
 	byLabel map[selector.LabelID][]*volumes.KnownCapacity
 	others  []*volumes.KnownCapacity
 }
@@ -98,7 +98,7 @@ func (c *state) spaceOf(class string) []int64 {
 		c.eachSelected(k, again)
 	}
 	s.changed = s.changed[:0]
-	s.position, _ = c.moves.Since(known, again) // the log always has so few changes
+	s.position, _ = c.moves.Since(known, again) // it always succeeds: the log keeps more than spaceChangesMax changes
 	return s.most
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // state is everything that rules may read besides the demand: facts about nodes, what pods take from each node, the
-// counters of pods, and what was computed about rows for demands of all kinds. What is not in it, such as waiting pods,
-// victims and assumed pods, is in cluster.
+// counters of pods, and what was computed about rows for all demands. Everything else, such as waiting pods, victims
+// and assumed pods, is in cluster.
 type state struct {
 	nodes
 	*census.Census
@@ -21,18 +21,18 @@ type state struct {
 	storage *volumes.Store
 	columns columns // what rows have of each resource, and what pods take
 
-	pictures rows.Column[[]*image] // the images of the node, by name
+	nodeImages rows.Column[[]*image] // the images of the node, by name
 	// podCount is how many pods are on the row.
 	podCount     rows.Column[int64]
-	ports        rows.Column[PortsTaken] // host ports in use, with the number of pods that use each; nil: none
-	scoreCPU     rows.Column[int64]      // what the pods count in scores; see Pod.Held
-	scoreMemory  rows.Column[int64]
+	ports        rows.Column[PortsTaken]    // host ports in use, with the number of pods that use each; nil: none
+	scoreCPU     rows.Column[int64]         // millicores that the pods count in scores; see Pod.PlacedLoad
+	scoreMemory  rows.Column[int64]         // bytes that the pods count in scores
 	podsOn       rows.Column[[]*placedPod]  // the pods on the row
 	nominated    rows.Column[[]*nominated]  // the pods nominated on the row
 	expected     rows.Column[*expectedNUMA] // the state of the NUMA nodes; nil: no report
 	numaVerdicts map[numaStateKey]*numaVerdicts
 
-	evicting, nominating trial // trials in progress if their field on is true: of evictions, and of nominated pods
+	evicting, nominating trial // of evictions, and of nominated pods; in progress while trial.on is true
 
 	// Computed from rows, and updated when they change.
 	marks      marks
@@ -40,7 +40,7 @@ type state struct {
 	tiling     tiling
 	spaces     map[string]*space // by storage class
 
-	// Working space without meaning between calls.
+	// Working space: what it has between calls is not used.
 	masks   maskSpace
 	scratch []byte
 	stamps  []uint64

@@ -13,7 +13,7 @@ import (
 // TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that are
 // added, changed and deleted, and with volume plans that are written, fail, succeed or time out.
 func TestStorageHistories(t *testing.T) {
-	seeds := []uint64{780128} // the reason why no eviction helps outlived a change of the pod's volumes
+	seeds := []uint64{780128} // once, the kept reason of a failed preemption was used after the pod's volumes had changed
 	seeds = append(seeds, seedsFrom(t, 2000, 60)...)
 	for i, seed := range seeds {
 		h := newHistory(t, seed)
@@ -59,7 +59,12 @@ func (h *history) happenStorage() {
 			p.NodeStorageSeen(h.now, n)
 		}
 	case 8:
-		a := Attachment{Name: h.one("a0", "a1", "a2"), Node: fmt.Sprintf("n%d", h.rng.IntN(h.names)), Driver: "d", Volume: h.volumeName()}
+		a := Attachment{
+			Name:   h.one("a0", "a1", "a2"),
+			Node:   fmt.Sprintf("n%d", h.rng.IntN(h.names)),
+			Driver: "d",
+			Volume: h.volumeName(),
+		}
 		if h.rng.IntN(2) == 0 {
 			p.AttachmentGone(h.now, a.Name)
 		} else {
@@ -72,7 +77,13 @@ func (h *history) happenStorage() {
 			p.DriverSeen(h.now, "d", h.rng.IntN(2) == 0)
 		}
 	case 10:
-		k := Capacity{Namespace: "x", Name: h.one("k0", "k1"), Class: h.one("csi", "csi", "local"), Size: int64(h.rng.IntN(5)), Sized: h.rng.IntN(5) != 0}
+		k := Capacity{
+			Namespace: "x",
+			Name:      h.one("k0", "k1"),
+			Class:     h.one("csi", "csi", "local"),
+			Size:      int64(h.rng.IntN(5)),
+			Sized:     h.rng.IntN(5) != 0,
+		}
 		k.Nodes = &LabelSelector{Requirements: []Requirement{{Key: "zone", Op: In, Values: []string{h.one("a", "b", "c")}}}}
 		if h.rng.IntN(4) == 0 {
 			p.CapacityGone(h.now, k.Namespace, k.Name)
@@ -101,14 +112,23 @@ func (h *history) version() string {
 }
 
 func (h *history) changeVolume() {
-	v := Volume{Name: h.volumeName(), Version: h.version(), Class: h.one("local", "local", "csi", "now"), Available: h.rng.IntN(5) != 0}
+	v := Volume{
+		Name:      h.volumeName(),
+		Version:   h.version(),
+		Class:     h.one("local", "local", "csi", "now"),
+		Available: h.rng.IntN(5) != 0,
+	}
 	v.Capacity = int64(v.Name[1] - '0')
 	v.Modes = []string{"rwo"}
 	if h.rng.IntN(3) != 0 {
-		v.Affinity = &[]NodeTerm{{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}}}
+		v.Affinity = &[]NodeTerm{
+			{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}},
+		}
 	}
 	if h.rng.IntN(3) == 0 {
-		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{Driver: "d", Handle: h.one("h0", "h1", "h2", "h3")}, []string{wellknown.LacksCSI}
+		v.CSI = true
+		v.Attached = Attached{Driver: "d", Handle: h.one("h0", "h1", "h2", "h3")}
+		v.NeedsOfAgent = []string{wellknown.LacksCSI}
 	} else if h.rng.IntN(4) == 0 {
 		v.NeedsOfAgent = []string{"volumes.nfs"}
 	}
@@ -126,7 +146,13 @@ func (h *history) changeVolume() {
 }
 
 func (h *history) changeClaim() {
-	k := Claim{Namespace: h.one("x", "y"), Name: fmt.Sprintf("c%d", h.rng.IntN(6)), Version: h.version(), Class: h.one("local", "csi", "now"), Modes: []string{"rwo"}}
+	k := Claim{
+		Namespace: h.one("x", "y"),
+		Name:      fmt.Sprintf("c%d", h.rng.IntN(6)),
+		Version:   h.version(),
+		Class:     h.one("local", "csi", "now"),
+		Modes:     []string{"rwo"},
+	}
 	k.UID, k.Size, k.Sized = k.Namespace+k.Name, int64(h.rng.IntN(5)), true
 	k.OncePod = k.Name == "c0" || k.Name == "c1"
 	switch h.rng.IntN(8) {
@@ -164,7 +190,11 @@ func (h *history) landVolumes(c *cluster) {
 	for _, b := range plan.Bind {
 		if v := c.storage.APIVolume(b.Volume); v != nil && v.Version == b.Version {
 			after := v.Volume
-			after.Version, after.Claimed, after.ClaimNamespace, after.ClaimName, after.ClaimUID = h.version(), true, b.ClaimNamespace, b.ClaimName, b.ClaimUID
+			after.Version = h.version()
+			after.Claimed = true
+			after.ClaimNamespace = b.ClaimNamespace
+			after.ClaimName = b.ClaimName
+			after.ClaimUID = b.ClaimUID
 			h.placer.VolumeSeen(h.now, after)
 		}
 		if k := c.storage.APIClaim(volumes.ClaimKey{Namespace: b.ClaimNamespace, Name: b.ClaimName}); k != nil {

@@ -11,8 +11,8 @@ import (
 // takes less than 20 microseconds.
 const tablesMin = 64
 
-// tablesMax is how many demands have tables, at 24 bytes per row each. Chosen: tables are for kinds of pods that come
-// in long runs, a few kinds at a time. If more kinds alternate, masks are faster.
+// tablesMax is how many demands have tables, at 24 bytes per row each. Chosen: tables are for demands whose pods come
+// in long runs, of a few demands at a time. If pods of more demands alternate, masks are faster.
 const tablesMax = 16
 
 // The cost of a decision in nanoseconds. A decision by masks takes masksCost, plus one nanosecond for each
@@ -30,7 +30,7 @@ const (
 func masksTime(rows int) int { return masksCost + rows/masksRowsPerNano }
 
 // tablesAfter returns after how many decisions by masks tables are built: as many as cost the same as building them.
-// This is the ski-rental rule: however many pods of a kind come, they cost at most twice as much as with the better
+// This is the ski-rental rule: however many pods of a demand come, they cost at most twice as much as with the better
 // choice, which is known only afterwards.
 func tablesAfter(rows int) int { return rows * tableBuildCost / masksTime(rows) }
 
@@ -38,23 +38,23 @@ func tablesAfter(rows int) int { return rows * tableBuildCost / masksTime(rows) 
 // between them, that updating tables costs less than deciding by masks.
 func (c *cluster) tablesPay(d *demand) bool {
 	rows := len(c.name)
-	since := c.changes.End() - d.asked
-	d.asked = c.changes.End()
+	since := c.changes.End() - d.decidedAt
+	d.decidedAt = c.changes.End()
 	if d.tables != nil && len(d.tables.groups) > 64+rows/256 {
 		c.dropTables(d)
-		d.often = -8 * tablesAfter(rows) // there are too many groups for tables to help
+		d.streak = -8 * tablesAfter(rows) // there are too many groups for tables to help
 	}
 	if since*tableRowCost > masksTime(rows) {
 		c.dropTables(d)
-		d.often = min(d.often, 0)
+		d.streak = min(d.streak, 0)
 		return false
 	}
-	d.often++
-	return d.often >= tablesAfter(rows)
+	d.streak++
+	return d.streak >= tablesAfter(rows)
 }
 
 // tables have the results of the rules for every row for one demand, and are updated only where a row changed. They are
-// for many pods of one kind that come one after another; see tablesPay.
+// for many pods of one demand that come one after another; see tablesPay.
 //
 // Rows are in groups: all rows of a group get the same answer from every rule that depends on other rows, whatever the
 // counters are, and the same raw score from every scorer that is normalized. So these rules are evaluated for one row
@@ -67,7 +67,8 @@ type tables struct {
 	position int    // in the change log, up to which they are updated
 	epoch    uint64 // Census.Epoch when they were built
 
-	// by row: the number of its group; nowhere; or, below that, nowhere-1 minus the number of its rejection
+	// of is, by row, the number of its group, or nowhere. If a rule rejects the row, it is nowhere-1 minus the number of
+	// its rejection.
 	of      []int32
 	local   []int32  // by row in a group: the weighted sum of the scores that depend on the row alone
 	tieHash []uint64 // by row: nodes.tieHash when the row was added to its group
@@ -80,7 +81,7 @@ type tables struct {
 	rejections []rejection
 	byReason   map[string]int32 // of rejections, by rule and reasons, encoded
 
-	// Working space.
+	// Working space: what it has between calls is not used.
 	key     []int32
 	bytes   []byte
 	reasons []string
@@ -135,7 +136,7 @@ func (c *cluster) chooseByTables(d *demand, self PodID) choice {
 		}
 	}
 	best, score := row(noRow), int64(0)
-	mine := c.tieOffset(self)
+	offset := c.tieOffset(self)
 	for i, g := range t.members {
 		root := t.groups[g].root
 		top := t.local[t.order.first(root)]
@@ -143,8 +144,8 @@ func (c *cluster) chooseByTables(d *demand, self PodID) choice {
 		if best != noRow && total < score {
 			continue
 		}
-		candidate := t.order.from(root, top, mine, t.local, t.tieHash)
-		if best == noRow || total > score || c.winsTie(candidate, best, mine) {
+		candidate := t.order.from(root, top, offset, t.local, t.tieHash)
+		if best == noRow || total > score || c.winsTie(candidate, best, offset) {
 			best, score = candidate, total
 		}
 	}
@@ -239,8 +240,14 @@ func (c *cluster) buildTables(d *demand) *tables {
 	c.dropTables(d)
 	n := len(c.name)
 	t := &tables{
-		position: c.changes.End(), epoch: c.Epoch, of: make([]int32, n), local: make([]int32, n), tieHash: make([]uint64, n), order: newTreap(n),
-		index: map[string]int32{}, byReason: map[string]int32{},
+		position: c.changes.End(),
+		epoch:    c.Epoch,
+		of:       make([]int32, n),
+		local:    make([]int32, n),
+		tieHash:  make([]uint64, n),
+		order:    newTreap(n),
+		index:    map[string]int32{},
+		byReason: map[string]int32{},
 	}
 	for r := range t.of {
 		t.of[r] = nowhere
@@ -254,14 +261,14 @@ func (c *cluster) buildTables(d *demand) *tables {
 	return t
 }
 
-// limitTables drops the tables that were used longest ago, until there are at most tablesMax. Their demands must earn
-// new tables by further decisions. Otherwise, if more kinds of pods alternate than may have tables, tables would be
-// built for each pod.
+// limitTables drops the tables that were used longest ago, until there are at most tablesMax. Their demands get new
+// tables only after tablesAfter more decisions. Otherwise, if the pods of more demands alternate than may have tables,
+// tables would be built for each pod.
 func (c *cluster) limitTables() {
 	for len(c.tables) > tablesMax {
 		last := slices.MinFunc(c.tables, func(a, b *demand) int { return int(int64(a.used) - int64(b.used)) })
 		c.dropTables(last)
-		last.often = 0
+		last.streak = 0
 	}
 }
 

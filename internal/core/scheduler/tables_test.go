@@ -19,8 +19,7 @@ func (h *history) checkTables() {
 		}
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
 		plain, fast := c.choosePlain(d, id), c.chooseByTables(d, id)
-		// With nominated pods a row may be rejected by one rule and without them by another: tables may report the
-		// other.
+		// Nominated pods may change which rule rejects a row, and tables may report either rule.
 		told := len(c.nominations) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
 		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || !told {
 			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
@@ -38,7 +37,7 @@ func (h *history) checkCosts(d *demand, id PodID) {
 	c := h.placer.cluster
 	d.costs.worth = d.costs.worth || h.rng.IntN(2) == 0
 	if h.rng.IntN(4) == 0 {
-		c.countTooLow(d, len(c.name)) // so that it gets exact bounds
+		c.countTooLow(d, len(c.name)) // now it gets exact bounds
 	}
 	kept, whyKept := c.preempt(d, id)
 	if !c.mayEvict(d) {
@@ -58,11 +57,12 @@ func (h *history) checkCosts(d *demand, id PodID) {
 		if kept := &d.costs; kept.known.Has(r) && kept.rows[i] != b {
 			h.t.Fatalf("pod %s: kept cost for %s %+v, fresh one %+v", id, c.name[r], kept.rows[i], b)
 		}
-		own := c.nominations[id] != nil && c.nominations[id].Row == r // bounds count it there
+		own := c.nominations[id] != nil && c.nominations[id].Row == r // bounds count the pod as nominated there
 		if b.state == costHelps && !own && (least[i].state != costHelps || compareCosts(&least[i], &b) > 0) {
 			h.t.Fatalf("pod %s: bound of %s %+v, cost %+v", id, c.name[r], least[i], b)
 		}
-		if order := compareCosts(&b, &cheapest); b.state == costHelps && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.tieOffset(id))) {
+		if order := compareCosts(&b, &cheapest); b.state == costHelps &&
+			(best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.tieOffset(id))) {
 			best, cheapest = r, b
 		}
 	}
@@ -71,13 +71,13 @@ func (h *history) checkCosts(d *demand, id PodID) {
 		_, victims := c.costOn(d, id, best)
 		fresh, why = c.preemptionOf(best, &cheapest, victims), ""
 	}
-	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != h.hopelessPlain(d, id) {
+	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != h.whyNoPreemptionPlain(d, id) {
 		h.t.Fatalf("pod %s: by bounds and kept costs %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
 	}
 }
 
-// hopelessPlain computes for each row separately why no eviction helps.
-func (h *history) hopelessPlain(d *demand, id PodID) string {
+// whyNoPreemptionPlain computes for each row separately why no eviction helps.
+func (h *history) whyNoPreemptionPlain(d *demand, id PodID) string {
 	c := h.placer.cluster
 	reasons := map[string]int{}
 	for i := range c.name {
@@ -103,7 +103,7 @@ func (h *history) hopelessPlain(d *demand, id PodID) string {
 
 // TestTablesAgree runs random histories with tables for every pod.
 func TestTablesAgree(t *testing.T) {
-	seeds := []uint64{5556514} // a cost for a node outlived the last other domain, where a pod was nominated
+	seeds := []uint64{5556514} // once, a kept cost was used after the last other domain, with a nominated pod, was gone
 	seeds = append(seeds, seedsFrom(t, 1000, 30)...)
 	for _, seed := range seeds {
 		h := newHistory(t, seed)
@@ -123,27 +123,27 @@ func TestTablesAgree(t *testing.T) {
 func TestTreap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	const n = 200
-	local, ring := make([]int32, n), make([]uint64, n)
-	for i := range ring {
-		ring[i] = rng.Uint64()
+	local, tieHash := make([]int32, n), make([]uint64, n)
+	for i := range tieHash {
+		tieHash[i] = rng.Uint64()
 	}
 	tree, root := newTreap(n), int32(nobody)
 	in := map[int32]bool{}
 	for range fewer(20000) {
 		x := int32(rng.IntN(n))
 		if in[x] {
-			root = tree.remove(root, x, local, ring)
+			root = tree.remove(root, x, local, tieHash)
 			delete(in, x)
 		} else {
 			local[x] = int32(rng.IntN(5))
-			root = tree.insert(root, x, local, ring)
+			root = tree.insert(root, x, local, tieHash)
 			in[x] = true
 		}
 		if len(in) == 0 {
 			continue
 		}
 		sorted := slices.SortedFunc(maps.Keys(in), func(a, b int32) int {
-			if before(local[a], ring[a], a, b, local, ring) {
+			if before(local[a], tieHash[a], a, b, local, tieHash) {
 				return -1
 			}
 			return 1
@@ -154,19 +154,19 @@ func TestTreap(t *testing.T) {
 		place, top := rng.Uint64(), local[sorted[0]]
 		best := sorted[0]
 		for _, y := range sorted {
-			if local[y] == top && ring[y]-place < ring[best]-place {
+			if local[y] == top && tieHash[y]-place < tieHash[best]-place {
 				best = y
 			}
 		}
-		if got := tree.from(root, top, place, local, ring); got != row(best) {
+		if got := tree.from(root, top, place, local, tieHash); got != row(best) {
 			t.Fatalf("from %d: %d, want %d", place, got, best)
 		}
 	}
 }
 
-// TestTablesAreEarned checks that, if more kinds alternate than may have tables, with few changes between them, they do
-// not replace each other's tables for each pod.
-func TestTablesAreEarned(t *testing.T) {
+// TestTablesAreNotReplacedForEachPod checks pods of more classes in rotation than may have tables, with few changes
+// between them: they must not replace each other's tables for each pod.
+func TestTablesAreNotReplacedForEachPod(t *testing.T) {
 	const nodes, kinds = 1000, tablesMax + 1
 	p := mixCluster(&mixture{prepare: replicaSets(kinds)}, nodes)
 	built, pods := 0, 4*kinds*tablesAfter(nodes)

@@ -118,13 +118,14 @@ func (h *history) checkGroups(d *demand, self PodID) (strays int) {
 	m.Each(func(r row) { want[g.of[r]]++ })
 	for i, group := range g.present {
 		if g.sizes[i] != want[group] || g.of[g.members[i]] != group {
-			h.t.Fatalf("group %d has %d rows, want %d; row %d is in group %d", group, g.sizes[i], want[group], g.members[i], g.of[g.members[i]])
+			h.t.Fatalf("group %d has %d rows, want %d; row %d is in group %d", group, g.sizes[i], want[group], g.members[i],
+				g.of[g.members[i]])
 		}
 		want[group] = 0
 	}
 	for group, n := range want {
 		if n != 0 {
-			h.t.Fatalf("group %d has %d rows, and was not found", group, n)
+			h.t.Fatalf("group %d has %d rows, but is not in present", group, n)
 		}
 	}
 	return len(g.strays)
@@ -136,7 +137,7 @@ func TestUniformTiles(t *testing.T) {
 	for i := range 4 * tileRows {
 		n := benchNode(i)
 		if i%2 == 1 {
-			n.PodsMax++ // which tiles do not depend on
+			n.PodsMax++ // rows are divided into tiles without regard to it
 		}
 		p.NodeSeen(1, n)
 	}
@@ -149,13 +150,13 @@ func TestUniformTiles(t *testing.T) {
 		return n
 	}
 	if n := uniform(); n != 0 {
-		t.Errorf("%d tiles of rows that are not alike say they are", n)
+		t.Errorf("%d tiles are uniform although their rows differ", n)
 	}
 	for i := range 4 * tileRows {
 		p.NodeSeen(2, benchNode(i))
 	}
 	if n, all := uniform(), len(p.cluster.tiling.tiles); n != all || all < 4 {
-		t.Errorf("%d of %d tiles of alike rows say that they are", n, all)
+		t.Errorf("%d of %d tiles of equal rows are uniform", n, all)
 	}
 }
 
@@ -166,23 +167,23 @@ func (h *history) checkTiles(d *demand) {
 	x := c.updateTiles()
 	a, ok := c.resourceQueryOf(d)
 	if !ok {
-		h.t.Fatal("the default profile is not bounded")
+		h.t.Fatal("tiles do not bound the scores of the default profile")
 	}
 	found := map[row]bool{}
 	see := func(r row, tile, at int) {
 		if found[r] || !c.seen[r] || int(x.in[r]) != tile || int(x.at[r]) != at {
-			h.t.Fatalf("row %d is in tile %d, place %d; noted: %d, %d", r, tile, at, x.in[r], x.at[r])
+			h.t.Fatalf("row %d is in tile %d, index %d; recorded: %d, %d", r, tile, at, x.in[r], x.at[r])
 		}
 		found[r] = true
 		if x.summaries[r] != c.summaryOf(r) {
-			h.t.Fatalf("row %d has other vitals than are noted", r)
+			h.t.Fatalf("row %d has another summary than is recorded", r)
 		}
 	}
 	for i := range x.tiles {
 		low, high := a.bound(&x.tiles[i].least, &x.tiles[i].most)
 		for _, r := range x.tiles[i].rows {
 			if x.tiles[i].uniform && x.summaries[r] != x.summaries[x.tiles[i].rows[0]] {
-				h.t.Fatalf("row %d is not like the first of its tile", r)
+				h.t.Fatalf("row %d is in a uniform tile, but has another summary than its first row", r)
 			}
 		}
 		for at, r := range x.tiles[i].rows {
@@ -200,9 +201,9 @@ func (h *history) checkTiles(d *demand) {
 	}
 }
 
-// TestTilesPassOver counts, in a busy cluster with all nodes different, the tiles that may have a pod's best row after
-// the first was examined. Examining all of them would be what tiles avoid.
-func TestTilesPassOver(t *testing.T) {
+// TestTilesAreSkipped counts, in a busy cluster where all nodes differ, the tiles that must be examined for a pod's
+// best row after the first tile. Most of them must be skipped.
+func TestTilesAreSkipped(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	p := tiledCluster(rng, 6400)
 	c := p.cluster
@@ -215,7 +216,8 @@ func TestTilesPassOver(t *testing.T) {
 			best := c.chooseByMasks(d, x.ID)
 			a, _ := c.resourceQueryOf(d)
 			for j := range c.tiling.tiles {
-				if _, high := a.bound(&c.tiling.tiles[j].least, &c.tiling.tiles[j].most); best.failure == nil && high >= best.score-taintless {
+				if _, high := a.bound(&c.tiling.tiles[j].least, &c.tiling.tiles[j].most); best.failure == nil &&
+					high >= best.score-taintless {
 					open++
 				}
 				all++
@@ -223,6 +225,6 @@ func TestTilesPassOver(t *testing.T) {
 		})
 	}
 	if open*4 > all {
-		t.Errorf("%d of %d tiles had to be looked into", open, all)
+		t.Errorf("%d of %d tiles had to be examined", open, all)
 	}
 }

@@ -1,8 +1,9 @@
 package scheduler
 
 // A trial evaluates rules for a state that differs from the real one: without pods that could be evicted
-// (state.evicting), or with pods that are nominated (state.beside, alone or within the other trial). During a trial,
-// counts are those of the trial, but no row is recorded as changed and no waiter is notified. end restores everything.
+// (state.evicting), or with pods that are nominated (state.nominating, alone or within the other trial). During a
+// trial, counts are those of the trial, but no row is recorded as changed and no waiter is notified. end restores
+// everything.
 //
 // The counts themselves are changed and changed back. An overlay would make each of the many reads more expensive, and
 // there are few trials per decision.

@@ -84,10 +84,10 @@ type Pod struct {
 	// time.
 	Started int64
 
-	Requests []Amount // a resource that is absent is not requested
-	// What the pod counts in scores: its requests, with a default for each container without any, so that pods without
-	// requests do not all go to one node. Asked is for a node that is being considered, Held for the node that has the
-	// pod. Upstream's rules for both differ for pods with pod-level requests.
+	Requests []Amount // a resource that is missing here is not requested
+	// IncomingLoad and PlacedLoad are what the pod counts in scores: its requests, with a default for each container
+	// without any, so that pods without requests do not all go to one node. IncomingLoad is for a node that is being
+	// considered, PlacedLoad for the node that has the pod. They differ for pods with pod-level requests, as upstream.
 	IncomingLoad, PlacedLoad Load
 
 	Tolerations  []Toleration
@@ -101,27 +101,27 @@ type Pod struct {
 	PreferredAffinity, PreferredAntiAffinity []WeightedPodTerm
 
 	Images     []string // the images of its containers and volumes, one entry each, with tags
-	Containers int      // including init containers: the scale of image scores
+	Containers int      // how many containers it has, init containers included; image scores are scaled by it
 	Features   []string // node features that it requires
-	// NeedsOfAgent is what it requires of its node's agent that not every agent can do, as codes; nil, as for most
-	// pods: nothing.
+	// NeedsOfAgent are the abilities that it requires of its node's agent and that not every agent has, as codes. It is
+	// nil for most pods: they require none.
 	NeedsOfAgent []string
 
-	// NUMA is what its node's agent must find for it on the NUMA nodes, without the UID; nil: nothing.
+	// NUMA is what its node's agent must find for it on the NUMA nodes. The UID in it is empty. Nil: nothing.
 	NUMA *numa.Pod
 	// Berth, of a bound pod, is the CPUs and NUMA nodes that were expected when it was bound; nil: not known.
 	Berth  numa.Berth
 	Mounts []Mount // its volumes, as far as rules read them
 
 	// AsksExtenders says that extenders must be asked about nodes for it; see ExtenderAnswer. AsksPreemption says that
-	// they must be asked about preemptions for it; see Decision.Offers.
+	// they must be asked about preemptions for it; see Decision.ExtenderCandidates.
 	AsksExtenders, AsksPreemption bool
 
 	// Unsupported has the names of requirements that no rule here supports. A pod with any is rejected.
 	Unsupported []string
 }
 
-// Load is what LeastAllocated uses.
+// Load is what a pod counts in scores by CPU and memory, such as LeastAllocated.
 type Load struct {
 	CPU    unit.MilliCPU
 	Memory unit.Bytes
@@ -139,8 +139,8 @@ type Node struct {
 	Features      []string // status.declaredFeatures
 	// AgentLacks is what its agent reports that it cannot do, as codes. The agent would hold pods that need it.
 	AgentLacks []string
-	// OtherAgent says that a kubelet runs the node. A report of its NUMA nodes is of an agent before, and counts for
-	// nothing until such an agent runs the node again.
+	// OtherAgent says that a kubelet runs the node. A report about its NUMA nodes is then from an agent of ours that
+	// ran it before, and is not used until one runs it again.
 	OtherAgent bool
 }
 

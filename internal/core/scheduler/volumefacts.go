@@ -125,7 +125,7 @@ func (c *cluster) volumesChanged(r row) {
 	c.waits.nodeChanged(r)
 }
 
-// readVolumes updates d.volumes. If the result changes, the tables of d are dropped.
+// readVolumes brings d.volumes up to date. If it changes, the tables of d are dropped.
 func (c *cluster) readVolumes(d *demand) {
 	if d.volumesSeen == c.storage.Version()+1 {
 		return

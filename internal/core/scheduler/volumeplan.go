@@ -11,9 +11,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// volumeTimeout is how long volumes may take to be bound after that was requested: upstream's default of
-// bindTimeoutSeconds. With a higher value, a slow provisioner has more time, and a pod whose volume never comes is
-// tried elsewhere later.
+// volumeTimeout is how long volumes may take to be bound after the plan was written. It is upstream's default of
+// bindTimeoutSeconds. A higher value gives a slow provisioner more time, but a pod whose volume never comes is tried
+// elsewhere later.
 const volumeTimeout = 600 * time.Second
 
 // A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it and calls
@@ -25,8 +25,8 @@ type VolumePlan struct {
 	since    unit.Instant // when it was made
 	// timeout is Profile.VolumeTimeout or its default.
 	timeout  time.Duration
-	written  bool         // all is written, and VolumeOutcomes has not returned it yet
-	deadline unit.Instant // of the binding; valid if written
+	written  bool         // the shell has written all of it, and VolumeOutcomes has not returned it yet
+	deadline unit.Instant // when all volumes must be bound; valid if written
 }
 
 // planVolumes returns what must be written for d on row r; nil: nothing.
@@ -92,7 +92,7 @@ func (p *Placer) VolumeOutcomes(now unit.Instant) (out []VolumeOutcome) {
 		switch {
 		case done || why != "":
 			plan.written = false // returned once only
-			out = append(out, VolumeOutcome{plan.decision, plan.since, why})
+			out = append(out, VolumeOutcome{Decision: plan.decision, Since: plan.since, Why: why})
 		case p.plansDue.IsZero() || plan.deadline < p.plansDue:
 			p.plansDue = plan.deadline
 		}

@@ -12,33 +12,34 @@ import (
 
 // A waiter is a demand with pods in the unschedulable pool: it fits on no row, and preemption does not help on any.
 //
-// On each row, at least one of rules rejects it, with and without the pods that it could evict. So it must be notified
-// only of changes that may end the rejection by one of these rules. It is then evaluated for the changed row. If
-// another rule rejects it there, that rule is added to rules. SAT solvers use the same idea (watched literals). If one
-// reason holds on every row (block), it is only notified when that reason may have ended.
+// On each row, at least one of the rules in the field rules rejects it, with and without the pods that it could evict.
+// So it must be notified only of changes that may end the rejection by one of these rules. It is then evaluated for the
+// changed row. If another rule rejects it there, that rule is added. SAT solvers use the same idea (watched literals).
+// If one reason holds on every row (block), it is only notified when that reason may have ended.
 type waiter struct {
 	demand *demand
 	number uint64 // numbers waiters in the order in which they began to wait
 	pods   map[PodID]*entry
-	gone   bool // its last pod has left
+	gone   bool // its last pod has left; it must not be used any more
 
 	rules RuleSet
 	block block
-	// known says that all rows were evaluated, with and without preemption, and every change since then was notified.
-	// heard is where the waiter is indexed.
-	known      bool
+	// known says that all rows were evaluated, with and without preemption, and that w was notified of every change
+	// since then.
+	known bool
+	// registered is where the waiter is indexed.
 	registered registration
 	// audience notifies w of changes of counters; nil: no counter matters to it.
 	audience *audience
 
-	// What has changed since it was last evaluated: on rows, in domains (marks), or anywhere.
-	marked     bool
-	rows       []row
-	marks      []mark
-	everywhere bool
+	// Where something has changed since it was last evaluated.
+	marked     bool   // it is in waits.marked
+	rows       []row  // on these rows
+	marks      []mark // in these domains
+	everywhere bool   // on any row
 
 	search search
-	place  int          // in waits.checking
+	place  int          // its index in waits.checking
 	checks unit.Instant // when all rows are evaluated again without any known change; see flushAfter
 }
 
@@ -48,15 +49,16 @@ type block uint8
 const (
 	blockNone     block = iota
 	blockForever        // no change ends it: the pod's terms contradict each other, or no rule supports a requirement
-	blockVolumes        // because of its claims; see demand.whole
+	blockVolumes        // because of its claims; see demand.claimsProblem
 	blockAffinity       // no pod matches its required affinity
 )
 
 // mark is a set of rows: those of a domain, or those that a spread constraint no longer rejects.
 type mark struct {
 	topo   *census.Topology
-	domain int32
-	spread *spreadAsk // if not nil: all domains that were full when the fewest was floor, and are not now
+	domain int32 // if spread is nil
+	// spread, if not nil, stands for all domains that were too full when its fewest was floor, and are not now.
+	spread *countedSpread
 	floor  int32
 }
 
@@ -73,12 +75,12 @@ func (m *mark) has(r row) bool {
 		return domain == m.domain
 	}
 	filled := m.spread.counter.At(domain) + m.spread.self - m.spread.maxSkew
-	return filled > m.floor && filled <= m.spread.floorOf()
+	return filled > m.floor && filled <= m.spread.fewest()
 }
 
-// floorOf returns what a domain's count is compared with: the count of the domain with the fewest, or zero if there are
-// too few domains.
-func (a *spreadAsk) floorOf() int32 {
+// fewest returns the fewest pods of any domain, with which the count of a domain is compared. It is zero if there are
+// fewer than minDomains domains.
+func (a *countedSpread) fewest() int32 {
 	if a.counter == nil || a.counter.Coverage.Domains < int(a.minDomains) {
 		return 0
 	}
@@ -88,10 +90,10 @@ func (a *spreadAsk) floorOf() int32 {
 // waits are all waiters, with the indexes by which they are found.
 type waits struct {
 	of      map[*demand]*waiter
-	numbers uint64
+	numbers uint64 // counts waiters, to number them
 
-	room   rowIndex // those to notify when a pod left a row or its allocatable grew
-	node   rowIndex // those to notify when facts about a node changed
+	room   rowIndex // the waiters to notify when a pod has left a row or its allocatable has grown
+	node   rowIndex // the waiters to notify when facts about a node have changed
 	events uint64   // counts the uses of both indexes
 	// audiences are indexed by the first counter on which they depend.
 	audiences map[*census.Counter][]*audience
@@ -99,14 +101,15 @@ type waits struct {
 	byClaim map[volumes.ClaimKey][]*waiter
 	byClass map[string][]*waiter
 
-	// What has changed since markByRows.
-	left, changed []row
-	domainsMoved  bool // rows have moved between domains and scopes
-	// The waiters to be evaluated by Placer.hear.
+	// What has changed since markByRows was last called.
+	left         []row // rows that a pod has left, or whose allocatable has grown
+	changed      []row // rows with changed facts about the node
+	domainsMoved bool  // rows have moved between domains and scopes
+	// The waiters that evaluateWaiters will evaluate.
 	marked []*waiter
 
-	searching []*waiter
-	round     uint64 // of the search that was last continued
+	searching []*waiter // those whose search is in progress
+	round     uint64    // search.round of the search that was last continued
 	// checking orders waiters by waiter.checks.
 	checking heap.Heap[*waiter]
 	// preemptors is how many waiters of each priority may preempt.
@@ -115,8 +118,13 @@ type waits struct {
 
 func newWaits() waits {
 	return waits{
-		of: map[*demand]*waiter{}, room: newRowIndex(true), node: newRowIndex(false), byClaim: map[volumes.ClaimKey][]*waiter{}, byClass: map[string][]*waiter{},
-		audiences: map[*census.Counter][]*audience{}, preemptors: map[int32]int{},
+		of:         map[*demand]*waiter{},
+		room:       newRowIndex(true),
+		node:       newRowIndex(false),
+		byClaim:    map[volumes.ClaimKey][]*waiter{},
+		byClass:    map[string][]*waiter{},
+		audiences:  map[*census.Counter][]*audience{},
+		preemptors: map[int32]int{},
 		checking: heap.New(
 			func(a, b *waiter) int {
 				return cmp.Or(cmp.Compare(a.checks, b.checks), cmp.Compare(a.number, b.number))
@@ -135,7 +143,7 @@ func (c *cluster) park(now unit.Instant, e *entry) *waiter {
 		w = &waiter{demand: e.demand, number: s.numbers, pods: map[PodID]*entry{}}
 		s.of[e.demand] = w
 		s.checkLater(now, w)
-		if w.maySearch() {
+		if w.mayPreempt() {
 			s.preemptors[w.demand.priority]++
 		}
 	}
@@ -155,15 +163,15 @@ func (c *cluster) unpark(e *entry) {
 	delete(s.of, e.demand)
 	s.forget(w)
 	s.checking.Remove(w)
-	if w.maySearch() {
+	if w.mayPreempt() {
 		if s.preemptors[w.demand.priority]--; s.preemptors[w.demand.priority] == 0 {
 			delete(s.preemptors, w.demand.priority)
 		}
 	}
 }
 
-// maySearch reports whether the pods of w may ever preempt others.
-func (w *waiter) maySearch() bool { return !w.demand.neverPreempts && !w.demand.profile.NoPreemption }
+// mayPreempt reports whether the pods of w may ever preempt others.
+func (w *waiter) mayPreempt() bool { return !w.demand.neverPreempts && !w.demand.profile.NoPreemption }
 
 // mark marks w to be evaluated.
 func (s *waits) mark(w *waiter) {
@@ -224,19 +232,21 @@ func (d *demand) unmatchedAffinity() *census.Counter {
 	return nil
 }
 
-// registration is where a waiter is indexed.
-// Whether it is indexed at all.
+// registration is where a waiter is indexed, and what that depends on.
 type registration struct {
-	any       bool
-	block     block
-	rules     RuleSet
-	volumes   *volumes.Needs
-	shunned   []*census.Counter
-	unmatched *census.Counter
-	claims    []volumes.ClaimKey
-	classes   []string
-	room      spot
-	node      spot
+	any bool // it is indexed at all
+
+	// What the waiter and its demand had when it was indexed. If it is the same, register has nothing to do.
+	block                block
+	rules                RuleSet
+	volumes              *volumes.Needs
+	antiAffinityOfOthers []*census.Counter
+
+	unmatched *census.Counter    // the counter whose listeners have it; nil: none
+	claims    []volumes.ClaimKey // its keys in waits.byClaim
+	classes   []string           // its keys in waits.byClass
+	room      spot               // its place in waits.room
+	node      spot               // its place in waits.node
 }
 
 // register indexes w so that it is notified of what may end the rejections of its demand, and of nothing else.
@@ -244,14 +254,21 @@ func (c *cluster) register(w *waiter) {
 	s := &c.waits
 	d := w.demand
 	was := &w.registered
-	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes && slices.Equal(was.shunned, d.antiAffinityOfOthers) {
+	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes &&
+		slices.Equal(was.antiAffinityOfOthers, d.antiAffinityOfOthers) {
 		return
 	}
 	if w.rules&rulesOfRoom != 0 {
 		w.rules |= RuleResources // the index of resources decides whether it is notified
 	}
 	s.forget(w)
-	w.registered = registration{any: true, block: w.block, rules: w.rules, volumes: d.volumes, shunned: slices.Clone(d.antiAffinityOfOthers)}
+	w.registered = registration{
+		any:                  true,
+		block:                w.block,
+		rules:                w.rules,
+		volumes:              d.volumes,
+		antiAffinityOfOthers: slices.Clone(d.antiAffinityOfOthers),
+	}
 	s.registerClaims(w)
 	switch w.block {
 	case blockForever, blockVolumes:

@@ -6,17 +6,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// An audience is all waiters with the same requirements about the pods near a row, and the same priority and preemption
-// policy. A change of a counter concerns all of them or none, so it is evaluated once for all. Many waiting pods differ
-// in resources or node affinity only, and have the same anti-affinity.
+// An audience is all waiters with the same requirements about the pods near a row, the same priority and the same
+// preemption policy. A change of a counter concerns all of them or none, so it is evaluated once for all. Often many
+// waiting pods have the same anti-affinity and differ only in resources or node affinity.
 type audience struct {
 	surroundings
 	priority int32
-	searches bool // see waiter.maySearch
+	preempts bool // see waiter.mayPreempt
 	members  []*waiter
-	floor    []int32 // of each hard constraint: the value of floorOf at the last change that was notified
+	floor    []int32 // of each hard constraint: the value of fewest at the last change that was notified
 
-	// For the row of event: the rules that reject all members there; see rejectedBy.
+	// rejecting are the rules that reject all members on the row of the rowEvent with number event; see rejectedBy.
 	rejecting RuleSet
 	event     uint64
 }
@@ -43,8 +43,8 @@ func (s *waits) join(w *waiter) {
 		return
 	}
 	a := s.audienceOf(w, first)
-	for i := range a.hard { // changes that were not notified yet
-		a.floor[i] = min(a.floor[i], a.hard[i].floorOf())
+	for i := range a.hard { // the fewest may have risen since then, without a notification yet
+		a.floor[i] = min(a.floor[i], a.hard[i].fewest())
 	}
 	a.members = append(a.members, w)
 	w.audience = a
@@ -54,13 +54,13 @@ func (s *waits) join(w *waiter) {
 func (s *waits) audienceOf(w *waiter, first *census.Counter) *audience {
 	d := w.demand
 	for _, a := range s.audiences[first] {
-		if a.priority == d.priority && a.searches == w.maySearch() && a.equal(&d.surroundings) {
+		if a.priority == d.priority && a.preempts == w.mayPreempt() && a.equal(&d.surroundings) {
 			return a
 		}
 	}
-	a := &audience{surroundings: d.surroundings, priority: d.priority, searches: w.maySearch()}
+	a := &audience{surroundings: d.surroundings, priority: d.priority, preempts: w.mayPreempt()}
 	for i := range a.hard {
-		a.floor = append(a.floor, a.hard[i].floorOf())
+		a.floor = append(a.floor, a.hard[i].fewest())
 	}
 	s.audiences[first] = append(s.audiences[first], a)
 	a.eachCounter(func(k *census.Counter) {
@@ -102,7 +102,7 @@ func (x *surroundings) firstCounter() (first *census.Counter) {
 	return first
 }
 
-// notifyCounter notifies the listeners of k that it counts more on row r than before (sign 1) or less (sign -1).
+// notifyCounter notifies the listeners of k that k counts more on row r than before (sign 1) or less (sign -1).
 func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 	l, heard := k.Listeners.(*listeners)
 	if !heard {
@@ -120,7 +120,7 @@ func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 		}
 	}
 	for _, a := range l.audiences {
-		evicts := a.searches && c.anyBelow(a.priority)
+		evicts := a.preempts && c.anyBelow(a.priority)
 		here := false
 		if sign > 0 {
 			here = c.notifyMore(a, k, domain, evicts)
@@ -146,15 +146,15 @@ func (s *waits) markSomeOf(a *audience, m mark) {
 	}
 }
 
-// notifyMore handles that k counts more in domain. Required affinity may be satisfied there (here), and the fewest of a
-// spread constraint may have risen.
+// notifyMore handles that k counts more in domain. It returns whether required affinity may be satisfied in that domain
+// now. The fewest pods of a spread constraint may have risen, too.
 func (c *cluster) notifyMore(a *audience, k *census.Counter, domain int32, evicts bool) (here bool) {
 	c.notifyFloor(a, k)
 	return slices.Contains(a.affinityPods, k) && (evicts || k.At(domain) == 1)
 }
 
-// notifyFloor notifies a if the fewest of one of its spread constraints have risen. k is the counter that changed; nil:
-// any may have.
+// notifyFloor notifies a if the fewest pods of one of its spread constraints have risen. k is the counter that changed;
+// nil: any may have changed.
 func (c *cluster) notifyFloor(a *audience, k *census.Counter) {
 	for i := range a.hard {
 		x := &a.hard[i]
@@ -162,36 +162,37 @@ func (c *cluster) notifyFloor(a *audience, k *census.Counter) {
 			continue
 		}
 		was := a.floor[i]
-		if a.floor[i] = x.floorOf(); a.floor[i] > was {
+		if a.floor[i] = x.fewest(); a.floor[i] > was {
 			c.waits.markSomeOf(a, mark{topo: x.topo, spread: x, floor: was})
 		}
 	}
 }
 
-// notifyFewer handles that k counts less in domain. A spread constraint or anti-affinity may be satisfied there (here).
-// If no pod that the required affinity matches is left anywhere, a pod that matches it itself may be the first.
+// notifyFewer handles that k counts less in domain. It returns whether a spread constraint or anti-affinity may be
+// satisfied in that domain now. If the required affinity matches no pod anywhere any more, a pod that it matches itself
+// may go anywhere, as the first of its group.
 func (c *cluster) notifyFewer(a *audience, k *census.Counter, domain int32, evicts bool) (here bool) {
 	for i := range a.hard {
 		if x := &a.hard[i]; x.counter == k {
-			floor := x.floorOf()
+			floor := x.fewest()
 			a.floor[i] = min(a.floor[i], floor)
 			here = here || evicts || k.At(domain)+x.self-floor <= x.maxSkew
 		}
 	}
-	joined := func(x *census.Counter) bool { return x.Total > 0 }
-	if a.affinitySelf && slices.Contains(a.affinityPods, k) && (evicts || !slices.ContainsFunc(a.affinityPods, joined)) {
+	hasPods := func(x *census.Counter) bool { return x.Total > 0 }
+	if a.affinitySelf && slices.Contains(a.affinityPods, k) && (evicts || !slices.ContainsFunc(a.affinityPods, hasPods)) {
 		for _, w := range a.members {
 			c.waits.markAll(w)
 		}
 	}
-	shunned := slices.Contains(a.antiAffinityOfOthers, k)
-	if shunned || slices.Contains(a.antiAffinityPods, k) {
+	ofOthers := slices.Contains(a.antiAffinityOfOthers, k)
+	if ofOthers || slices.Contains(a.antiAffinityPods, k) {
 		here = here || evicts || k.At(domain) == 0
 	}
-	if shunned && k.Total == 0 { // nominated pods count differently now; see podAffinityFilter.judge
-		for _, wish := range c.nominations {
+	if ofOthers && k.Total == 0 { // nominated pods count differently now; see podAffinityFilter.judge
+		for _, nominee := range c.nominations {
 			for _, w := range a.members {
-				c.waits.markRow(w, wish.Row)
+				c.waits.markRow(w, nominee.Row)
 			}
 		}
 	}

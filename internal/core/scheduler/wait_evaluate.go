@@ -20,17 +20,17 @@ const (
 	gainPreemption             // preemption would make room on a row
 )
 
-// evaluateWaiters evaluates the waiters that changes since the last call concern, once each, and makes the pods active
-// of those that may now be placed.
+// evaluateWaiters evaluates, once each, the waiters that changes since the last call concern. It makes the pods of
+// those waiters active that may be placed now.
 func (p *Placer) evaluateWaiters(now unit.Instant) {
 	p.factAt = now
 	p.checkNominated(now)
 	s := &p.cluster.waits
 	s.markByRows(p.cluster)
 	for len(s.marked) > 0 { // renew may add waiters: a woken pod may have another demand now
-		asked := s.marked
+		marked := s.marked
 		s.marked = nil
-		for _, w := range asked {
+		for _, w := range marked {
 			if !w.gone {
 				if there := p.evaluateWaiter(now, w); there != gainNone {
 					p.activate(now, w, there)
@@ -149,9 +149,9 @@ func (p *Placer) activate(now unit.Instant, w *waiter, there gain) {
 	w.known = false
 }
 
-// checkNominated makes nominated pods active if something has changed on their row and they may continue: they fit; or
-// their victims are gone and they do not fit, so they must look elsewhere. Each is evaluated separately, because a
-// pod's own nomination counts against the other pods of its demand, and not against itself.
+// checkNominated makes nominated pods active if something has changed on their row and they need not wait any longer:
+// they fit now, or their victims are gone and they still do not fit, so they must try other nodes. Each is evaluated
+// separately, because a pod's nomination counts against the other pods of its demand, and not against itself.
 func (p *Placer) checkNominated(now unit.Instant) {
 	c := p.cluster
 	if len(c.nominations) == 0 {
@@ -180,36 +180,38 @@ func (p *Placer) wakeNominated(now unit.Instant, w *nominated) {
 	}
 	c.refresh(e.demand)
 	d := e.demand
-	if c.Present(w.Row) && c.feasible(d, w.id, w.Row) || !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, w.id) {
+	fits := c.Present(w.Row) && c.feasible(d, w.id, w.Row)
+	if fits || !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, w.id) {
 		p.queue.Ready(now, e)
 	}
 }
 
-// wakeNominatedOn does so for the pods of w that are nominated on some rows. A change on one row says nothing about
-// other rows; otherwise a thousand preemptors of one kind would be evaluated at each deletion of a victim.
+// wakeNominatedOn calls wakeNominated for the pods of w that are nominated on some rows. Pods nominated on other rows
+// are left out: a change on one row does not concern them, and a thousand preemptors of one demand would be evaluated
+// each time a victim is deleted.
 func (p *Placer) wakeNominatedOn(now unit.Instant, w *waiter, rows []row) {
 	for _, r := range rows {
-		for _, wish := range p.cluster.nominated[r] {
-			if w.pods[wish.id] != nil {
-				p.wakeNominated(now, wish)
+		for _, nominee := range p.cluster.nominated[r] {
+			if w.pods[nominee.id] != nil {
+				p.wakeNominated(now, nominee)
 			}
 		}
 	}
 }
 
-// wakeNominatedOf does so for all pods of w.
+// wakeNominatedOf calls wakeNominated for all nominated pods of w.
 func (p *Placer) wakeNominatedOf(now unit.Instant, w *waiter) {
 	if len(p.cluster.nominations) < len(w.pods) {
-		for id, wish := range p.cluster.nominations {
+		for id, nominee := range p.cluster.nominations {
 			if w.pods[id] != nil {
-				p.wakeNominated(now, wish)
+				p.wakeNominated(now, nominee)
 			}
 		}
 		return
 	}
 	for id := range w.pods {
-		if wish := p.cluster.nominations[id]; wish != nil {
-			p.wakeNominated(now, wish)
+		if nominee := p.cluster.nominations[id]; nominee != nil {
+			p.wakeNominated(now, nominee)
 		}
 	}
 }
@@ -217,9 +219,9 @@ func (p *Placer) wakeNominatedOf(now unit.Instant, w *waiter) {
 // A search evaluates row by row whether preemption helps a waiter. It is used if many rows have changed at once, for
 // the waiter of highest priority first.
 type search struct {
-	on    bool
+	on    bool // it is in progress
 	again bool // something has changed since it began: search once more
-	check bool // no change is known; also evaluate whether it fits without preemption
+	check bool // no change is known (flushAfter): also evaluate whether the waiter fits without preemption
 	// round orders searches; see before.
 	round uint64
 	// cursor is the next row.
@@ -235,9 +237,9 @@ const (
 	// pause, pods for which preemption helps are found sooner: with 5,000 nodes in less than 0.1 s, if they are the
 	// only ones.
 	searchPause = 10 * time.Millisecond
-	// flushAfter is when a waiter is evaluated for every row without any known change. It is upstream's flush of
-	// unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find no pod that fits; if it does,
-	// the pod is counted (Decision.Flushed).
+	// flushAfter is how long a waiter waits before it is evaluated for every row although no change is known. It is
+	// upstream's flush of unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find no pod that
+	// fits. If it finds one, that is an error of this scheduler, and the pod is counted (Decision.Flushed).
 	flushAfter = 5 * time.Minute
 )
 
@@ -256,10 +258,14 @@ func (s *waits) begin(w *waiter, check bool) {
 	s.searching = append(s.searching, w)
 }
 
-// before orders searches. No waiter is searched for a second time before the others had their first search; then by
-// priority.
+// before orders searches by round and then by priority. So no waiter has a second search before the others had their
+// first.
 func (w *waiter) before(x *waiter) int {
-	return cmp.Or(cmp.Compare(w.search.round, x.search.round), cmp.Compare(x.demand.priority, w.demand.priority), cmp.Compare(w.number, x.number))
+	return cmp.Or(
+		cmp.Compare(w.search.round, x.search.round),
+		cmp.Compare(x.demand.priority, w.demand.priority),
+		cmp.Compare(w.number, x.number),
+	)
 }
 
 // continueSearches continues searches, as far as searchWork allows.
@@ -314,10 +320,10 @@ func (p *Placer) searchFor(now unit.Instant, w *waiter, work int) int {
 
 // searchEnded ends a search that has found nothing.
 func (p *Placer) searchEnded(now unit.Instant, w *waiter) {
-	again, turn := w.search.again, w.search.round
+	again, round := w.search.again, w.search.round
 	if p.cluster.waits.end(w); again {
 		p.cluster.waits.begin(w, false)
-		w.search.round = turn + 1
+		w.search.round = round + 1
 	} else {
 		w.known = true
 	}
@@ -332,13 +338,13 @@ func (s *waits) end(w *waiter) {
 
 // searchFound ends a search that has found a row.
 func (p *Placer) searchFound(now unit.Instant, w *waiter, there gain) {
-	rescued := w.search.check && !w.search.again && !w.marked
+	flushed := w.search.check && !w.search.again && !w.marked
 	p.cluster.waits.end(w)
 	p.cluster.register(w)
 	waited := slices.Collect(maps.Values(w.pods))
 	p.activate(now, w, there)
 	for _, e := range waited {
-		e.flushed = rescued && e.Pool() != queue.Unschedulable && !e.pod.AsksExtenders
+		e.flushed = flushed && e.Pool() != queue.Unschedulable && !e.pod.AsksExtenders
 	}
 }
 

@@ -21,13 +21,14 @@ func (s *waits) nodeChanged(r row) {
 	}
 }
 
-// notify notifies the waiters and bidders for which the presence of h matters: by affinity, by spread constraints, or
-// by claims. h was put on its row (sign 1) or has left it (sign -1), and the counts are up to date.
+// notify notifies the waiters, and the demands that keep costs, for which the presence of h matters: by affinity, by
+// spread constraints, or by claims. h was put on its row (sign 1) or has left it (sign -1). The counts must be up to
+// date.
 func (c *cluster) notify(h *placedPod, sign int32) {
 	if len(c.waits.of)+len(c.withCosts) == 0 {
 		return
 	}
-	// a volume that h attaches takes no additional room for other pods that use it
+	// a volume that h has attached takes no further place among the node's volumes for other pods that use it
 	if sign < 0 || len(h.class.mounts.Mounts) > 0 {
 		c.waits.roomGained(h.Row)
 	}
@@ -44,10 +45,10 @@ func (c *cluster) notifyAround(h *placedPod, sign int32) {
 func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 	for _, w := range s.byClaim[key] {
 		switch d := w.demand; {
-		case d.volumes == nil || !slices.ContainsFunc(d.volumes.Once, func(k *volumes.ClaimState) bool { return k.Key == key }):
+		case d.volumes == nil || !d.volumes.UsesOnce(key):
 		case !d.claimsTaken():
 			s.markAll(w)
-		case w.maySearch():
+		case w.mayPreempt():
 			s.markRow(w, r)
 		}
 	}
@@ -124,6 +125,7 @@ func (s *waits) markByRows(c *cluster) {
 	s.domainsMoved = false
 }
 
+// onceEach sorts rows and removes duplicates, in place.
 func onceEach(rows []row) []row {
 	if len(rows) > 1 {
 		slices.Sort(rows)

@@ -1,14 +1,13 @@
 package scheduler
 
-// A rowEvent is a change on a row, with results that are shared by the waiters evaluated for it.
+// A rowEvent is a change on a row, with results that are shared by the waiters that may be notified of it.
 type rowEvent struct {
 	c          *cluster
 	row        row
-	number     uint64
-	preemptors bool // some waiter could evict some pod on any row
-	// See freeAbove.
-	above map[aboveKey]int64
-	below map[int32]bool // by priority: some pod on the row has a lower one
+	number     uint64             // the value of waits.events
+	preemptors bool               // some waiter could evict some pod on any row
+	above      map[aboveKey]int64 // results of freeAbove
+	below      map[int32]bool     // by priority: some pod on the row has a lower one
 }
 
 type aboveKey struct {
@@ -16,18 +15,18 @@ type aboveKey struct {
 	priority int32
 }
 
-// mayHelp reports whether the row may be of use to w now. It is not if a rule still rejects w there and w can evict no
-// pod there.
+// mayHelp reports whether w may fit on the row now, or may be able to preempt pods there. Neither is so if a rule still
+// rejects w there and w can evict no pod there.
 func (e *rowEvent) mayHelp(w *waiter) bool {
 	rules := w.rules
 	if a := w.audience; a != nil && rules&rulesAround != 0 && a.rejectedBy(e.row, e.number)&rules != 0 {
-		return w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
+		return w.mayPreempt() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
 	}
-	return e.hasRoom(w, false) || w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
+	return e.hasRoom(w, false) || w.mayPreempt() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
 }
 
-// hasRoom reports whether the row has room for w, with evicting without the pods that w may evict. It returns true for
-// waiters that were not rejected because of resources, because another of their rejections may have ended.
+// hasRoom reports whether the row has room for w. If evicting is true, the pods that w may evict do not count. It
+// returns true for waiters that were not rejected because of resources: another of their rejections may have ended.
 func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
 	asks := w.registered.node.asks
 	if w.rules&RuleResources == 0 || asks[0].value == anyRoom {
@@ -44,7 +43,7 @@ func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
 	return true
 }
 
-// freeAbove returns how much of a column would be free without the pods below a priority.
+// freeAbove returns how much of a column's resource would be free without the pods below a priority.
 func (e *rowEvent) freeAbove(column int, priority int32) int64 {
 	key := aboveKey{column: column, priority: priority}
 	free, known := e.above[key]
@@ -74,7 +73,7 @@ func (e *rowEvent) anyBelow(p int32) bool {
 	return any
 }
 
-// freeIn returns how much of a column is free on row r, and how much could be if pods were evicted.
+// freeIn returns how much of a column's resource is free on row r, and how much could be if all pods were evicted.
 func (c *cluster) freeIn(r row, column int) (free, most int64) {
 	if column == podsColumn {
 		return c.podsMax[r] - c.podCount[r], c.podsMax[r]
@@ -83,7 +82,7 @@ func (c *cluster) freeIn(r row, column int) (free, most int64) {
 	return most - c.columns.takes(column, r), most
 }
 
-// freeAbove returns how much would be free without the pods below a priority.
+// freeAbove is rowEvent.freeAbove for any row; it keeps no results.
 func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
 	free, _ = c.freeIn(r, column)
 	for _, h := range c.podsOn[r] {

@@ -9,7 +9,7 @@ import (
 )
 
 // A rowIndex finds the waiters to which a change on one row may matter. Waiters that require a label or name are
-// indexed by it, and each of these lists by the amounts of the resources that the waiters request.
+// indexed by it. The waiters under each label or name are indexed by the amounts of resources that they request.
 type rowIndex struct {
 	roomOnly bool // all waiters in it are to be notified only if there may be room
 	byLabel  map[selector.LabelID]*bucket
@@ -20,17 +20,17 @@ type rowIndex struct {
 
 // bucket has waiters grouped by the resources that they request.
 type bucket struct {
-	roomOnly bool
-	size     int
+	roomOnly bool // see rowIndex
+	size     int  // how many waiters it has
 	sets     []requesters
 }
 
-// requesters are waiters that request the same resources. For each resource there is a list, sorted by the amount. A
-// waiter that requests more of a resource than is free cannot fit. So for each resource only the first part of its list
-// matters, and the shortest of these parts has all waiters that may fit.
+// requesters are waiters that request the same resources. For each resource there is a list of them, sorted by the
+// amount. A waiter that requests more of a resource than is free cannot fit. So for each resource only the first part
+// of its list matters, and the shortest of these parts has all waiters that may fit.
 type requesters struct {
-	columns []int // podsColumn is among them as room for one pod
-	lists   [][]requester
+	columns []int         // the resources; podsColumn stands for room for one pod
+	lists   [][]requester // for each of columns
 }
 
 type requester struct {
@@ -44,26 +44,32 @@ const podsColumn = -1
 // anyRoom is the amount for waiters to which resources do not matter.
 const anyRoom = math.MinInt64
 
-// columnsMax is by how many resources a waiter is listed at most: those of which it requests the largest parts of a
-// node. Chosen: common pods request CPU, memory and a device.
+// columnsMax is the largest number of resources by which a waiter is listed: those of which it requests the largest
+// parts of a node. Chosen: common pods request CPU, memory and a device.
 const columnsMax = 4
 
 // spot is the place of a waiter in a rowIndex.
 type spot struct {
-	in     bool
-	labels []selector.LabelID
-	names  []string
-	asks   []request // the requests by which it is listed
+	in     bool               // it is in the index
+	labels []selector.LabelID // under which it is indexed
+	names  []string           // under which it is indexed; without labels and names, it is in others
+	asks   []request          // the requests by which it is listed
 }
 
 func newRowIndex(roomOnly bool) rowIndex {
-	return rowIndex{roomOnly: roomOnly, byLabel: map[selector.LabelID]*bucket{}, byName: map[string]*bucket{}, others: &bucket{roomOnly: roomOnly}}
+	return rowIndex{
+		roomOnly: roomOnly,
+		byLabel:  map[selector.LabelID]*bucket{},
+		byName:   map[string]*bucket{},
+		others:   &bucket{roomOnly: roomOnly},
+	}
 }
 
-// labelsMax is by how many labels a waiter may be indexed. Chosen: a waiter with more is in others.
+// labelsMax is the largest number of labels under which a waiter is indexed; a waiter with more is in others. Chosen:
+// terms that people write name fewer.
 const labelsMax = 32
 
-// add adds w under a label or name that every row has on which it fits.
+// add adds w under labels or names of which every row on which it fits has one.
 func (x *rowIndex) add(c *cluster, w *waiter) spot {
 	at := spot{in: true}
 	at.asks = c.scarcest(w.demand)
@@ -107,7 +113,7 @@ func (x *rowIndex) eachBucket(at *spot, see func(*bucket)) {
 	}
 }
 
-// demanded returns labels or names such that every row on which d fits has one of them; none: there is no such
+// demanded returns labels or names of which every row on which d fits has at least one; none: there is no such
 // requirement.
 func (x *rowIndex) demanded(d *demand) (labels []selector.LabelID, names []string) {
 	if !d.profile.Skip["NodeAffinity"] {
@@ -141,7 +147,8 @@ func (x *rowIndex) sizeOf(l selector.LabelID) int {
 	return 0
 }
 
-// scarcest returns the requests of d that are the largest parts of a node, judged by a few nodes, sorted by column.
+// scarcest returns the requests of d that are the largest parts of a node, sorted by column. A few nodes are examined
+// to find them.
 func (c *cluster) scarcest(d *demand) (asks []request) {
 	if d.profile.Skip["NodeResourcesFit"] {
 		return []request{{column: podsColumn, value: anyRoom}}
@@ -166,7 +173,7 @@ func (c *cluster) scarcest(d *demand) (asks []request) {
 	return asks
 }
 
-// mostOf returns the most that any of a few nodes has of a column.
+// mostOf returns the most that any of a few nodes has of a column's resource.
 func (c *cluster) mostOf(column int) (most int64) {
 	const nodes = 8
 	seen := 0
@@ -240,8 +247,8 @@ func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
 	}
 }
 
-// each skips waiters that the change does not help. If roomOnly, it examines only those that request no more of a
-// resource than the row could have.
+// each calls see for the waiters that the change may help. If roomOnly, it examines only those that request no more of
+// a resource than the row could have.
 func (b *bucket) each(e *rowEvent, see func(*waiter)) {
 	if b == nil {
 		return
@@ -259,8 +266,8 @@ func (b *bucket) each(e *rowEvent, see func(*waiter)) {
 	}
 }
 
-// within returns the waiters that request no more of a column than there could be free, for the column with the fewest
-// of them.
+// within returns the waiters that request no more of a resource than could be free, for the resource with the fewest
+// such waiters.
 func (s *requesters) within(e *rowEvent) (fewest []requester) {
 	for i, column := range s.columns {
 		free, most := e.c.freeIn(e.row, column)
@@ -276,7 +283,7 @@ func (s *requesters) within(e *rowEvent) (fewest []requester) {
 	return fewest
 }
 
-// noMoreThan is for the search of the first requester with more than most.
+// noMoreThan compares for a binary search for the first requester of more than most.
 func noMoreThan(q requester, most int64) int {
 	if q.amount <= most {
 		return -1

@@ -11,14 +11,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestServiceWakes checks hard default spread constraints, which count the pods of a service. When the service selects
-// others, a waiting pod is evaluated again.
-func TestServiceWakes(t *testing.T) {
+// TestServiceNotifies checks hard default spread constraints, which count the pods of a service. When the service
+// selects other pods, a waiting pod is evaluated again.
+func TestServiceNotifies(t *testing.T) {
 	profile := DefaultProfile()
 	profile.DefaultSpread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, MinDomains: 1}}
 	p, now := New(Options{Profiles: []Profile{profile}}), unit.Instant(time.Hour)
 	for _, zone := range []string{"a", "b"} {
-		p.NodeSeen(now, Node{Name: zone, PodsMax: 10, Labels: []Label{{Key: "zone", Value: zone}}, Unschedulable: zone == "b"})
+		p.NodeSeen(now, Node{
+			Name:          zone,
+			PodsMax:       10,
+			Labels:        []Label{{Key: "zone", Value: zone}},
+			Unschedulable: zone == "b",
+		})
 	}
 	service := func(app string) Group {
 		selector := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{app}}}}
@@ -32,22 +37,22 @@ func TestServiceWakes(t *testing.T) {
 	}
 	p.GroupSeen(now, service("web"))
 	if d, ok := p.Next(now); ok {
-		t.Fatalf("a service that is told again has woken a pod: %+v", d)
+		t.Fatalf("a pod is tried again although the service has not changed: %+v", d)
 	}
 	p.GroupSeen(now, service("other"))
 	if d, ok := p.Next(now); !ok || d.Node != "a" {
-		t.Fatalf("the service selects other pods: %+v, want a place on a", d)
+		t.Fatalf("the service selects other pods now: %+v, want node a", d)
 	}
 }
 
-// TestPortFreedWithoutRoom checks a profile without the resource rule: a pod waits for a port on a node that has too
-// little of its requests. The end of the pod with the port makes it active nevertheless.
+// TestPortFreedWithoutRoom checks a profile without the resource rule: a pod waits for a port on a node that has less
+// than it requests. It becomes active nevertheless when the pod with the port ends.
 func TestPortFreedWithoutRoom(t *testing.T) {
 	profile := DefaultProfile()
 	profile.Skip = map[string]bool{"NodeResourcesFit": true}
 	p := New(Options{Profiles: []Profile{profile}})
 	p.NodeSeen(1, Node{Name: "n", PodsMax: 1, Allocatable: []Amount{{Resource: CPU, Value: 1000}}})
-	for _, name := range []string{"first", "holder", "second"} { // more than the node takes, too
+	for _, name := range []string{"first", "holder", "second"} { // more pods than PodsMax
 		x := Pod{ID: PodID(name), Name: name, Namespace: "d", Requests: []Amount{{Resource: CPU, Value: 2000}}}
 		if name != "first" {
 			x.Ports = []HostPort{{IP: AnyIP, Protocol: "TCP", Port: 80}}
@@ -77,7 +82,7 @@ func TestAudiences(t *testing.T) {
 		x.Requests = []Amount{{Resource: CPU, Value: int64(100 + i)}}
 		p.PodSeen(2, x)
 		if d, _ := p.Next(2); d.Failure == nil {
-			t.Fatalf("pod %d is placed", i)
+			t.Fatalf("pod %d is placed, want it to wait", i)
 		}
 	}
 	s := &p.cluster.waits
@@ -91,24 +96,25 @@ func TestAudiences(t *testing.T) {
 		}
 	}
 	if len(s.of) != pods || audiences != 1 || members != pods {
-		t.Errorf("%d wait in %d audiences with %d members", len(s.of), audiences, members)
+		t.Errorf("%d waiters, %d audiences with %d members", len(s.of), audiences, members)
 	}
 	for k := range 4 {
 		p.PodGone(3, PodID("old-1-"+strconv.Itoa(k)))
 		if d, ok := p.Next(3 + unit.Instant(queue.BackoffMax)); ok != (k == 3) || ok && d.Node != "node-1" {
-			t.Fatalf("%d of four have gone: %v, %+v", k+1, ok, d)
+			t.Fatalf("%d of four pods are gone: %v, %+v", k+1, ok, d)
 		}
 	}
 	for i := range pods {
 		p.PodGone(4, PodID("waits-"+strconv.Itoa(i)))
 	}
 	if left := len(listenersOf(counter).audiences); len(s.of)+len(s.audiences)+left != 0 {
-		t.Errorf("%d wait, %d audiences are left, %d are still told", len(s.of), len(s.audiences), left)
+		t.Errorf("%d waiters, %d audiences and %d listeners are left", len(s.of), len(s.audiences), left)
 	}
 }
 
 // TestAudiencesDiffer checks that two waiters with the same anti-affinity are both notified of what concerns them,
-// although the other one, which has waited longer, is not concerned: it has another anti-affinity, or may not preempt.
+// although it does not concern the other one, which has waited longer: that one has another anti-affinity, or may not
+// preempt.
 func TestAudiencesDiffer(t *testing.T) {
 	const late = unit.Instant(time.Minute)
 	keepsOff := func(name string, priority int32, foes ...string) Pod {
@@ -123,11 +129,11 @@ func TestAudiencesDiffer(t *testing.T) {
 	for _, q := range []struct {
 		name          string
 		first, second Pod
-		evicts        bool // the second does when the foe of high priority is gone
+		evicts        bool // the second preempts when the foe of high priority is gone
 	}{
-		{"it keeps off others, too", keepsOff("first", 0, "foe"), keepsOff("second", 0, "foe", "other"), false},
-		{"it is more important", keepsOff("first", 0, "foe"), keepsOff("second", 10, "foe"), true},
-		{"the other may not evict", meek, keepsOff("second", 10, "foe"), true},
+		{"it has anti-affinity to more pods", keepsOff("first", 0, "foe"), keepsOff("second", 0, "foe", "other"), false},
+		{"it has higher priority", keepsOff("first", 0, "foe"), keepsOff("second", 10, "foe"), true},
+		{"the other may not preempt", meek, keepsOff("second", 10, "foe"), true},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			p := New(Options{})
@@ -135,19 +141,24 @@ func TestAudiencesDiffer(t *testing.T) {
 			for name, priority := range map[string]int32{"foe": 20, "foe2": 1, "other": 20} {
 				app := strings.TrimSuffix(name, "2")
 				p.PodSeen(1, Pod{
-					ID: PodID(name), Namespace: "d", Name: name, Node: "n", Priority: priority, Labels: []Label{{Key: "app", Value: app}},
+					ID:        PodID(name),
+					Namespace: "d",
+					Name:      name,
+					Node:      "n",
+					Priority:  priority,
+					Labels:    []Label{{Key: "app", Value: app}},
 				})
 			}
 			for _, x := range []Pod{q.first, q.second} {
 				p.PodSeen(1, x)
 				if d, _ := p.Next(1); d.Pod.ID != x.ID || d.Failure == nil || d.Preemption != nil {
-					t.Fatalf("%+v, want no room for %s", d, x.ID)
+					t.Fatalf("%+v, want %s to wait", d, x.ID)
 				}
 			}
 			p.PodGone(2, "foe")
 			d, ok := p.Next(late)
 			if q.evicts != (ok && d.Pod.ID == "second" && d.Preemption != nil) {
-				t.Fatalf("the important foe is gone: %+v", d)
+				t.Fatalf("the foe of high priority is gone: %+v", d)
 			}
 			if q.evicts {
 				return
@@ -164,10 +175,10 @@ func TestAudiencesDiffer(t *testing.T) {
 	}
 }
 
-// TestUselessEvictionsAreHeardOf checks a rejection that no eviction changes, which is evaluated once per row if costs
-// are kept. A pod is notified of its end even if another pod of its demand was placed meanwhile, and although another
+// TestEndOfFinalRejection checks a rejection that no eviction changes, which is evaluated once per row if costs are
+// kept. A pod is notified when it ends, even if another pod of its demand was placed meanwhile, and although another
 // rule also rejects the pod on that row.
-func TestUselessEvictionsAreHeardOf(t *testing.T) {
+func TestEndOfFinalRejection(t *testing.T) {
 	p, now := New(Options{}), unit.Instant(time.Hour)
 	node := func(name, zone string, cordoned bool) {
 		p.NodeSeen(now, Node{
@@ -198,7 +209,7 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	}
 	node("c", "2", false)
 	if d, _ := p.Next(now.Add(time.Minute)); d.Node != "c" {
-		t.Fatalf("c is open: %+v", d)
+		t.Fatalf("c has room now: %+v", d)
 	}
 	p.PodSeen(now, preemptor("second"))
 	if d, _ := p.Next(now.Add(time.Minute)); d.Failure == nil || d.Preemption != nil {
@@ -212,7 +223,7 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 }
 
 // TestFewestGrows checks that a pod that would exceed the skew in its zone is placed there as soon as the zone with the
-// fewest pods has one more, although that uses no room that the pod could use.
+// fewest pods has one more, although that frees no room.
 func TestFewestGrows(t *testing.T) {
 	p := New(Options{})
 	for _, zone := range []string{"a", "b"} {
@@ -228,7 +239,7 @@ func TestFewestGrows(t *testing.T) {
 	waits.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, MinDomains: 1, Selector: appIs("web")}}
 	p.PodSeen(1, waits)
 	if d, _ := p.Next(1); d.Failure == nil {
-		t.Fatalf("it is placed: %+v", d)
+		t.Fatalf("it is placed although it exceeds the skew: %+v", d)
 	}
 	p.PodSeen(2, web("b2", "b"))
 	if d, _ := p.Next(2); d.Node != "a" {
@@ -236,9 +247,9 @@ func TestFewestGrows(t *testing.T) {
 	}
 }
 
-// TestForgottenPodsAreFound checks that a pod that waited for long is evaluated although no event was notified. If it
-// fits, it is placed and counts as forgotten; if not, it is evaluated again later.
-func TestForgottenPodsAreFound(t *testing.T) {
+// TestLongWaitingPodsAreChecked checks that a pod that has waited for long is evaluated although no event notified it.
+// If it fits, it is placed and counted (Decision.Flushed). If not, it is evaluated again later.
+func TestLongWaitingPodsAreChecked(t *testing.T) {
 	p, now := New(Options{}), unit.Instant(time.Hour)
 	p.NodeSeen(now, Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 1000}}})
 	pod := func(name, on string, cpu int64) {
@@ -258,12 +269,12 @@ func TestForgottenPodsAreFound(t *testing.T) {
 	p.PodGone(now, "holds")
 	due := now.Add(flushAfter)
 	if d, ok := p.Next(due - 1); ok || p.Wake() != due {
-		t.Fatalf("before its time: %+v, and then in %v", d, p.Wake().Sub(due))
+		t.Fatalf("it is checked too early: %+v, and then in %v", d, p.Wake().Sub(due))
 	}
 	if d, _ := p.Next(due); d.Node != "n" || !d.Flushed {
 		t.Fatalf("after five minutes: %+v", d)
 	}
 	if d, ok := p.Next(due); ok || p.Wake() != due.Add(flushAfter) {
-		t.Errorf("one is left that does not fit: %+v, and then in %v", d, p.Wake().Sub(due))
+		t.Errorf("the other pod does not fit: %+v, and then in %v", d, p.Wake().Sub(due))
 	}
 }

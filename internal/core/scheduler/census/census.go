@@ -4,21 +4,21 @@
 // # Model
 //
 // A PodSet is a set of pods, given by selectors. An Identity is what selectors can see of a pod: its namespace and
-// labels. Each PodSet and each Identity has a list of the matching ones of the other; the lists follow as pod sets and
-// identities come and go. A Topology divides rows into domains by the value of a label. A Scope is the set of rows on
-// which pods count for a spread constraint. A Coverage is the part of a topology that is in a scope. A Counter counts,
-// by domain, the pods in a pod set, or the terms about a pod set of the pods there (ExistingTerm). All of these are
-// shared by users with equal values, count their references, and are deleted with the last reference.
+// labels. Each Identity lists the PodSets that have its pods; the lists follow as pod sets and identities come and go.
+// A Topology divides rows into domains by the value of a label. A Scope is the set of rows on which pods count for a
+// spread constraint. A Coverage is the part of a topology that is in a scope. A Counter counts, by domain, the pods in
+// a pod set, or the terms about a pod set that the pods there have (ExistingTerm). All of these are shared by users
+// with equal values, count their references, and are deleted with the last reference.
 //
 // # Invariants
 //
 //   - A counter always equals what a fresh count over all pods and rows would give.
-//   - Counters follow each pod (Come, Leave, Count) and each node (MoveRow). The callbacks of New report which counters
+//   - Counters follow each pod (Add, Remove, Count) and each node (MoveRow). The callbacks of New report which counters
 //     changed.
 //   - A domain where nothing is counted takes no memory in a counter.
 //
-// The package has no pods that wait, and no filters. What it needs of nodes is the interface Nodes; which nodes a scope
-// has is decided by the interface Admission.
+// The package knows nothing about waiting pods and filters. It reads nodes through the interface Nodes. The interface
+// Admission decides which nodes are in a scope.
 package census
 
 import (
@@ -41,13 +41,12 @@ type Census struct {
 	// scratch is the memory for keys, reused by each call.
 	scratch []byte
 
-	// By their keys; see encode.
-	identities map[string]*Identity
-	peers      map[string]*peers // by namespace
-	namespaces map[string][]selector.Label
+	identities map[string]*Identity        // by Identity.key
+	peers      map[string]*peers           // by namespace
+	namespaces map[string][]selector.Label // the labels of each namespace that has some
 
-	sets map[string]*PodSet
-	// by the namespace of the pods in the pod set; everyNamespace for pod sets with several namespaces
+	sets map[string]*PodSet // by PodSet.key
+	// setsIn has pod sets by the namespace of their pods; those that may have pods of several are under everyNamespace.
 	setsIn map[string]*setList
 	// setsMade is the ID of the newest pod set.
 	setsMade int32
@@ -57,7 +56,7 @@ type Census struct {
 	scopes     map[string]*Scope
 	coverages  map[coverageKey]*Coverage
 	// TermsVersion grows when a counter of terms comes or goes. Epoch grows when a topology gets its first domain of
-	// several rows, or loses its last.
+	// several rows, or loses its last. Only the methods of Census change them.
 	TermsVersion, Epoch uint64
 	gone                struct{ identities, sets, counters int } // deleted entries, for shrink.Map
 }
@@ -65,8 +64,8 @@ type Census struct {
 // Nodes is what a census reads of nodes.
 type Nodes interface {
 	// End returns a row above every row.
-	// Present reports whether row r has a node.
 	End() rows.Row
+	// Present reports whether row r has a node.
 	Present(r rows.Row) bool
 	// Label returns the value of a label of a node.
 	Label(r rows.Row, key int32) (value int32, ok bool)
@@ -74,8 +73,8 @@ type Nodes interface {
 	HasKey(key int32) bool
 }
 
-// New returns a census without pods. It calls changed for rows with a pod that other pod sets than before have, and
-// recounted for counters that count more on a row than before (sign 1) or less (sign -1).
+// New returns a census without pods. The census calls changed for each row with a pod that joins or leaves a pod set,
+// and recounted for each counter that counts more on a row than before (sign 1) or less (sign -1).
 func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func(*Counter, rows.Row, int32)) *Census {
 	return &Census{
 		on:         on,
@@ -97,10 +96,10 @@ func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func
 // Pod is a pod on a row.
 type Pod struct {
 	Row      rows.Row
-	Deleting bool // its deletion was asked for
+	Deleting bool // its deletion was requested
 	Who      *Identity
 	Terms    []ExistingTerm
-	inWho    int // place in Who.Pods
+	inWho    int // its index in Who.Pods
 }
 
 // ExistingTerm is a term of inter-pod affinity of a pod that is on a row, with the counter in which it counts.
@@ -109,7 +108,7 @@ type ExistingTerm struct {
 	Weight  int32
 }
 
-// Add adds p to the census and counts it. Leave is the opposite.
+// Add adds p to the census and counts it. Remove undoes that.
 func (c *Census) Add(p *Pod) {
 	p.inWho = len(p.Who.Pods)
 	p.Who.Pods = append(p.Who.Pods, p)
@@ -151,8 +150,8 @@ func (p *Pod) EachCounter(see func(*Counter)) {
 	}
 }
 
-// MoveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
-// pods are those on the row.
+// MoveRow calls change, which changes facts that decide to which domains and scopes row r belongs, and corrects the
+// counters. pods are those on the row.
 func (c *Census) MoveRow(r rows.Row, pods iter.Seq[*Pod], change func()) {
 	c.countRow(r, pods, -1)
 	change()
@@ -195,19 +194,19 @@ func (c *Census) SetNamespace(name string, labels []selector.Label) (changed boo
 	}
 	for who := range c.peers[name].all {
 		c.eachSetFor(everyNamespace, who, func(a *PodSet) {
-			if means := a.Has(c, who); means != who.In(a) {
+			if has := a.Has(c, who); has != who.In(a) {
 				changed = true
-				c.setMember(who, a, means)
+				c.setMember(who, a, has)
 			}
 		})
 	}
 	return changed
 }
 
-// setMember adds the pods of who to set a, or removes them.
-func (c *Census) setMember(who *Identity, a *PodSet, means bool) {
+// setMember adds the pods of who to set a, or removes them if in is false.
+func (c *Census) setMember(who *Identity, a *PodSet, in bool) {
 	sign := int32(1)
-	if !means {
+	if !in {
 		sign = -1
 	}
 	for _, h := range who.Pods {
@@ -217,7 +216,7 @@ func (c *Census) setMember(who *Identity, a *PodSet, means bool) {
 		}
 		c.changed(h.Row)
 	}
-	if means {
+	if in {
 		who.add(a)
 	} else {
 		who.drop(a)
@@ -243,7 +242,8 @@ func (c *Census) EachString(see func(...int32)) {
 
 // Sizes returns how many of everything there are. It is for tests.
 func (c *Census) Sizes() string {
-	return fmt.Sprint(len(c.identities), len(c.sets), len(c.setsIn), len(c.counters), len(c.scopes), len(c.coverages), len(c.topologies), len(c.peers))
+	return fmt.Sprint(len(c.identities), len(c.sets), len(c.setsIn), len(c.counters), len(c.scopes), len(c.coverages),
+		len(c.topologies), len(c.peers))
 }
 
 // Counters returns all counters. It is for tests.

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// town is nodes with labels, all present.
+// town has nodes with labels. All of them are present.
 type town struct {
 	in     *selector.Interner
 	labels [][]selector.LabelID
@@ -38,30 +38,32 @@ func (everywhere) EachString(func(...int32)) {}
 func TestCensus(t *testing.T) {
 	x := &town{in: selector.NewInterner()}
 	x.labels = [][]selector.LabelID{x.with("a"), x.with("a"), x.with("b")}
-	told := 0
-	c := New(x, x.in, func(rows.Row) {}, func(*Counter, rows.Row, int32) { told++ })
+	reported := 0
+	c := New(x, x.in, func(rows.Row) {}, func(*Counter, rows.Row, int32) { reported++ })
 	empty := c.Sizes()
 	zone := x.in.ID("zone")
 	web := func() *PodSet {
 		return c.PodSetOf(PodSelector{
 			Namespaces: []string{"x"},
 			ByLabels:   selector.Selector{Nothing: true},
-			Pods:       selector.Selector{Requirements: []selector.Requirement{{Key: "app", Op: selector.In, Values: []string{"web"}}}},
+			Pods: selector.Selector{
+				Requirements: []selector.Requirement{{Key: "app", Op: selector.In, Values: []string{"web"}}},
+			},
 		})
 	}
 	who, fresh := c.Identify("x", []selector.Label{{Key: "app", Value: "web"}})
 	if !fresh {
-		t.Error("somebody was there before")
+		t.Error("the identity existed before")
 	}
 	first := &Pod{Row: 0, Who: who}
 	c.Add(first)
-	aim := web()
-	if web() != aim || !who.In(aim) {
-		t.Error("one aim is two, or does not mean its pods")
+	set := web()
+	if web() != set || !who.In(set) {
+		t.Error("equal pod sets are two, or do not have the pods that they select")
 	}
-	c.DropPodSet(aim)
+	c.DropPodSet(set)
 	scope := c.ScopeAt(nil, everywhere{}, []int32{zone})
-	k := c.CounterAt(CounterKey{Set: aim, Topo: c.TopologyOf(zone), Scope: scope, What: CountLivePods})
+	k := c.CounterAt(CounterKey{Set: set, Topo: c.TopologyOf(zone), Scope: scope, What: CountLivePods})
 	c.DropScope(scope)
 	second, ending := &Pod{Row: 2, Who: who}, &Pod{Row: 2, Who: who, Deleting: true}
 	c.Add(second)
@@ -69,31 +71,31 @@ func TestCensus(t *testing.T) {
 	check := func(when string, a, b, fewest int32) {
 		t.Helper()
 		if k.On(0) != a || k.On(2) != b || k.Fewest() != fewest || k.Total != int64(a+b) {
-			t.Errorf("%s: %d in a, %d in b, %d at least, %d in all", when, k.On(0), k.On(2), k.Fewest(), k.Total)
+			t.Errorf("%s: %d in a, %d in b, fewest %d, total %d", when, k.On(0), k.On(2), k.Fewest(), k.Total)
 		}
 	}
 	check("one in each zone", 1, 1, 1)
 	c.Remove(second)
 	check("one left", 1, 0, 0)
 	c.MoveRow(0, slices.Values([]*Pod{first}), func() { x.labels[0] = x.with("b") })
-	if told == 0 || k.On(0) != 1 || k.On(1) != 0 || k.Total != 1 {
-		t.Errorf("its node has moved: %d in b, %d in a, told %d times", k.On(0), k.On(1), told)
+	if reported == 0 || k.On(0) != 1 || k.On(1) != 0 || k.Total != 1 {
+		t.Errorf("its node has moved: %d in b, %d in a, reported %d times", k.On(0), k.On(1), reported)
 	}
 	if c.SetNamespace("x", []selector.Label{{Key: "team", Value: "red"}}) {
-		t.Error("an aim that does not look at namespaces means others now")
+		t.Error("a pod set that does not select namespaces by labels has changed")
 	}
 	c.Remove(first)
 	c.Remove(ending)
 	c.DropCounter(k)
-	c.DropPodSet(aim)
+	c.DropPodSet(set)
 	if !c.DropIdentity(who) {
-		t.Error("somebody still holds it")
+		t.Error("the identity still has references")
 	}
 	for range topologiesIdle + 1 { // topologies without references are kept for a while
 		c.DropTopology(c.RefTopology(c.TopologyOf(zone)))
 	}
 	delete(c.topologies, zone)
 	if left := c.Sizes(); left != empty {
-		t.Errorf("left: %s, at first: %s", left, empty)
+		t.Errorf("sizes at the end: %s, at the beginning: %s", left, empty)
 	}
 }

@@ -11,14 +11,14 @@ type Counter struct {
 	Of CounterKey
 	// refs is how many constraints, terms and demands use the counter.
 	refs      int
-	place     int    // in the pod set's list
+	place     int    // its index in the pod set's list
 	Count     Sparse // by domain
-	Total     int64
-	Listeners any // to be notified of changes; owned by the user of the package
+	Total     int64  // of all domains
+	Listeners any    // to be notified of changes; owned by the user of the package
 
-	// Only for counters with a scope: Coverage is the part of the topology in the scope; having is how many domains
-	// have a given count, for counts above zero; least is a lower bound of the smallest such count. Domains without
-	// rows in the scope have no count.
+	// Only for counters with a scope. Coverage is the part of the topology in the scope. domainsWith is how many domains
+	// have a given count, for counts above zero. least is a lower bound of the smallest such count. Domains without rows
+	// in the scope have no count.
 	Coverage    *Coverage
 	domainsWith Sparse
 	least       int32
@@ -38,9 +38,9 @@ type Counted uint8
 const (
 	CountPods        Counted = iota // pods in the pod set
 	CountLivePods                   // pods in the pod set whose deletion was not requested
-	CountAntiTerms                  // required anti-affinity terms about the pod set, on the rows of the pods that have them
-	CountTerms                      // the same for required affinity terms
-	CountTermWeights                // the same for weights of preferred terms; anti-affinity is negative
+	CountAntiTerms                  // required anti-affinity terms about the pod set, where the pods with these terms are
+	CountTerms                      // required affinity terms about the pod set, likewise
+	CountTermWeights                // weights of preferred terms about the pod set, likewise; anti-affinity is negative
 )
 
 // At returns the count in domain d; 0 for NoDomain.
@@ -96,14 +96,15 @@ func (k *Counter) Fewest() int32 {
 	return k.least
 }
 
-// NextFewest returns the same with one of the domains with the smallest count left out, but at most Fewest() + most.
+// NextFewest returns what Fewest would return without one of the domains with the smallest count, but at most Fewest()
+// + most.
 func (k *Counter) NextFewest(most int32) int32 {
 	fewest := k.Fewest()
-	having := int(k.domainsWith.at(fewest))
+	domains := int(k.domainsWith.at(fewest))
 	if fewest == 0 {
-		having = k.Coverage.Domains - k.Count.Len()
+		domains = k.Coverage.Domains - k.Count.Len()
 	}
-	if having >= 2 {
+	if domains >= 2 {
 		return fewest
 	}
 	for n := fewest + 1; n < fewest+most; n++ {
@@ -114,7 +115,7 @@ func (k *Counter) NextFewest(most int32) int32 {
 	return fewest + most
 }
 
-// CounterAt returns the counter of key, with one more reference; the counter has references to the parts of the key.
+// CounterAt returns the counter of key, with one more reference. The counter holds references to the parts of the key.
 // DropCounter drops the reference.
 func (c *Census) CounterAt(key CounterKey) *Counter {
 	if known := c.counters[key]; known != nil {
@@ -180,8 +181,8 @@ func (k *Counter) removeFrom(list []*Counter) []*Counter {
 
 // Sparse maps numbers to counts. Counts of zero are not stored.
 type Sparse struct {
-	few  []pair // while there are at most fewMax
-	many map[int32]int32
+	few  []pair          // while there are at most fewMax
+	many map[int32]int32 // nil while few is in use
 }
 
 type pair struct{ key, count int32 }

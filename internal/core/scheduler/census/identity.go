@@ -10,17 +10,16 @@ import (
 
 // An Identity is what selectors see of a pod: its namespace and labels. The pods of one ReplicaSet share one Identity.
 type Identity struct {
-	key       string
+	key       string // namespace and labels, encoded
 	Namespace string
-	Labels    []selector.Label
-	places    []int // by label: the place in the list of that label in Census.peers
-	Refs      int   // how many pods and users have it
+	Labels    []selector.Label // sorted by key
+	places    []int            // by label: its index in the list of that label in Census.peers
+	Refs      int              // how many pods and users have it
 
-	Sets    []*PodSet // that have its pods, sorted by ID
-	SetsKey string    // the IDs of Pod sets, encoded: equal for identities that are in the same pod sets
+	Sets    []*PodSet // the pod sets that have its pods, sorted by ID
+	SetsKey string    // the IDs of Sets, encoded: equal for identities that are in the same pod sets
 	Pods    []*Pod    // those on rows, in no order
 	Data    any       // owned by the user of the package
-
 }
 
 func (who *Identity) add(a *PodSet) {
@@ -38,7 +37,7 @@ func (who *Identity) drop(a *PodSet) {
 	}
 }
 
-// In reports whether a means the pods of who.
+// In reports whether the pods of who are in a.
 func (who *Identity) In(a *PodSet) bool {
 	_, found := slices.BinarySearchFunc(who.Sets, a.ID, func(x *PodSet, id int32) int { return int(x.ID) - int(id) })
 	return found

@@ -7,8 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// Identities and pod sets are indexed by label. Nearly every pod set requires one of some values of a label; such a pod
-// set is listed under each of these labels. An identity is listed under each of its labels. So a new pod is compared
+// Identities and pod sets are indexed by label. Nearly every pod set requires one of some values of a label. Such a pod
+// set is listed under each of these values. An identity is listed under each of its labels. So a new pod is compared
 // only with the pod sets that may have it, and a new pod set only with the pods that it may have, however many of both
 // there are.
 
@@ -29,14 +29,14 @@ type labelled struct {
 	n   int
 }
 
-// setList has the pod sets with pods of one namespace only, or all other pod sets.
+// setList has the pod sets whose pods are in one namespace only, or, under everyNamespace, all other pod sets.
 type setList struct {
 	byLabel map[selector.Label][]*PodSet // pod sets that require one of some labels, under each of these
 	others  []*PodSet
 }
 
-// Demanded returns the requirement of the pod set that a label has one of some values; of several, the one with the
-// fewest values; nil if it has none.
+// Demanded returns a requirement of the pod set that a label has one of some values; nil if it has none. Of several
+// such requirements, it returns the one with the fewest values.
 func (a *PodSet) Demanded() (found *selector.Requirement) {
 	for i := range a.Parts {
 		for j := range a.Parts[i].Pods.Requirements {
@@ -142,7 +142,7 @@ func (c *Census) unlistIdentity(who *Identity) {
 	}
 }
 
-// MayBeIn returns the identities that may be in a.
+// MayBeIn returns the identities whose pods may be in a.
 func (c *Census) MayBeIn(a *PodSet) (out []*Identity) {
 	q := a.Demanded()
 	look := func(p *peers) {
@@ -170,7 +170,7 @@ func (c *Census) MayBeIn(a *PodSet) (out []*Identity) {
 	return out
 }
 
-// members returns the identities that are in a.
+// members returns the identities whose pods are in a.
 func (c *Census) members(a *PodSet) (out []*Identity) {
 	for _, who := range c.MayBeIn(a) {
 		if who.In(a) {

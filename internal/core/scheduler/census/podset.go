@@ -12,13 +12,13 @@ import (
 // one PodSet.
 type PodSet struct {
 	ID  int32
-	key string
+	key string // Parts, encoded
 	// Parts does not change.
 	Parts []PodSelector
 	refs  int // how many constraints, terms and counters use it
 
-	counters []*Counter // that count the pods in the set, by domain
-	Terms    []*Counter // that count the terms with this pod set of the pods in the census, by domain
+	counters []*Counter // the counters of the pods in the set
+	Terms    []*Counter // the counters of terms about this pod set
 }
 
 // PodSelector selects pods by their labels, in some namespaces: those listed, and those with the labels of ByLabels.
@@ -32,7 +32,8 @@ type PodSelector struct {
 func (a *PodSet) Has(c *Census, who *Identity) bool {
 	for i := range a.Parts {
 		p := &a.Parts[i]
-		if _, listed := slices.BinarySearch(p.Namespaces, who.Namespace); !listed && !p.ByLabels.Selects(c.namespaces[who.Namespace]) {
+		_, listed := slices.BinarySearch(p.Namespaces, who.Namespace)
+		if !listed && !p.ByLabels.Selects(c.namespaces[who.Namespace]) {
 			return false
 		}
 		if !p.Pods.Selects(who.Labels) {
@@ -42,8 +43,8 @@ func (a *PodSet) Has(c *Census, who *Identity) bool {
 	return true
 }
 
-// local reports whether the pod set selects pods of one namespace only, whatever the labels of namespaces are, and of
-// which.
+// local returns the namespace of the pod set's pods. It returns false if they may be in several namespaces, or if their
+// namespaces depend on the labels of namespaces.
 func (a *PodSet) local() (string, bool) {
 	for i := range a.Parts {
 		if !a.Parts[i].ByLabels.Nothing {

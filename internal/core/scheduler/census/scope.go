@@ -7,22 +7,22 @@ import (
 
 // A Scope is the set of rows on which pods count for a spread constraint: the rows whose nodes have labels with all the
 // keys, and that the Admission admits.
-// Only judge changes the set.
 type Scope struct {
 	key  string
 	refs int
 	of   Admission
-	keys []int32
-	in   rows.Mask
+	keys []int32   // of labels
+	in   rows.Mask // only update changes it
 }
 
 // Admission decides which nodes are in a scope. Only present nodes are passed to Admits.
 type Admission interface {
 	Admits(r rows.Row) bool
-	EachString(see func(...int32)) // of the strings in use; see selector.Interner
+	// EachString calls see for the number of every string that it uses; see selector.Interner.
+	EachString(see func(...int32))
 }
 
-// ScopeAt returns the scope of the rows whose nodes have all keys and that of admits, with one more reference.
+// ScopeAt returns the scope of the rows whose nodes have all keys and are admitted by of, with one more reference.
 // Admissions with equal keys must admit the same nodes. DropScope drops the reference.
 func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
 	for _, k := range keys {

@@ -2,8 +2,6 @@ package census
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
-import ()
-
 // A Topology divides rows into domains by the value of a label: all rows with one value are a domain. Rows without a
 // node, and nodes without the label, are in no domain.
 type Topology struct {
@@ -17,7 +15,7 @@ type Topology struct {
 	first      []rows.Row // by domain: the first row of the list
 
 	Values map[int32]int32 // the domain of each value of the label
-	Value  []int32         // by domain: the value of the label
+	Value  []int32         // by domain: the value of the label; not valid if the domain has no rows
 	Rows   []int32         // by domain: how many rows it has
 	free   []int32         // numbers of domains that have no rows
 	shared int             // how many domains have more than one row
@@ -142,9 +140,9 @@ func (c *Census) TopologyOf(key int32) *Topology {
 	return t
 }
 
-// topologiesIdle is how many topologies without references are kept, as long as they have domains: the next kind of
-// pods often uses the same label keys. Chosen: more than the keys by which pods are commonly spread. Each takes about
-// 25 bytes per node.
+// topologiesIdle is how many topologies without references are kept, as long as they have domains: the next pods often
+// use the same label keys. Chosen: more than the keys by which pods are commonly spread. Each takes about 25 bytes per
+// node.
 const topologiesIdle = 8
 
 // RefTopology adds a reference to t, and returns t.
@@ -179,7 +177,8 @@ func (c *Census) DropTopology(t *Topology) {
 	}
 }
 
-// TopologyValue returns the value that decides in which domain of the topology of key row r is.
+// TopologyValue returns the value of the label key on row r, which decides in which domain of that topology the row is.
+// ok is false if it is in none.
 func (c *Census) TopologyValue(r rows.Row, key int32) (value int32, ok bool) {
 	if !c.on.Present(r) {
 		return 0, false

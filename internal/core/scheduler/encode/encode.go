@@ -1,8 +1,8 @@
 // Package encode writes values as bytes, for use as keys of maps. Equal values give equal bytes, and different values
 // give different bytes.
 //
-// Each function appends one value to b. The bytes do not say which value comes next, so code that writes a struct
-// writes its fields always in one order, and code that writes a list writes its length first.
+// Each function appends one value to b. The bytes do not say what follows. So code that writes a struct must always
+// write its fields in the same order, and code that writes a list must write its length first.
 package encode
 
 import "encoding/binary"

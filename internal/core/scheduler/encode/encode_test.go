@@ -26,11 +26,11 @@ func TestApart(t *testing.T) {
 		{`false, true`, Bool(Bool(nil, false), true)},
 	} {
 		if other, twice := seen[string(c.key)]; twice {
-			t.Errorf("%s and %s have one key", c.what, other)
+			t.Errorf("%s and %s have the same encoding", c.what, other)
 		}
 		seen[string(c.key)] = c.what
 	}
 	if a, b := fmt.Sprint(Strings(nil, nil)), fmt.Sprint(Strings(nil, []string{})); a != b {
-		t.Errorf("no list %s, an empty one %s", a, b)
+		t.Errorf("a nil list %s, an empty one %s", a, b)
 	}
 }

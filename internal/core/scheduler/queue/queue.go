@@ -1,4 +1,4 @@
-// Package queue is the scheduler's queue: it holds what waits to be scheduled, and says what is next and when.
+// Package queue is the scheduler's queue: it has the pods that wait to be scheduled, and says which is next and when.
 //
 // # Model
 //
@@ -15,8 +15,8 @@
 //     is active: an event may have made room for the entry, and the scheduler is idle.
 //   - The function given to New is called for each entry that leaves the pool Unschedulable, whichever pool it goes to.
 //
-// The queue has no nodes. What an entry waits for, and whether it has happened, is decided by the caller. The queue
-// reads no clock. One goroutine at a time may use it.
+// The queue knows nothing about nodes. The caller decides what an entry waits for, and whether it has happened. The
+// queue reads no clock. One goroutine at a time may use it.
 package queue
 
 import (
@@ -30,9 +30,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// The back-off of an entry after its n-th failure in a row is the first doubled n-1 times, up to the longest. These are
-// upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds. Higher values put less load on a busy API
-// server, and delay recovery.
+// The back-off of an entry after its n-th failure in a row is BackoffFirst, doubled n-1 times, up to BackoffMax. These
+// are upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds. Higher values put less load on a busy
+// API server, and delay recovery.
 const (
 	BackoffFirst = time.Second
 	BackoffMax   = 10 * time.Second
@@ -67,10 +67,10 @@ const (
 type Entry struct {
 	// ID identifies the entry. It does not change while the entry is in a queue.
 	ID string
-	// The owner may change Priority and Gated, and calls Queue.Seen after that.
+	// The owner may change Priority and Gated, and must call Queue.Updated after that.
 	Priority int32
 	Gated    bool // the entry may not be tried
-	pool     Pool
+	pool     Pool // only Queue.move changes it
 
 	// Came is when the entry was added.
 	Came unit.Instant
@@ -79,9 +79,9 @@ type Entry struct {
 
 	failures     int32        // failed placements in a row
 	bindFailures int32        // failed binds in a row
-	since        unit.Instant // when it was added or last failed; of two entries with one priority, the earlier goes first
+	since        unit.Instant // when it was added or last failed; at equal priority, the earlier entry goes first
 	until        unit.Instant // the end of its back-off
-	place        int          // in the heap of its pool
+	place        int          // its index in the heap of its pool
 }
 
 // Pool returns the pool in which the entry is.
@@ -100,12 +100,12 @@ type Item interface {
 
 // Queue has each item in exactly one pool. New makes a queue.
 type Queue[T Item] struct {
-	first, longest time.Duration // back-off
+	first, longest time.Duration // the shortest and the longest back-off
 	woken          func(T)       // called when an item leaves the pool Unschedulable
 	items          map[string]T  // by ID
-	active         heap.Heap[T]
-	backoff        heap.Heap[T]
-	failed         heap.Heap[T] // pools FailedBind and BindUnknown
+	active         heap.Heap[T]  // the pool Active, in the order of inOrder
+	backoff        heap.Heap[T]  // the pool Backoff, the first due first
+	failed         heap.Heap[T]  // the pools FailedBind and BindUnknown, the first due first
 }
 
 // New returns an empty queue. first and longest bound the back-off; zero stands for BackoffFirst and BackoffMax. woken
@@ -156,8 +156,8 @@ func (q *Queue[T]) Add(now unit.Instant, x T) {
 	q.items[e.ID] = x
 }
 
-// Updated moves x to the right pool after an update about it: Gated and Priority may have changed. changed says that
-// what keeps it from being placed may have changed, too, so that it should be tried.
+// Updated moves x to the right pool after a change of the pod: Gated and Priority may have changed. changed says that x
+// should be tried again, because what keeps it from being placed may have changed, too.
 func (q *Queue[T]) Updated(now unit.Instant, x T, changed bool) {
 	switch e := x.entry(); e.pool {
 	case Active, Backoff, FailedBind, BindUnknown:
@@ -210,7 +210,7 @@ func (q *Queue[T]) Pop(now unit.Instant) (x T, ok bool) {
 	return x, true
 }
 
-// Take takes x out of its pool, wherever it is in the order.
+// Take takes x out of its pool, even if it is not the first there.
 func (q *Queue[T]) Take(x T) { q.move(x, Absent) }
 
 // Ready makes x active or, if its back-off has not ended, moves it to Backoff.
@@ -222,7 +222,7 @@ func (q *Queue[T]) Ready(now unit.Instant, x T) {
 	q.move(x, Active)
 }
 
-// Resume makes x active without regard to its back-off: what was asked about it was answered.
+// Resume makes x active without regard to its back-off: the question about it was answered.
 func (q *Queue[T]) Resume(x T) { q.move(x, Active) }
 
 // Placed moves x to Binding until the outcome of its bind is known, or until extenders have answered.
@@ -234,7 +234,7 @@ func (q *Queue[T]) Placed(x T) {
 // Await moves x, which fit nowhere, to Binding until extenders have answered.
 func (q *Queue[T]) Await(x T) { q.move(x, Binding) }
 
-// Failed records that x was tried and fit nowhere. x stays in no pool; the caller calls Wait or Hold.
+// Failed records that x was tried and fit nowhere. x stays in no pool; the caller must call Wait.
 func (q *Queue[T]) Failed(now unit.Instant, x T) {
 	e := x.entry()
 	e.failures++

@@ -66,7 +66,7 @@ func TestPriorityMayChange(t *testing.T) {
 	}
 }
 
-// TestBackoffDoubles checks the limits; failed placements and failed binds are counted separately.
+// TestBackoffDoubles checks the limits of the back-off, and that failed placements and failed binds count separately.
 func TestBackoffDoubles(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
@@ -78,11 +78,11 @@ func TestBackoffDoubles(t *testing.T) {
 			t.Errorf("due after %v, want %v", due-now, want*second)
 		}
 		if _, ok := q.Pop(now + want*second - 1); ok {
-			t.Error("it came before its time")
+			t.Error("it was popped before its back-off ended")
 		}
 		now += want * second
 		if _, ok := q.Pop(now); !ok {
-			t.Error("it did not come in time")
+			t.Error("it was not popped when its back-off had ended")
 		}
 	}
 	q.Failed(now, x)
@@ -90,17 +90,17 @@ func TestBackoffDoubles(t *testing.T) {
 	q.Ready(now, x)
 	other := added(q, now-1, "b", 0)
 	if got := popped(q, now); got != "b a" {
-		t.Errorf("popped %s: who has missed once is in its first back-off, and others go first", got)
+		t.Errorf("popped %s: an item in its first back-off must come after the others", got)
 	}
 	q.Ready(now, x)
 	q.Ready(now, other)
 	if got := popped(q, now+second); got != "b a" {
-		t.Errorf("popped %s: after the back-off, who missed last comes last", got)
+		t.Errorf("popped %s: after the back-off, the item that failed last must come last", got)
 	}
 }
 
-// TestMissesEndWithAPlace checks that the back-off starts again after a successful placement.
-func TestMissesEndWithAPlace(t *testing.T) {
+// TestPlacementResetsBackoff checks that the back-off starts again after a successful placement.
+func TestPlacementResetsBackoff(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
 	miss := func() unit.Instant {
@@ -111,20 +111,20 @@ func TestMissesEndWithAPlace(t *testing.T) {
 	}
 	miss()
 	if until := miss(); until != 2*second || !x.HasFailed() {
-		t.Errorf("after two misses until %v", until)
+		t.Errorf("after two failures, the back-off ends at %v", until)
 	}
 	q.Take(x)
 	q.Placed(x)
 	if x.HasFailed() {
-		t.Error("it was placed, and still counts as missed")
+		t.Error("it was placed, but counts as failed")
 	}
 	if until := miss(); until != second {
-		t.Errorf("until %v, want the first back-off", until)
+		t.Errorf("the back-off ends at %v, want the first back-off", until)
 	}
 }
 
-// TestWhereSeenPutsIt checks from which pools an update moves an item.
-func TestWhereSeenPutsIt(t *testing.T) {
+// TestUpdated checks from which pools an update moves an item, and to which.
+func TestUpdated(t *testing.T) {
 	for _, c := range []struct {
 		from           Pool
 		gated, changed bool
@@ -152,7 +152,7 @@ func TestWhereSeenPutsIt(t *testing.T) {
 		x.Gated = c.gated
 		q.Updated(0, x, c.changed)
 		if x.Pool() != c.want {
-			t.Errorf("%+v: it is in %d", c, x.Pool())
+			t.Errorf("%+v: it is in pool %d", c, x.Pool())
 		}
 		if (x.woken > 0) != (c.from == Unschedulable && c.want != Unschedulable) {
 			t.Errorf("%+v: woken %d times", c, x.woken)
@@ -160,7 +160,8 @@ func TestWhereSeenPutsIt(t *testing.T) {
 	}
 }
 
-// TestGatesOfBindUnknown checks that the outcome of a bind is awaited before the item becomes Gated.
+// TestGatesOfBindUnknown checks that an item whose bind may have succeeded does not become Gated before its back-off
+// ends.
 func TestGatesOfBindUnknown(t *testing.T) {
 	q := newQueue()
 	x := added(q, 0, "a", 0)
@@ -169,28 +170,29 @@ func TestGatesOfBindUnknown(t *testing.T) {
 	x.Gated = true
 	q.Updated(0, x, true)
 	if x.Pool() != BindUnknown {
-		t.Errorf("gated while its bind may happen: it is in %d", x.Pool())
+		t.Errorf("gated while its bind may have succeeded: it is in pool %d", x.Pool())
 	}
 	if _, ok := q.Pop(second); ok || x.Pool() != Gated {
-		t.Errorf("it was popped, or is in %d", x.Pool())
+		t.Errorf("it was popped, or is in pool %d", x.Pool())
 	}
 }
 
-// TestGone checks that nothing of a removed item remains, whichever pool it was in, and that woken is called.
-func TestGone(t *testing.T) {
+// TestRemove checks that nothing of a removed item remains, whichever pool it was in, and that woken is called.
+func TestRemove(t *testing.T) {
 	for from := Absent; from <= Binding; from++ {
 		q := newQueue()
 		x := added(q, 0, "a", 0)
 		q.move(x, from)
 		q.Remove(x)
-		if n := q.Counts(); q.Len() != 0 || q.Find("a") != nil || q.PoolOf("a") != Absent || n["active"]+n["backoff"]+n["gated"]+n["unschedulable"] != 0 {
+		if n := q.Counts(); q.Len() != 0 || q.Find("a") != nil || q.PoolOf("a") != Absent ||
+			n["active"]+n["backoff"]+n["gated"]+n["unschedulable"] != 0 {
 			t.Errorf("removed from %d: %v", from, n)
 		}
 		if (x.woken == 1) != (from == Unschedulable) {
 			t.Errorf("removed from %d: woken %d times", from, x.woken)
 		}
 		for range q.All() {
-			t.Errorf("removed from %d: somebody is left", from)
+			t.Errorf("removed from %d: an item is left", from)
 		}
 	}
 }
@@ -222,7 +224,7 @@ func TestAgainstAPlainQueue(t *testing.T) {
 		checkCounts(t, q)
 	}
 	if came < 10000 {
-		t.Errorf("only %d were popped", came)
+		t.Errorf("only %d items were popped: too few for a test", came)
 	}
 }
 
@@ -301,7 +303,14 @@ func plainBefore(a, b *job) bool {
 
 func checkCounts(t *testing.T, q *Queue[*job]) {
 	t.Helper()
-	names := map[Pool]string{Gated: "gated", Active: "active", Backoff: "backoff", FailedBind: "backoff", BindUnknown: "backoff", Unschedulable: "unschedulable"}
+	names := map[Pool]string{
+		Gated:         "gated",
+		Active:        "active",
+		Backoff:       "backoff",
+		FailedBind:    "backoff",
+		BindUnknown:   "backoff",
+		Unschedulable: "unschedulable",
+	}
 	want := map[string]int{}
 	for x := range q.All() {
 		want[names[x.Pool()]]++

@@ -1,26 +1,26 @@
 package rows
 
-// Amounts has a number for each row, most often zero. It takes memory for the rows that have one, if these are few: a
-// cluster of n nodes, each with a resource of its own, has n Amounts of one row each, and not n times n numbers. The
-// zero value has zero for every row.
+// Amounts has a number for each row. The zero value has zero for every row. If few rows have another number, it takes
+// memory for these rows only. So a cluster of n nodes, each with a resource of its own, needs n numbers, and not n
+// times n.
 //
-// At is called for each row of each pod's decision, so the usual case, a resource that many rows have, is a slice.
+// At is called for each row in each decision. So the usual case, a resource that many rows have, is a slice.
 type Amounts struct {
-	Dense bool // it is always a slice: for what every pod's decision reads of every row
+	Dense bool // it is always a slice: for resources that every decision reads for every row
 
-	dense  []int64       // by row; zero beyond the end
-	sparse map[Row]int64 // rows whose number is not zero, while dense is nil
+	dense  []int64       // by row; zero beyond the end; nil while sparse is in use
+	sparse map[Row]int64 // rows whose number is not zero; nil while dense is in use
 	some   int           // how many rows have a number that is not zero
-	above  Row           // above every row that has had one in the sparse form
+	above  Row           // above every row that has had such a number since sparse is in use
 }
 
-// When a form changes. Chosen: a number takes 8 bytes in the slice and some 30 in the map, and what is between the two
-// shares keeps its form, so that a row that comes and goes does not change it again and again. Below rowsFew the slice
-// is small in any case.
+// These say when Amounts changes between slice and map. Chosen: a number takes 8 bytes in the slice and about 30 in the
+// map. Between the two shares, the form stays as it is, so that a row that comes and goes does not change it again and
+// again. With rowsFew rows or fewer, the slice is small in any case.
 const (
 	rowsFew     = 64
-	sparseShare = 8 // the map, if fewer than one row of so many has a number
-	denseShare  = 4 // the slice, if one row of so many has
+	sparseShare = 8 // it becomes a map if fewer than one in so many rows has a number
+	denseShare  = 4 // it becomes a slice if at least one in so many rows has a number
 )
 
 // At returns the number of row r.
@@ -68,7 +68,7 @@ func (a *Amounts) Set(r Row, value int64) {
 	}
 }
 
-// areFew reports whether a map is better for so many rows.
+// areFew reports whether a map is better than a slice of so many rows.
 func (a *Amounts) areFew(rows int) bool {
 	return !a.Dense && rows > rowsFew && a.some*sparseShare < rows
 }
@@ -83,7 +83,8 @@ func (a *Amounts) Free() {
 // Rows returns how many rows have a number that is not zero.
 func (a *Amounts) Rows() int { return a.some }
 
-// Few calls see with each row that has a number, in no order, and returns true, if they are few. Else it returns false.
+// Few calls see with each row whose number is not zero, in no order, and returns true. If these rows are too many, it
+// returns false instead.
 func (a *Amounts) Few(see func(Row, int64)) bool {
 	if a.sparse == nil {
 		return a.some == 0
@@ -94,7 +95,7 @@ func (a *Amounts) Few(see func(Row, int64)) bool {
 	return true
 }
 
-// setFew sets a number in the map, and returns to the slice when many rows have one.
+// setFew sets a number in the map. When many rows have one, it replaces the map by a slice.
 func (a *Amounts) setFew(r Row, value int64) {
 	if value == 0 {
 		delete(a.sparse, r)
@@ -113,7 +114,7 @@ func (a *Amounts) setFew(r Row, value int64) {
 	}
 }
 
-// thin turns the slice into a map.
+// thin replaces the slice by a map.
 func (a *Amounts) thin() {
 	a.sparse = map[Row]int64{}
 	for r, value := range a.dense {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestAmounts compares random changes with a map, for resources of few rows, of many, and that change between.
+// TestAmounts makes random changes and compares with a map: for resources that few rows have, that many have, and that
+// change between these.
 func TestAmounts(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -14,7 +15,7 @@ func TestAmounts(t *testing.T) {
 		forms := map[bool]bool{}
 		for range 2000 {
 			among := [...]int32{3, 70, 1000}[r.IntN(3)]
-			if r.IntN(20) == 0 { // nearly all go
+			if r.IntN(20) == 0 { // nearly all rows lose their number
 				for row := range want {
 					if r.IntN(50) > 0 {
 						a.Set(row, 0)
@@ -49,8 +50,8 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// TestAmountsOfFewRows: ten thousand resources of one row each take memory for one row each; one of all rows is a
-// slice.
+// TestAmountsOfFewRows: ten thousand resources that one row each has take memory for one row each. A resource that all
+// rows have is a slice.
 func TestAmountsOfFewRows(t *testing.T) {
 	var one, all Amounts
 	one.Set(9_999, 5)

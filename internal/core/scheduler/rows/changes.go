@@ -14,8 +14,7 @@ const changesMax = 1 << 16
 // AddRow makes room for one more row.
 func (l *ChangeLog) AddRow() { l.last = append(l.last, -1) }
 
-// ClearRow changes nothing: that a row was given back is to be seen, too.
-// ClearRow does nothing: the changes of a row that was given back must stay visible.
+// ClearRow does nothing: the changes of a freed row must stay in the log.
 func (l *ChangeLog) ClearRow(Row) {}
 
 // End returns the number that the next change gets.

@@ -38,7 +38,7 @@ func (m Mask) Put(r Row, in bool) Mask {
 	return m
 }
 
-// Only removes from m what is not in o.
+// Only removes from m the rows that are not in o.
 func (m Mask) Only(o Mask) {
 	n := min(len(m), len(o))
 	for i, w := range o[:n] {
@@ -47,7 +47,7 @@ func (m Mask) Only(o Mask) {
 	clear(m[n:])
 }
 
-// Less removes from m what is in o.
+// Less removes from m the rows that are in o.
 func (m Mask) Less(o Mask) {
 	n := min(len(m), len(o))
 	for i, w := range o[:n] {
@@ -55,7 +55,7 @@ func (m Mask) Less(o Mask) {
 	}
 }
 
-// Add adds to m what is in o. m must not be shorter than o.
+// Add adds to m the rows that are in o. m must not be shorter than o.
 func (m Mask) Add(o Mask) {
 	for i, w := range o {
 		m[i] |= w

@@ -40,14 +40,15 @@ func TestMask(t *testing.T) {
 		}
 		var met []Row
 		m.Both(o, func(r Row) { met = append(met, r) })
-		if !slices.Equal(met, both(true)) || m.Meets(o) != (len(met) > 0) || !only.Within(o) || m.Within(o) != (len(both(false)) == 0) {
+		if !slices.Equal(met, both(true)) || m.Meets(o) != (len(met) > 0) || !only.Within(o) ||
+			m.Within(o) != (len(both(false)) == 0) {
 			t.Fatalf("met %v, meets %v, within %v", met, m.Meets(o), m.Within(o))
 		}
 		for r := range a {
 			m.Clear(r)
 		}
 		if m.Unless(true); !m.None() {
-			t.Fatal("something is left")
+			t.Fatal("the mask is not empty")
 		}
 	}
 }
@@ -72,7 +73,7 @@ func TestChangeLog(t *testing.T) {
 		l.Add(0)
 	}
 	if _, ok := l.Since(from, func(Row) {}); ok {
-		t.Error("what was forgotten is known")
+		t.Error("dropped changes are reported as complete")
 	}
 }
 

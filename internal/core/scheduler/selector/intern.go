@@ -8,9 +8,9 @@ import (
 // An Interner gives each distinct string a small number. It does not count references to numbers. When it has many more
 // strings than at its last sweep (Due), the owner calls Sweep, which keeps the strings in use and drops the others.
 type Interner struct {
-	ids   map[string]int32
-	texts []string
-	free  []int32
+	ids   map[string]int32 // the number of each string
+	texts []string         // by number; empty if the number is free
+	free  []int32          // numbers that Sweep has freed
 	// Most is the number of strings above which a sweep is due.
 	Most int
 }

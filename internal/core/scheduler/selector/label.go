@@ -2,19 +2,20 @@
 //
 // # Model
 //
-// Labels and selectors are text, as in the API. A selector of pods is evaluated in that form (Selector). What is
-// evaluated about nodes, for every pod and every node, is compiled first: an Interner gives each string a small number,
-// a node's labels become a list of pairs of numbers, and a NodeTerm becomes a Term. Evaluating a Term compares numbers.
+// Labels and selectors are text, as in the API. A selector of pods is evaluated in that form (Selector). Terms about
+// nodes are evaluated for every pod and every node, so they are compiled first: an Interner gives each string a small
+// number, a node's labels become a list of pairs of numbers, and a NodeTerm becomes a Term. Evaluating a Term compares
+// numbers.
 //
 // The Append functions write values as bytes, for use as keys. Equal values give equal bytes; different values give
 // different bytes.
 //
 // # Invariants
 //
-//   - A number stands for its string until a sweep that was not told that the number is in use.
+//   - A number stands for its string as long as every Sweep is told that the number is in use.
 //   - Labels are sorted by key. Labels of a node (LabelID) are sorted by the number of the key.
 //
-// The package has no pods and no nodes. The caller decides which selector is evaluated for which pod or node.
+// The package knows no pods and no nodes. The caller decides which selector is evaluated for which pod or node.
 package selector
 
 import (

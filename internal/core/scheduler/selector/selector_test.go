@@ -34,12 +34,13 @@ func TestSelector(t *testing.T) {
 			t.Errorf("%s matches: %v", c.what, got)
 		}
 		again := *c.of
-		if again.Requirements = slices.Clone(again.Requirements); !c.of.Equal(&again) || string(c.of.Append(nil)) != string(again.Append(nil)) {
-			t.Errorf("%s is not what is written like it", c.what)
+		if again.Requirements = slices.Clone(again.Requirements); !c.of.Equal(&again) ||
+			string(c.of.Append(nil)) != string(again.Append(nil)) {
+			t.Errorf("%s is not equal to a copy of it", c.what)
 		}
 		other := Selector{Requirements: []Requirement{{Key: "k"}}}
 		if c.of.Equal(&other) || string(c.of.Append(nil)) == string(other.Append(nil)) {
-			t.Errorf("%s is as another", c.what)
+			t.Errorf("%s is equal to another selector", c.what)
 		}
 	}
 }
@@ -86,7 +87,7 @@ func TestTerms(t *testing.T) {
 		}
 	}
 	if !Allow(nil, nil, "n", plain) || Allow(nil, &[]NodeTerm{}, "n", plain) {
-		t.Error("no demand must allow all nodes, and no terms none")
+		t.Error("nil terms must allow all nodes, and an empty list none")
 	}
 }
 
@@ -100,7 +101,10 @@ func TestNames(t *testing.T) {
 	}{
 		{"no terms", nil, nil, false},
 		{"one leaves it open", []NodeTerm{{Names: []Requirement{named("a")}}, {}}, nil, false},
-		{"either", []NodeTerm{{Names: []Requirement{named("b")}}, {Names: []Requirement{named("a", "b")}}}, []string{"a", "b"}, false},
+		{
+			"either", []NodeTerm{{Names: []Requirement{named("b")}}, {Names: []Requirement{named("a", "b")}}},
+			[]string{"a", "b"}, false,
+		},
 		{"both at once", []NodeTerm{{Names: []Requirement{named("a", "b"), named("b", "c")}}}, []string{"b"}, false},
 		{"neither", []NodeTerm{{Names: []Requirement{named("a"), named("b")}}}, nil, true},
 	} {
@@ -121,7 +125,7 @@ func TestAnyOf(t *testing.T) {
 		t.Errorf("%v, want a and b", got)
 	}
 	if AnyOf([]Term{demand("a"), open}, 2) != nil || AnyOf([]Term{demand("a", "b", "c")}, 2) != nil {
-		t.Error("labels without which a term may match, or too many")
+		t.Error("labels are returned although a term may match without them, or although they are too many")
 	}
 }
 
@@ -136,9 +140,9 @@ func TestSweep(t *testing.T) {
 	}
 	in.Sweep(func(id int32) bool { return id == 7 })
 	if in.Due() || in.Len() != 1 || in.ID("7") != 7 {
-		t.Errorf("%d strings are left, 7 has number %d", in.Len(), in.ID("7"))
+		t.Errorf("%d strings are left, and \"7\" has number %d", in.Len(), in.ID("7"))
 	}
 	if end := in.End(); in.ID("new") >= int32(end) || in.End() != end {
-		t.Error("numbers that mean nothing are not given again")
+		t.Error("free numbers are not used again")
 	}
 }

@@ -24,7 +24,7 @@ type Term struct {
 	Labels []LabelRequirement
 	Names  []Requirement
 	Never  bool   // it matches nothing
-	Text   string // equal terms have equal texts, different terms different texts; see AppendNodeTerm
+	Text   string // the term, encoded (AppendNodeTerm): different for different terms
 }
 
 // A LabelRequirement is a compiled Requirement on a label. Values are sorted.
@@ -59,9 +59,8 @@ func HasAll(labels, wanted []LabelID) bool {
 	return true
 }
 
-// Allow reports whether a node selector and required terms (nil: no such demand) allow a node of this name and these
-// labels: it has every label of the selector, and one of the terms matches it. It compiles all of them, and is for a
-// caller who asks about one node once.
+// Allow reports whether a node with this name and these labels has every label of a node selector, and matches one of
+// some required terms (nil: no requirement). It compiles all of them, so it is for a caller that asks only once.
 func Allow(nodeSelector []Label, terms *[]NodeTerm, name string, labels []Label) bool {
 	if len(nodeSelector) == 0 && terms == nil {
 		return true
@@ -150,8 +149,8 @@ func EachString(terms []Term, see func(...int32)) {
 	}
 }
 
-// AnyOf returns labels such that a node that matches a term has one of them. It returns nil if some term can match
-// without, or if there would be more labels than most.
+// AnyOf returns labels of which every node that matches one of terms has at least one. It returns nil if some term can
+// match a node without such a label, or if there would be more labels than most.
 func AnyOf(terms []Term, most int) (labels []LabelID) {
 	for i := range terms {
 		if terms[i].Never {
@@ -183,7 +182,7 @@ func (t *Term) Demanded() *LabelRequirement {
 }
 
 // Names returns the node names that terms allow, sorted. It returns nil if some term does not restrict the name.
-// conflict is true if every term restricts the name, and no name satisfies one.
+// conflict is true if every term restricts the name, and no name satisfies any of them.
 func Names(terms []NodeTerm) (names []string, conflict bool) {
 	if len(terms) == 0 {
 		return nil, false

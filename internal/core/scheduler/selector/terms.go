@@ -8,11 +8,12 @@ package selector
 type Terms struct {
 	all []Term
 	// The index exists once there are more than fewTerms; until then these are nil.
-	byText  map[string]int
-	byLabel map[LabelID][]int32
-	byKey   map[int32][]int32
-	byName  map[string][]int32
-	others  []int32
+	// Each list has indexes in all.
+	byText  map[string]int      // by Term.Text
+	byLabel map[LabelID][]int32 // terms that need this label
+	byKey   map[int32][]int32   // terms that need some label with this key
+	byName  map[string][]int32  // terms that need this node name
+	others  []int32             // all others, except those that match nothing
 }
 
 // fewTerms is the largest number of terms that are evaluated one by one, without an index. Chosen: below it, the index
@@ -28,7 +29,7 @@ func (s *Terms) At(i int) *Term { return &s.all[i] }
 // List returns the terms. The caller must not change them.
 func (s *Terms) List() []Term { return s.all }
 
-// Add adds t unless an equal term is there already, and returns its place.
+// Add adds t unless an equal term is there already, and returns its index.
 func (s *Terms) Add(t Term) (place int) {
 	if s.byText == nil {
 		for i := range s.all {
@@ -63,9 +64,9 @@ func (s *Terms) enlist(i int) {
 		return
 	}
 	best, least := (func())(nil), len(s.others)
-	offer := func(crowd int, list func()) {
-		if best == nil || crowd < least {
-			best, least = list, crowd
+	offer := func(size int, list func()) {
+		if best == nil || size < least {
+			best, least = list, size
 		}
 	}
 	for j := range t.Labels {
@@ -116,7 +117,7 @@ func eachOnce[T comparable](values []T, see func(T)) {
 
 func put[K comparable](lists map[K][]int32, key K, i int) { lists[key] = append(lists[key], int32(i)) }
 
-// EachMatch calls see for the place of every term that matches a node with this name and these labels, until see
+// EachMatch calls see for the index of every term that matches a node with this name and these labels, until see
 // returns false. It returns how many terms it evaluated.
 func (in *Interner) EachMatch(s *Terms, name string, labels []LabelID, see func(place int) bool) (asked int) {
 	if s.byText == nil {

@@ -20,7 +20,7 @@ func TestTermsAgree(t *testing.T) {
 			term := in.Compile(randomTerm(rng))
 			place := s.Add(term)
 			if s.At(place).Text != term.Text || s.Add(term) != place {
-				t.Fatalf("a term is not where it was added")
+				t.Fatalf("a term is not at the index that Add returned")
 			}
 			if !slices.ContainsFunc(plain, func(x Term) bool { return x.Text == term.Text }) {
 				plain = append(plain, term)
@@ -56,7 +56,7 @@ func TestTermsAgree(t *testing.T) {
 		}
 	}
 	if matched < 1000 || missed < 500 {
-		t.Errorf("%d matched, %d did not: the terms do not ask enough", matched, missed)
+		t.Errorf("%d matched, %d did not: too few for a test", matched, missed)
 	}
 }
 
@@ -103,7 +103,9 @@ func TestTermsAskFew(t *testing.T) {
 		{"the same", 1, func(string) NodeTerm {
 			return NodeTerm{Labels: []Requirement{one("zone", In, "a"), one("host", In, "x")}}
 		}},
-		{"nothing", 0, func(own string) NodeTerm { return NodeTerm{Labels: []Requirement{one(own, NotIn, own)}, Broken: true} }},
+		{"nothing", 0, func(own string) NodeTerm {
+			return NodeTerm{Labels: []Requirement{one(own, NotIn, own)}, Broken: true}
+		}},
 	} {
 		var s Terms
 		for i := range many {
@@ -111,7 +113,7 @@ func TestTermsAskFew(t *testing.T) {
 		}
 		labels := in.Labels([]Label{{Key: "zone", Value: "a"}, {Key: "host", Value: "b"}})
 		if asked := in.EachMatch(&s, "n", labels, func(int) bool { return true }); asked > c.most {
-			t.Errorf("%d terms that each demand %s: %d are asked, want at most %d", many, c.what, asked, c.most)
+			t.Errorf("%d terms that each require %s: %d are evaluated, want at most %d", many, c.what, asked, c.most)
 		}
 	}
 }

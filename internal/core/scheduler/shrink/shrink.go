@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// shrunkAfter is how many entries must be deleted from a map before it is copied. Chosen: copying smaller maps would
-// save no memory worth it.
+// shrunkAfter is how many entries must be deleted from a map before it is copied. Chosen: copying a smaller map would
+// save too little memory.
 const shrunkAfter = 4096
 
 // Map is called after an entry of m was deleted. It returns m or, if more than twice as many entries were deleted as

@@ -17,7 +17,7 @@ func TestMap(t *testing.T) {
 	}
 	m[-1] = 1
 	if _, same := was[-1]; same {
-		t.Error("it has given no room back")
+		t.Error("the map was not copied")
 	}
 	if len(m) != 6 || m[3*shrunkAfter-1] != 3*shrunkAfter-1 {
 		t.Errorf("%d entries are left", len(m))

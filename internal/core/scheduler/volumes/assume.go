@@ -2,7 +2,7 @@ package volumes
 
 import "fmt"
 
-// Assume makes the changes that a plan will write visible to all decisions. Later news from the API replaces them.
+// Assume makes the changes that a plan will write visible to all decisions. Later facts from the API replace them.
 func (s *Store) Assume(p *Plan) {
 	for i := range p.Bind {
 		b := &p.Bind[i]
@@ -96,9 +96,10 @@ func (s *Store) checkBind(b *Bind, at Place) (done bool, why string) {
 	case v == nil:
 		return false, fmt.Sprintf("failed to check binding: persistentvolume %q not found", b.Volume)
 	case claim == nil:
-		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found", b.ClaimNamespace+"/"+b.ClaimName)
+		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found",
+			b.ClaimNamespace+"/"+b.ClaimName)
 	case !b.Done && v.Version == b.Version:
-		return false, "" // the watch has not brought our write yet
+		return false, "" // the watch has not shown the write of the plan yet
 	case !s.Reaches(v, at):
 		return false, noAccess(v, at)
 	case v.ClaimUID == "":
@@ -111,7 +112,8 @@ func (s *Store) checkProvision(q *ProvisionFor, at Place) (done bool, why string
 	claim := s.APIClaim(q.key())
 	switch {
 	case claim == nil:
-		return false, fmt.Sprintf("failed to check provisioning pvc: persistentvolumeclaim %q not found", q.Namespace+"/"+q.Name)
+		return false, fmt.Sprintf("failed to check provisioning pvc: persistentvolumeclaim %q not found",
+			q.Namespace+"/"+q.Name)
 	case !q.Done && claim.Version == q.Version:
 		return false, ""
 	case !claim.Selected || claim.Node != q.Node:

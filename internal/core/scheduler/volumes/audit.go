@@ -32,20 +32,20 @@ func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
 	}
 	for key, k := range s.claims {
 		if k.Users != users[key] || k.InTrial != 0 {
-			differs("claim %v has %d users and %d lifted ones, want %d", key, k.Users, k.InTrial, users[key])
+			differs("claim %v has %d users and %d in trials, want %d and 0", key, k.Users, k.InTrial, users[key])
 		}
 		for r, n := range k.on {
 			if n != on[key][r] {
-				differs("claim %v is mentioned %d times on row %d, want %d", key, n, r, on[key][r])
+				differs("claim %v is used %d times on row %d, want %d", key, n, r, on[key][r])
 			}
 		}
 		if k.Seen == nil && len(k.on) == 0 {
-			differs("claim %v is kept for nothing", key)
+			differs("claim %v is kept, but does not exist and is not used", key)
 		}
 	}
 	for class, p := range s.stocks {
 		if p.empty() {
-			differs("a stock of class %s is kept for nothing", class)
+			differs("the stock of class %s is kept, but is empty", class)
 		}
 		if got, want := p.size(), s.free(class); got != want {
 			differs("class %s has %d volumes in stock, want %d", class, got, want)
@@ -55,23 +55,23 @@ func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
 }
 
 func (s *Store) auditAssumed(plans []*Plan) (wrong []string) {
-	asked := map[any]bool{}
+	planned := map[any]bool{}
 	for _, p := range plans {
 		for i := range p.Bind {
-			asked[p.Bind[i].Volume] = true
+			planned[p.Bind[i].Volume] = true
 		}
 		for i := range p.Provision {
-			asked[p.Provision[i].key()] = true
+			planned[p.Provision[i].key()] = true
 		}
 	}
 	for name := range s.apiVolumes {
-		if !asked[name] {
-			wrong = append(wrong, fmt.Sprintf("volume %s is assumed for nobody", name))
+		if !planned[name] {
+			wrong = append(wrong, fmt.Sprintf("a change of volume %s is assumed, but in no plan", name))
 		}
 	}
 	for key := range s.apiClaims {
-		if !asked[key] {
-			wrong = append(wrong, fmt.Sprintf("claim %v is assumed for nobody", key))
+		if !planned[key] {
+			wrong = append(wrong, fmt.Sprintf("a change of claim %v is assumed, but in no plan", key))
 		}
 	}
 	return wrong
@@ -151,6 +151,7 @@ func (s *Store) Sizes() string {
 			onRows++
 		}
 	}
-	return fmt.Sprint(len(s.claims), len(s.volumes), len(s.stocks), len(s.classes), len(s.drivers), len(s.opted), len(s.capacities), len(s.capacityVersion),
-		len(s.boundTo), len(s.attachments), len(s.attaching), len(s.apiClaims), len(s.apiVolumes), onRows)
+	return fmt.Sprint(len(s.claims), len(s.volumes), len(s.stocks), len(s.classes), len(s.drivers), len(s.opted),
+		len(s.capacities), len(s.capacityVersion), len(s.boundTo), len(s.attachments), len(s.attaching),
+		len(s.apiClaims), len(s.apiVolumes), onRows)
 }

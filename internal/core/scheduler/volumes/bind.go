@@ -26,18 +26,19 @@ func (p *Place) LacksAny(needs []string) bool {
 // Conflict is a set of reasons why volumes cannot be bound; zero: none.
 type Conflict int32
 
+// The order is that of reasons.
 const (
 	notAccessible Conflict = 1 << iota // a bound volume is not accessible from the node
-	noMatch                            // no volume for an unbound claim
-	// no published capacity is large enough
-	noSpace
-	missing    // a bound volume does not exist
-	notMounted // the node's agent cannot mount what would be provisioned
+	noMatch                            // there is no volume for an unbound claim
+	noSpace                            // no published capacity is large enough
+	missing                            // a bound volume does not exist
+	notMounted                         // the node's agent cannot mount what would be provisioned
 )
 
-// AgentWouldHold begins the reason of a node whose agent cannot do what the pod asks for.
+// AgentWouldHold begins the reason of a node whose agent cannot do what the pod needs.
 const AgentWouldHold = "node(s) had an agent that would hold the pod: "
 
+// reasons are what Explain says of each Conflict, in the order of the constants.
 var reasons = []string{
 	"node(s) didn't match PersistentVolume's node affinity",
 	"node(s) didn't find available persistent volumes to bind",
@@ -67,17 +68,17 @@ type Plan struct {
 type Bind struct {
 	Volume, Version                     string
 	ClaimNamespace, ClaimName, ClaimUID string
-	// the scheduler made the binding, and must mark it (pv.kubernetes.io/bound-by-controller)
+	// ByController says that the scheduler chose the volume, and must mark that (pv.kubernetes.io/bound-by-controller).
 	ByController bool
 	Done         bool // the volume names the claim already: nothing must be written
 }
 
-// ProvisionFor requests a volume for a claim, accessible from Node.
+// ProvisionFor requests a volume for the claim Namespace/Name, accessible from Node. Version is the claim's version for
+// which this was decided: the write must fail on any other version.
 type ProvisionFor struct {
 	Namespace, Name, Version string
 	Node                     string
-	// the claim names the node already: nothing must be written
-	Done bool
+	Done                     bool // the claim names the node already: nothing must be written
 }
 
 func (p *Plan) bind(v *KnownVolume, claim *Claim) {
@@ -184,7 +185,8 @@ func (s *Store) match(p *Provision, at Place, chosen []*KnownVolume) *KnownVolum
 			if best != nil && smallestFirst(best, v) < 0 {
 				return
 			}
-			if v.suits(claim) && v.offers(claim) && s.allows(&v.From, at) && !at.LacksAny(v.NeedsOfAgent) && !slices.Contains(chosen, v) {
+			if v.suits(claim) && v.offers(claim) && s.allows(&v.From, at) &&
+				!at.LacksAny(v.NeedsOfAgent) && !slices.Contains(chosen, v) {
 				best = v
 				return
 			}
@@ -248,6 +250,7 @@ func (s *Store) IsFor(k *KnownCapacity, labels []selector.LabelID) bool {
 
 // Conflicts reports whether two pods on one node must not use d and other.
 func (d *Disk) Conflicts(other *Disk) bool {
+	shared := func(monitor string) bool { return slices.Contains(other.Monitors, monitor) }
 	return d.Kind == other.Kind && d.ID == other.ID && !(d.ReadOnly && other.ReadOnly) &&
-		(d.Monitors == nil || slices.ContainsFunc(d.Monitors, func(m string) bool { return slices.Contains(other.Monitors, m) }))
+		(d.Monitors == nil || slices.ContainsFunc(d.Monitors, shared))
 }

@@ -36,7 +36,7 @@ func (s *Store) Idle(r rows.Row) bool {
 // Limited reports whether some driver limits the number of volumes on the node.
 func (x *OnRow) Limited() bool { return x != nil && x.node != nil && len(x.node.Limits) > 0 }
 
-// at returns the record of row r, a new one if there is none.
+// at returns the record of row r, and creates it if necessary.
 func (s *Store) at(r rows.Row) *OnRow {
 	if s.rows[r] == nil {
 		s.rows[r] = &OnRow{attached: map[Attached]int32{}, drivers: map[string]int32{}, attachments: map[string]Attachment{}}
@@ -106,16 +106,16 @@ func removeOne(disks []*Disk, d *Disk) []*Disk {
 	return disks
 }
 
-// Use adds (sign 1) or subtracts (sign -1) a pod as a user of its claims. lifted says that the pod is removed or added
-// for a trial only.
-func (s *Store) Use(w *PodMounts, sign int32, lifted bool) {
+// Use adds (sign 1) or subtracts (sign -1) a pod as a user of its claims. inTrial says that it is added or removed for
+// a trial only.
+func (s *Store) Use(w *PodMounts, sign int32, inTrial bool) {
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
 		if m.Claim == "" || m.Own {
 			continue
 		}
 		claim := s.claimAt(w.key(m))
-		if lifted {
+		if inTrial {
 			claim.InTrial += sign
 		} else {
 			claim.Users += sign
@@ -139,8 +139,8 @@ func (s *Store) reattach(k *ClaimState) {
 	k.attached = now
 }
 
-// attachedBy returns what counts toward limits where a claim is used: its volume or, while it has none, an entry for
-// this claim and the driver that will attach the volume.
+// attachedBy returns what counts toward limits where a claim is used: its volume or, while it has none, a placeholder
+// with the driver that will attach the volume.
 func (s *Store) attachedBy(k *ClaimState) Attached {
 	if k.Seen == nil {
 		return Attached{}
@@ -155,7 +155,7 @@ func (s *Store) attachedBy(k *ClaimState) Attached {
 	return Attached{}
 }
 
-// SetNodeStorage replaces the CSINode data of the node of row r; nil: there are none.
+// SetNodeStorage replaces what the CSINode of row r says; nil: the node has no CSINode.
 func (s *Store) SetNodeStorage(r rows.Row, to *NodeStorage) {
 	s.version++
 	s.at(r).node = to
@@ -259,7 +259,7 @@ func (s *Store) attachedTo(x *OnRow, driver string) int64 {
 	return int64(x.drivers[driver]) + int64(s.leftAttached(x, driver))
 }
 
-// leftAttached counts the volumes that driver has attached to a row although no pod there uses them.
+// leftAttached counts the volumes that a driver has still attached to a row although no pod there uses them.
 func (s *Store) leftAttached(x *OnRow, driver string) int {
 	var left map[Attached]bool
 	for _, attachment := range x.attachments {

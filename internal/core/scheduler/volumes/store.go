@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// A Store has the facts as the API shows them, and which pods mount what on which row. An Ask is what the claims of a
+// A Store has the facts as the API shows them, and which pods mount what on which row. Needs say what the claims of a
 // pod need at present: why no node can take the pod, or what each claim must get. Bind decides for one node whether the
 // claims can get that, and what must be written before the pod is bound: a Plan.
 //
@@ -38,10 +38,10 @@ type Store struct {
 	zoneKeys []int32
 
 	claims  map[ClaimKey]*ClaimState
-	volumes map[string]*KnownVolume
-	stocks  map[string]*Stock // by class: the volumes that a claim may get
-	classes map[string]*KnownClass
-	drivers map[string]bool // the CSI drivers that exist
+	volumes map[string]*KnownVolume // by name
+	stocks  map[string]*Stock       // by class: the volumes that a claim may get
+	classes map[string]*KnownClass  // by name
+	drivers map[string]bool         // the CSI drivers that exist
 	// opted has the drivers that publish capacities and want them checked.
 	opted           map[string]bool
 	capacities      map[string]map[ClaimKey]*KnownCapacity // by class, then by namespace and name
@@ -49,7 +49,7 @@ type Store struct {
 	boundTo         map[string]map[*ClaimState]bool        // by volume: the claims that name it
 	attachments     map[string]attachment                  // by name
 	attaching       map[string]map[string]bool             // by volume: names of attachments
-	// The facts as the API has them, where something else is assumed.
+	// The facts as the API has them, for claims and volumes about which something else is assumed.
 	apiClaims  map[ClaimKey]*Claim
 	apiVolumes map[string]*KnownVolume
 
@@ -63,8 +63,8 @@ type ClaimKey struct{ Namespace, Name string }
 type ClaimState struct {
 	Key  ClaimKey
 	Seen *Claim // nil: the claim does not exist
-	// Users counts the uses by pods on rows, except those by generic ephemeral volumes. Lifted counts the changes by
-	// pods that are removed or added for a trial.
+	// Users counts the uses by pods on rows, except those by generic ephemeral volumes. InTrial is by how much that
+	// differs during a trial, and zero otherwise.
 	Users, InTrial int32
 	on             map[rows.Row]int32 // uses of all kinds, by row
 	attached       Attached           // what counts toward limits where the claim is used
@@ -73,8 +73,9 @@ type ClaimState struct {
 // KnownVolume is a compiled Volume.
 type KnownVolume struct {
 	Volume
-	From, MovedFrom Reach
-	zones           []ZoneLabel
+	From      Reach // compiled Affinity
+	MovedFrom Reach // compiled Moved
+	zones     []ZoneLabel
 }
 
 // Reach says from which nodes a volume is accessible. Its terms, unlike those of a pod, match labels only.
@@ -90,7 +91,7 @@ type Reach struct {
 type KnownClass struct {
 	StorageClass
 	Topologies []selector.Term
-	anywhere   bool
+	anywhere   bool // volumes can be provisioned anywhere: Topologies has no meaning
 }
 
 // Limits reports whether the class has allowed topologies.
@@ -105,13 +106,13 @@ type KnownCapacity struct {
 	Selects selector.Term // selects nodes by labels; a capacity without Nodes is for no node
 }
 
-// NewStore returns an empty store. It calls turned with each row on which other volumes count than before, for another
-// reason than that a pod came or left.
-func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
+// NewStore returns an empty store. The store calls changed with each row on which other volumes count than before,
+// unless the reason is a pod that came or left.
+func NewStore(in *selector.Interner, changed func(rows.Row)) *Store {
 	s := &Store{
 		in:              in,
 		hostKey:         in.ID(wellknown.LabelHostname),
-		changed:         turned,
+		changed:         changed,
 		claims:          map[ClaimKey]*ClaimState{},
 		volumes:         map[string]*KnownVolume{},
 		stocks:          map[string]*Stock{},
@@ -269,7 +270,7 @@ func (s *Store) compileReach(terms *[]selector.NodeTerm) (out Reach) {
 		return out
 	}
 	out.Limited = true
-	pinned := true
+	byHost := true // every term requires one of some host names
 	for i := range *terms {
 		t := s.in.Compile((*terms)[i])
 		t.Names = nil // the node affinity of volumes matches labels only
@@ -279,11 +280,11 @@ func (s *Store) compileReach(terms *[]selector.NodeTerm) (out Reach) {
 				hosts = t.Labels[j].Values
 			}
 		}
-		pinned = pinned && hosts != nil
+		byHost = byHost && hosts != nil
 		out.Hosts = append(out.Hosts, hosts...)
 		out.Terms = append(out.Terms, t)
 	}
-	if !pinned {
+	if !byHost {
 		out.Hosts = nil
 	}
 	slices.Sort(out.Hosts)
@@ -311,7 +312,7 @@ func (s *Store) SetClass(name string, to *StorageClass) {
 	}
 }
 
-// SetDriver records whether a driver exists, and whether its capacities must be checked. less reports whether fewer
+// SetDriver records whether a driver exists, and whether its capacities must be checked. less says that fewer
 // conditions than before apply to volumes that the driver provisions.
 func (s *Store) SetDriver(name string, there, capacities bool) (less bool) {
 	wasThere, opted := s.drivers[name], s.opted[name]
@@ -332,7 +333,7 @@ func put(set map[string]bool, name string, in bool) {
 }
 
 // SetCapacity replaces a capacity of a class; nil: it does not exist. It returns the old and the new capacity,
-// compiled. larger reports whether a volume may now be provisioned that could not be before.
+// compiled. larger says that a volume may now be provisioned that could not be before.
 func (s *Store) SetCapacity(key ClaimKey, class string, to *Capacity) (was, is *KnownCapacity, larger bool) {
 	s.version++
 	s.capacityVersion[class] = s.version

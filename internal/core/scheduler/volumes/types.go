@@ -30,7 +30,7 @@ type Attached struct{ Driver, Handle string }
 type Claim struct {
 	Namespace, Name, UID string
 	Version              string // opaque; different after every change
-	Class                string // of storage; empty: none
+	Class                string // the storage class; empty: none
 	Volume               string // to which it is bound, or which it requests; empty: none yet
 	Bound                bool   // the binding to Volume is complete
 	Lost                 bool   // the volume to which it was bound is gone
@@ -61,7 +61,8 @@ type Volume struct {
 	Block         bool
 	Attributes    string
 
-	// it is bound to, or reserved for, the claim of ClaimNamespace, ClaimName and, unless empty, ClaimUID
+	// Claimed says that it is bound to, or reserved for, the claim ClaimNamespace/ClaimName with ClaimUID. If ClaimUID is
+	// empty, the claim may have any UID.
 	Claimed        bool
 	ClaimNamespace string
 	ClaimName      string
@@ -70,8 +71,8 @@ type Volume struct {
 
 	Affinity *[]selector.NodeTerm // from where it is accessible; nil: from anywhere
 	Attached Attached
-	CSI      bool // Attached is its own source, not translated from an in-tree one
-	// NeedsOfAgent is what a node's agent must be able to do to mount it, as codes, where not every agent can; see
+	CSI      bool // Attached comes from a CSI source, and is not translated from an in-tree one
+	// NeedsOfAgent is what a node's agent must be able to do to mount it and not every agent can do, as codes; see
 	// Pod.NeedsOfAgent.
 	NeedsOfAgent []string
 	// Plugin is the in-tree plugin of a volume for which a CSI driver is responsible on nodes where the plugin is

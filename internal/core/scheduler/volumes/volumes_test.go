@@ -9,17 +9,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
-// shelf is a store with two nodes, and the rows for which turned was called.
+// shelf is a store with two nodes, and the rows for which the function changed was called.
 type shelf struct {
 	*Store
-	in     *selector.Interner
-	turned []rows.Row
-	nodes  []Place
+	in      *selector.Interner
+	changed []rows.Row
+	nodes   []Place
 }
 
 func newShelf() *shelf {
 	x := &shelf{in: selector.NewInterner()}
-	x.Store = NewStore(x.in, func(r rows.Row) { x.turned = append(x.turned, r) })
+	x.Store = NewStore(x.in, func(r rows.Row) { x.changed = append(x.changed, r) })
 	for i, name := range []string{"n0", "n1"} {
 		x.AddRow()
 		labels := []selector.Label{{Key: "kubernetes.io/hostname", Value: name}, {Key: "topology.kubernetes.io/zone", Value: "z" + name[1:]}}
@@ -31,7 +31,9 @@ func newShelf() *shelf {
 }
 
 func onHost(name string) *[]selector.NodeTerm {
-	return &[]selector.NodeTerm{{Labels: []selector.Requirement{{Key: "kubernetes.io/hostname", Op: selector.In, Values: []string{name}}}}}
+	return &[]selector.NodeTerm{
+		{Labels: []selector.Requirement{{Key: "kubernetes.io/hostname", Op: selector.In, Values: []string{name}}}},
+	}
 }
 
 func (x *shelf) ask(w *PodMounts) *Needs { return x.NeedsOf(w, x.Inputs(w, nil)) }
@@ -61,29 +63,30 @@ func TestBind(t *testing.T) {
 	if why := x.Bind(a, x.nodes[0], plan); why != 0 {
 		t.Fatalf("n0: %v", why.Explain(nil))
 	}
-	if len(plan.Bind) != 2 || plan.Bind[0].Volume != "right" || plan.Bind[1].Volume != "large" || plan.Bind[0].ClaimName != "b" {
+	if len(plan.Bind) != 2 || plan.Bind[0].Volume != "right" || plan.Bind[1].Volume != "large" ||
+		plan.Bind[0].ClaimName != "b" {
 		t.Errorf("bound: %+v, want the smaller claim to have the smaller volume", plan.Bind)
 	}
 	if len(plan.Provision) != 1 || plan.Provision[0].Node != "n0" {
 		t.Errorf("made: %+v", plan.Provision)
 	}
 	if got := x.Bind(a, x.nodes[1], nil).Explain(nil); !slices.Equal(got, reasons[1:2]) {
-		t.Errorf("n1, where no volume can be reached from: %v", got)
+		t.Errorf("n1, from which no volume is accessible: %v", got)
 	}
 	x.SetDriver("d", true, true)
 	if got := x.Bind(x.ask(wants("made")), x.nodes[0], nil).Explain(nil); !slices.Equal(got, reasons[2:3]) {
-		t.Errorf("a driver that has no room: %v", got)
+		t.Errorf("a driver without enough capacity: %v", got)
 	}
 	if _, _, larger := x.SetCapacity(ClaimKey{Name: "k"}, "slow", &Capacity{Nodes: &selector.Selector{}, Size: 2, Sized: true}); !larger {
-		t.Error("a first capacity is no larger than none")
+		t.Error("the first capacity does not count as larger")
 	}
 	if why := x.Bind(x.ask(wants("made")), x.nodes[0], nil); why != 0 {
-		t.Errorf("a driver that has room: %v", why.Explain(nil))
+		t.Errorf("a driver with enough capacity: %v", why.Explain(nil))
 	}
 	lacking := x.nodes[0]
 	lacking.Lacks = []string{wellknown.LacksCSI}
 	if got := x.Bind(x.ask(wants("made")), lacking, nil).Explain(nil); !slices.Equal(got, reasons[4:]) {
-		t.Errorf("an agent that mounts none: %v", got)
+		t.Errorf("an agent that cannot mount it: %v", got)
 	}
 }
 
@@ -107,17 +110,25 @@ func TestAssume(t *testing.T) {
 		t.Error("another claim gets the volume, too")
 	}
 	if x.APIVolume("v").Claimed {
-		t.Error("what is assumed is taken for the truth")
+		t.Error("an assumed change is returned as the API's fact")
 	}
 	volumes, _ := x.Revert(plan)
 	if len(volumes) != 1 || x.Bind(x.ask(wants("other")), x.nodes[0], nil) != 0 {
-		t.Errorf("reverted: %v, and another claim cannot have it", volumes)
+		t.Errorf("reverted: %v, but another claim cannot get the volume", volumes)
 	}
 	plan = place()
 	if done, why := x.Check(plan, x.nodes[0]); done || why != "" {
 		t.Errorf("nothing was written: %v, %q", done, why)
 	}
-	x.VolumeSeen(Volume{Name: "v", Class: "local", Version: "2", Claimed: true, ClaimNamespace: "x", ClaimName: "a", ClaimUID: "u"})
+	x.VolumeSeen(Volume{
+		Name:           "v",
+		Class:          "local",
+		Version:        "2",
+		Claimed:        true,
+		ClaimNamespace: "x",
+		ClaimName:      "a",
+		ClaimUID:       "u",
+	})
 	claim.Version, claim.Volume, claim.Bound = "2", "v", true
 	x.ClaimSeen(&claim)
 	if done, why := x.Check(plan, x.nodes[0]); !done {
@@ -141,26 +152,26 @@ func TestLimits(t *testing.T) {
 	x.Mount(0, wants("a"), 1)
 	x.Mount(0, wants("a"), 1)
 	if x.TooMany(0, []Attached{of("v1"), of("v2")}) {
-		t.Error("one more than the one that is there twice")
+		t.Error("a volume that two pods share counts twice")
 	}
 	x.Attach(Attachment{Name: "t", Node: "n0", Driver: "d", Volume: "v3"}, 0)
 	if !x.TooMany(0, []Attached{of("v2")}) || !x.Exceeds(0, "d", 1) {
-		t.Error("what is still attached does not count")
+		t.Error("a volume that is still attached does not count")
 	}
 	if x.TooMany(1, []Attached{of("v2")}) {
-		t.Error("a node without limits")
+		t.Error("a node without limits rejects a volume")
 	}
 	if x.Idle(0) || !x.Idle(1) {
 		t.Error("a row with an attachment is idle, or one without is not")
 	}
-	x.turned = nil
+	x.changed = nil
 	x.ClaimSeen(&Claim{Namespace: "x", Name: "a", Volume: "v2", Bound: true, Version: "2"})
-	if !slices.Equal(x.turned, []rows.Row{0}) {
-		t.Errorf("rows %v were turned, where pods mount the claim that is another", x.turned)
+	if !slices.Equal(x.changed, []rows.Row{0}) {
+		t.Errorf("changed was called for rows %v, want those whose pods mount the changed claim", x.changed)
 	}
 	x.Mount(0, wants("a"), -1)
 	if r := x.Detach("t"); r != 0 || x.Exceeds(0, "d", 1) {
-		t.Errorf("row %d, and there is no room for one more", r)
+		t.Errorf("row %d, and the node has no room for one more volume", r)
 	}
 }
 
@@ -171,7 +182,7 @@ func TestAuditCanFail(t *testing.T) {
 	w := wants("a")
 	x.Mount(0, w, 1)
 	if wrong := x.Audit(nil, nil); len(wrong) != 1 {
-		t.Errorf("a mention by nobody: %v", wrong)
+		t.Errorf("a use by no pod: %v", wrong)
 	}
 	x.Use(w, 1, false)
 	if wrong := x.Audit([]CountedPod{{Mounts: w, Row: 0}}, nil); wrong != nil {
@@ -180,6 +191,6 @@ func TestAuditCanFail(t *testing.T) {
 	x.apiVolumes["v"] = &KnownVolume{}
 	x.stockFor("local").anywhere = []*KnownVolume{{}}
 	if wrong := x.Audit([]CountedPod{{Mounts: w, Row: 0}}, nil); len(wrong) != 2 {
-		t.Errorf("a volume in stock that there is not, one assumed for nobody: %v", wrong)
+		t.Errorf("a volume in stock that does not exist, and one that is assumed without a plan: %v", wrong)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkVictimGone measures the end of one victim while this many preemptors of one kind wait for theirs (upstream's
-// PreemptionBasic has a thousand), and the placement that follows.
+// BenchmarkVictimGone measures the end of one victim, and the placement that follows, while a number of equal
+// preemptors wait for their victims. Upstream's PreemptionBasic has a thousand.
 func BenchmarkVictimGone(b *testing.B) {
 	for _, waiting := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
@@ -49,14 +49,14 @@ func awaitingVictims(b *testing.B, preemptors int) (p *Placer, victims []PodID) 
 	}
 	for d, ok := p.Next(2); ok; d, ok = p.Next(2) {
 		if d.Preemption == nil || len(d.Preemption.Victims) != 2 {
-			b.Fatalf("%s: %v, want two victims", d.Pod.Name, d.Failure)
+			b.Fatalf("%s: %v, want a preemption with two victims", d.Pod.Name, d.Failure)
 		}
 		for _, v := range d.Preemption.Victims {
 			victims = append(victims, v.ID)
 		}
 	}
 	if len(victims) != 2*preemptors {
-		b.Fatalf("%d victims of %d preemptors", len(victims), preemptors)
+		b.Fatalf("%d victims for %d preemptors", len(victims), preemptors)
 	}
 	return p, victims
 }

@@ -14,11 +14,12 @@ type PodMounts struct {
 	Mounts []Mount
 	Disks  []*Disk // those in Mounts
 	// Namespace is the pod's if one of Mounts is a claim, else empty. Pod and PodName are the pod's UID and name if one
-	// of Mounts is a claim that the pod must own, else empty. So pods for which these do not matter have equal Wants.
+	// of Mounts is a claim that the pod must own, else empty. So pods that differ only in these have equal PodMounts if
+	// no mount depends on them.
 	Namespace, Pod, PodName string
 }
 
-// PodMountsOf returns the Wants of a pod with these mounts.
+// PodMountsOf returns the PodMounts of a pod with these mounts.
 func PodMountsOf(mounts []Mount, namespace, pod, name string) (w PodMounts) {
 	w.Mounts = mounts
 	for i := range mounts {
@@ -52,13 +53,13 @@ func (w *PodMounts) EachClaim(see func(ClaimKey)) {
 type Needs struct {
 	inputs []any // the facts from which it was computed, as pointers and versions
 
-	Claims []*ClaimState
+	Claims []*ClaimState // the claims that exist, without duplicates
 	class  []*KnownClass // of each claim; nil if it is not known
 
 	// These say why no node can take the pod, in upstream's words, one per filter; empty: no objection.
 	MissingClaim  string // VolumeRestrictions: a claim that it looks up does not exist
 	UnusableClaim string // VolumeBinding: a claim cannot be used in its present state
-	// VolumeZone: a claim has no volume whose zone could be read, and the scheduler will not choose one
+	// VolumeZone: a claim has no volume whose zone could be read, and the scheduler does not choose its volume
 	UnknownZone string
 
 	Once     []*ClaimState // claims that one pod at a time may use (ReadWriteOncePod)
@@ -67,9 +68,9 @@ type Needs struct {
 	Chosen   []Provision // unbound claims for which a node was selected already
 	Open     []Provision // unbound claims, smallest first, to be bound to an existing volume or provisioned
 	Zones    []ZoneLabel // of the volumes of bound claims
-	OfAgent  []string    // what mounting the bound volumes needs of a node's agent, as codes
+	OfAgent  []string    // what a node's agent must be able to do to mount the bound volumes, as codes
 
-	immediate bool // an unbound claim's volume is not chosen by the scheduler
+	immediate bool // a claim is unbound, and its volume is not chosen by the scheduler
 }
 
 // BoundVolume is the volume of a bound claim.
@@ -82,12 +83,12 @@ type BoundVolume struct {
 type Provision struct {
 	Claim *Claim
 	Class *KnownClass
-	Stock *Stock
-	// OfAgent is what mounting a volume provisioned for it needs of a node's agent, as codes.
+	Stock *Stock // the existing volumes that it may get
+	// OfAgent is what a node's agent must be able to do to mount a volume that is provisioned for it, as codes.
 	OfAgent []string
 }
 
-// Inputs appends every fact on which an Ask for w depends.
+// Inputs appends every fact on which the Needs of w depend.
 func (s *Store) Inputs(w *PodMounts, inputs []any) []any {
 	for i := range w.Mounts {
 		if w.Mounts[i].Claim == "" {
@@ -111,7 +112,7 @@ func (s *Store) Inputs(w *PodMounts, inputs []any) []any {
 // BasedOn reports whether a was computed from these facts.
 func (a *Needs) BasedOn(inputs []any) bool { return a != nil && slices.Equal(inputs, a.inputs) }
 
-// NeedsOf computes the Ask of w. inputs are the facts from Inputs; Ask keeps a copy.
+// NeedsOf computes the Needs of w. inputs are the facts from Inputs; the result keeps a copy of them.
 func (s *Store) NeedsOf(w *PodMounts, inputs []any) *Needs {
 	a := &Needs{inputs: slices.Clone(inputs)}
 	for i := range w.Mounts {
@@ -182,16 +183,18 @@ func (a *Needs) setUnknownZone(why string) {
 	}
 }
 
-// classify classifies a claim for VolumeBinding: bound, to be bound when the pod is placed, or a reason why the pod
-// waits.
+// classify records what a claim means for VolumeBinding: it is bound, it is to be bound when the pod is placed, or it
+// is the reason why no node can take the pod.
 func (a *Needs) classify(s *Store, w *PodMounts, m *Mount, seen *Claim, class *KnownClass) {
 	switch {
 	case seen.Lost:
-		a.setUnusable(`persistentvolumeclaim "` + seen.Name + `" bound to non-existent persistentvolume "` + seen.Volume + `"`)
+		a.setUnusable(`persistentvolumeclaim "` + seen.Name + `" bound to non-existent persistentvolume "` +
+			seen.Volume + `"`)
 	case seen.Deleting:
 		a.setUnusable(`persistentvolumeclaim "` + seen.Name + `" is being deleted`)
 	case m.Own && seen.Controller != w.Pod:
-		a.setUnusable("PVC " + seen.Namespace + "/" + seen.Name + " was not created for pod " + seen.Namespace + "/" + w.PodName + " (pod is not owner)")
+		a.setUnusable("PVC " + seen.Namespace + "/" + seen.Name + " was not created for pod " +
+			seen.Namespace + "/" + w.PodName + " (pod is not owner)")
 	case seen.Volume != "" && seen.Bound:
 		v := s.volumes[seen.Volume]
 		a.Bound = append(a.Bound, BoundVolume{Name: seen.Volume, Volume: v})
@@ -238,19 +241,24 @@ func (a *Needs) addZones(s *Store, seen *Claim, class *KnownClass) {
 }
 
 // Taken reports whether another pod, on any node, uses a claim that one pod at a time may use. disks says that the pod
-// names disks itself. As upstream: a claim that several pods use counts as used by one, so that the eviction of any of
-// them frees it; and pods that are added or removed for a trial are counted only if the claim has other users, or if
-// disks is true.
+// names disks itself. Two details are as upstream. A claim that several pods use counts as used by one, so that the
+// eviction of any of them frees it. Pods that are added or removed in a trial count only if the claim has other users,
+// or if disks is true.
 func (a *Needs) Taken(disks bool) bool {
 	if a == nil || len(a.Once) == 0 {
 		return false
 	}
-	used, lifted := int32(0), int32(0)
+	used, inTrial := int32(0), int32(0)
 	for _, claim := range a.Once {
 		used += min(claim.Users, 1)
-		lifted += claim.InTrial
+		inTrial += claim.InTrial
 	}
-	return used+lifted > 0 && (used > 0 || disks)
+	return used+inTrial > 0 && (used > 0 || disks)
+}
+
+// UsesOnce reports whether the pod uses this claim, and one pod at a time may use it.
+func (a *Needs) UsesOnce(key ClaimKey) bool {
+	return slices.ContainsFunc(a.Once, func(k *ClaimState) bool { return k.Key == key })
 }
 
 // MayGet reports whether an unbound claim of the pod could be bound to v.
@@ -283,7 +291,7 @@ type ZoneLabel struct {
 	values      []int32
 }
 
-// The label keys that VolumeZone reads, each with its present name.
+// zoneKeys are the label keys that VolumeZone reads, each with its present name.
 var zoneKeys = [...][2]string{
 	{wellknown.LabelZoneBeta, wellknown.LabelZone},
 	{wellknown.LabelRegionBeta, wellknown.LabelRegion},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// runs are how many pods of a kind come one after another in BenchmarkRuns.
+// runs are how many pods of one ReplicaSet come one after another in BenchmarkRuns.
 var runs = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024}
 
 // BenchmarkRuns measures the cost of a pod if this many of one ReplicaSet come one after another, then as many of the

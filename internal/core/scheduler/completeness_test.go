@@ -10,17 +10,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// These tests find places that a new rule, or a new fact about nodes or pods, needs in addition to its own file, and
-// that would silently be wrong if forgotten. nodes_test.go and key_test.go have more such tests.
+// A new rule, or a new fact about nodes or pods, needs changes in places other than its own file. If one of them is
+// forgotten, decisions are silently wrong. These tests find such places. nodes_test.go and key_test.go have more of
+// them.
 
-// unmet are fields that random histories do not use, with the tests that do.
+// unmet are fields that random histories do not use, with the test that uses each, or the reason.
 var unmet = map[string]string{
-	"Pod.Node":           "histories bind pods themselves",
+	"Pod.Node":           "set by the histories' own steps",
 	"Pod.Profile":        "one profile for each history",
-	"Node.OtherAgent":    "TestReportOfAnAgentBefore",
+	"Node.OtherAgent":    "TestReportOfAnEarlierAgent",
 	"Pod.Nominated":      "TestForeignNominations",
-	"Pod.Deleting":       "histories delete pods themselves",
-	"Pod.Preempted":      "histories evict pods themselves",
+	"Pod.Deleting":       "set by the histories' own steps",
+	"Pod.Preempted":      "set by the histories' own steps",
 	"Pod.NeverPreempts":  "testdata/preemptors.txt",
 	"Pod.Started":        "testdata/victims.txt",
 	"Pod.Berth":          "numa_test.go",
@@ -55,13 +56,14 @@ func TestHistoriesMeetEveryField(t *testing.T) {
 	}
 	for name, values := range met {
 		if why, left := unmet[name]; left != (len(values) == 1) {
-			t.Errorf("%s had %d values in random histories, and unmet says %q: teach decorateNode or decoratePod about it", name, len(values), why)
+			t.Errorf("%s had %d values in random histories, and unmet says %q: set it in decorateNode or decoratePod",
+				name, len(values), why)
 		}
 	}
 }
 
 // TestSweepsKeepWhatIsUsed checks that marked lists every number in use; otherwise the number would be given to another
-// string. One Placer sweeps after every event, and must decide as another that never does.
+// string. One Placer sweeps after every event. It must decide as another one that never does.
 func TestSweepsKeepWhatIsUsed(t *testing.T) {
 	said := 0
 	for _, seed := range seedsFrom(t, 300, 16) {
@@ -70,16 +72,17 @@ func TestSweepsKeepWhatIsUsed(t *testing.T) {
 		h.stores = true
 		keeps, sweeps := New(Options{Seed: seed}), New(Options{Seed: seed})
 		for step := range 150 {
-			h.tell(keeps, sweeps)
+			h.changeOne(keeps, sweeps)
 			in := sweeps.cluster.intern
 			in.Most = 0
 			sweeps.cluster.sweepStrings()
-			for i := range 8 { // they take the numbers that are free
+			for i := range 8 { // they get the numbers that the sweep has freed
 				in.ID(fmt.Sprint("junk-", step, "-", i))
 			}
 			a, okA := keeps.Next(h.now)
 			b, okB := sweeps.Next(h.now)
-			if okA != okB || a.Pod.ID != b.Pod.ID || a.Node != b.Node || a.Score != b.Score || fmt.Sprint(a.Failure) != fmt.Sprint(b.Failure) {
+			if okA != okB || a.Pod.ID != b.Pod.ID || a.Node != b.Node || a.Score != b.Score ||
+				fmt.Sprint(a.Failure) != fmt.Sprint(b.Failure) {
 				t.Fatalf("seed %d, step %d: kept %+v, swept %+v", seed, step, a, b)
 			}
 			probe := h.randomPod()
@@ -99,8 +102,8 @@ func TestSweepsKeepWhatIsUsed(t *testing.T) {
 	}
 }
 
-// tell makes one random change that some Placers receive.
-func (h *history) tell(placers ...*Placer) {
+// changeOne makes one random change, which all of placers receive.
+func (h *history) changeOne(placers ...*Placer) {
 	tell := func(fact func(*Placer)) {
 		for _, p := range placers {
 			fact(p)
@@ -141,12 +144,12 @@ func (h *history) tell(placers ...*Placer) {
 func TestHistoriesLeaveNothing(t *testing.T) {
 	p := New(Options{})
 	var before string
-	for round, steps := range []int{1000, 300, 300} { // the first makes what is made once
+	for round, steps := range []int{1000, 300, 300} { // the first round creates what is created only once
 		h := newHistory(t, 900+uint64(round))
 		h.stores = true
 		h.names = 80
 		for range steps {
-			h.tell(p)
+			h.changeOne(p)
 			p.Next(h.now)
 		}
 		for id := range h.pods {
@@ -164,15 +167,15 @@ func TestHistoriesLeaveNothing(t *testing.T) {
 		p.cluster.sweepStrings()
 		after := sizesOf(p)
 		if round > 0 && after != before {
-			t.Errorf("what is kept after all are gone:\n%s\nbefore they came:\n%s", after, before)
+			t.Errorf("after all are gone, the sizes are:\n%s\nwant those from before:\n%s", after, before)
 		}
 		before = after
 	}
 }
 
-// TestSurroundingsAreWhole checks that every field of surroundings is compared, and every counter has a listener.
+// TestSurroundingsAreComplete checks that every field of surroundings is compared, and every counter has a listener.
 // Otherwise, pods with different requirements would share notifications.
-func TestSurroundingsAreWhole(t *testing.T) {
+func TestSurroundingsAreComplete(t *testing.T) {
 	number := int32(0)
 	var fresh func(typ reflect.Type) reflect.Value // a value that equals no other
 	fresh = func(typ reflect.Type) reflect.Value {
@@ -192,7 +195,7 @@ func TestSurroundingsAreWhole(t *testing.T) {
 		case reflect.Bool:
 			v.SetBool(true)
 		default:
-			t.Fatalf("surroundings have a %s: teach this test what one is", typ)
+			t.Fatalf("surroundings have a %s: add it to this test", typ)
 		}
 		return v
 	}
@@ -206,7 +209,7 @@ func TestSurroundingsAreWhole(t *testing.T) {
 			heard := false
 			x.eachCounter(func(y *census.Counter) { heard = heard || y == k })
 			if !heard {
-				t.Errorf("%s is a counter that eachCounter forgets", name)
+				t.Errorf("eachCounter leaves out the counter %s", name)
 			}
 		}
 		switch v.Kind() {
@@ -235,8 +238,9 @@ func TestSurroundingsAreWhole(t *testing.T) {
 		var one surroundings
 		field := reflect.ValueOf(&one).Elem().Field(i)
 		opened(field).Set(fresh(field.Type()))
-		if name := reflect.TypeFor[surroundings]().Field(i).Name; one.empty() != (name == "affinitySelf") { // it is about affinityPods
-			t.Errorf("surroundings with nothing but %s are empty: %v", name, one.empty())
+		// it is about affinityPods
+		if name := reflect.TypeFor[surroundings]().Field(i).Name; one.empty() != (name == "affinitySelf") {
+			t.Errorf("surroundings with only %s set: empty() is %v", name, one.empty())
 		}
 	}
 }
@@ -248,12 +252,12 @@ func copied(x *surroundings) surroundings {
 	return y
 }
 
-// opened is v, a part of something that can be written to, also where it is not exported.
+// opened returns v as a value that can be set although its field is not exported.
 func opened(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }
 
-// carried are the fields of held that do not depend only on the pod's last version.
+// carried are the fields of placedPod that do not depend on the pod's last version alone.
 var carried = map[string]string{
 	"inRow":    "its place in a list",
 	"tried":    "for trials",
@@ -271,7 +275,11 @@ func TestCountedPodsFollow(t *testing.T) {
 			c.setPod(&versions[i], "n", true)
 		}
 		h := c.pods[versions[0].ID]
-		out := map[string]string{"class": h.class.key, "Who": fmt.Sprint(h.Who.Namespace, h.Who.Labels), "Deleting": fmt.Sprint(h.Deleting)}
+		out := map[string]string{
+			"class":    h.class.key,
+			"Who":      fmt.Sprint(h.Who.Namespace, h.Who.Labels),
+			"Deleting": fmt.Sprint(h.Deleting),
+		}
 		v := reflect.ValueOf(h).Elem()
 		for i := range v.NumField() {
 			name := v.Type().Field(i).Name
@@ -291,7 +299,7 @@ func TestCountedPodsFollow(t *testing.T) {
 		vary(pod.Field(i), pod.Type().Field(i).Name, func(leaf string) {
 			now := pod.Interface().(Pod)
 			if after, fresh := counted(first, now), counted(now); !reflect.DeepEqual(after, fresh) {
-				t.Errorf("%s is another: it counts as %q, want %q", leaf, after, fresh)
+				t.Errorf("%s changed: it counts as %q, want %q", leaf, after, fresh)
 			}
 		})
 	}
@@ -310,21 +318,21 @@ func TestFitKeysTellWhatFitsRead(t *testing.T) {
 	before := key()
 	for _, name := range read {
 		if name == "PlacedLoad" {
-			continue // of pods on rows, not of the pod that is judged
+			continue // it is read of pods on rows, not of the pod to be placed
 		}
 		vary(pod.FieldByName(name), name, func(leaf string) {
 			if key() == before {
-				t.Errorf("pods that differ in %s, which rules about resources read, share what these say", leaf)
+				t.Errorf("pods that differ in %s, which rules about resources read, share a fit", leaf)
 			}
 		})
 	}
 }
 
-// notStrings are the numbers in classes and demands that are not numbers of strings. A name that ends with a dot stands
-// for everything in it.
+// notStrings are the numbers in classes and demands that are not numbers of interned strings. A name that ends with a
+// dot stands for all fields in it.
 var notStrings = []string{
 	"class.priority",
-	"class.nodeTerms.others[0]", // a place in terms
+	"class.nodeTerms.others[0]", // an index in terms
 	"class.preferred.terms.others[0]",
 	"class.ports[0].Port",
 	"class.spread[0].SpreadConstraint.",
@@ -339,13 +347,13 @@ var notStrings = []string{
 }
 
 // TestMarkersSeeEveryNumber checks that marked lists every number of a string in classes, demands and columns.
-// Otherwise, the number would be given to another string when nothing else uses the first. Pointers and maps are not
+// Otherwise, the number would be given to another string when nothing else uses it. Pointers and maps are not
 // followed: they have other owners, or repeat lists.
 func TestMarkersSeeEveryNumber(t *testing.T) {
 	c := newCluster(0)
 	r := c.rowOf("n")
 	next := int32(0)
-	names := map[int32]string{} // of what has each number
+	names := map[int32]string{} // the field that has each number
 	var number func(v reflect.Value, name string)
 	number = func(v reflect.Value, name string) {
 		switch v = opened(v); v.Kind() {
