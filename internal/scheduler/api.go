@@ -34,8 +34,8 @@ type api interface {
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
-// answerMax limits how long an answer to a bind, or to any other write, may take. Upstream's client gives a request 30
-// s (the API server's own limit is 60 s). After that, the answer counts as lost.
+// answerMax limits how long an answer to a bind, or to any other write, may take: the 30 s of upstream's client (the
+// API server's own limit is 60 s). After that, the answer counts as lost.
 const answerMax = 30 * time.Second
 
 // remote is the real API server; its client has a write throttle (kube.Throttle).
@@ -60,8 +60,8 @@ func bindingOf(d corescheduler.Decision) *corev1.Binding {
 	return b
 }
 
-// outcomeOf distinguishes a refusal, after which nothing has happened, from a missing answer, or one that does not tell
-// what has happened.
+// outcomeOf distinguishes a refusal, which means that nothing was written, from an answer that is missing or does not
+// say whether something was written.
 func outcomeOf(err error) corescheduler.Outcome {
 	if err == nil {
 		return corescheduler.BindDone
@@ -91,16 +91,17 @@ func (r remote) remove(ctx context.Context, namespace, name string, uid types.UI
 const failureWriters = 8
 
 // failure is why a pod was not placed. For each pod, only the latest failure is written. So a slow API server gets
-// fewer patches, not late ones.
+// fewer patches, and they are never out of date.
 type failure struct {
-	pod             *corev1.Pod
-	reason, message string
-	nominated       string
+	pod             *corev1.Pod // the kept part of its object; see KeptPod
+	reason, message string      // of the condition PodScheduled
+	nominated       string      // the node on which the pod is nominated; empty: none
 }
 
 // writeFailure updates the PodScheduled condition of an unplaced pod. It returns false if it must be tried again:
-// without another attempt, the pod's owner might not learn the reason for hours. The API server sets the condition of a
-// pod that is bound. A process that does not lead now may lead again, if only the renewal of its Lease was late.
+// without another try, the pod's owner might not learn the reason for hours. It writes nothing about a pod that is
+// bound: the API server sets the condition then. A process that does not lead must try again, because it may lead again
+// soon, if only the renewal of its Lease was late.
 func (m *loop) writeFailure(ctx context.Context, f failure) (done bool) {
 	pod := m.lookUp(corescheduler.Pod{ID: corescheduler.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
 	if pod == nil || pod.Spec.NodeName != "" {

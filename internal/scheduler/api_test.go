@@ -49,9 +49,9 @@ func TestOutcomeOf(t *testing.T) {
 	}
 }
 
-// TestWritesPassTheGate checks that binds, status patches, evictions and Events share one limit, whatever the
-// scheduling loop decides at once, and that a fast server gets as many writes as that.
-func TestWritesPassTheGate(t *testing.T) {
+// TestWritesPassTheThrottle checks that binds, status patches, evictions and Events share one limit, whatever the
+// scheduling loop decides at once, and that a fast server gets as many writes as the limit allows.
+func TestWritesPassTheThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config, requests := atonce.RefusingServer(10 * time.Millisecond)
 		client, err := kube.NewClientForConfig(config)
@@ -107,12 +107,15 @@ func TestWithdrawnBind(t *testing.T) {
 	ctx := kube.Withdrawable(t.Context(), withdrawn)
 	outcomes := make(chan corescheduler.Outcome, 2)
 	bind := func(name string) {
-		o, _ := remote{client}.bind(ctx, corescheduler.Decision{Pod: corescheduler.Pod{Namespace: "x", Name: name}, Node: "n"})
+		o, _ := remote{client}.bind(ctx, corescheduler.Decision{
+			Pod:  corescheduler.Pod{Namespace: "x", Name: name},
+			Node: "n",
+		})
 		outcomes <- o
 	}
 	go bind("sent")
 	if path := <-asked; !strings.Contains(path, "sent") {
-		t.Fatalf("asked %s", path)
+		t.Fatalf("request to %s", path)
 	}
 	go bind("waits")
 	close(withdrawn)

@@ -136,7 +136,7 @@ func TestServerThatIsAway(t *testing.T) {
 			}
 		}
 		if f.asked["bind"] < 20*30 {
-			t.Errorf("%d binds were tried in ten minutes", f.asked["bind"])
+			t.Errorf("%d requests for binds in ten minutes", f.asked["bind"])
 		}
 		f.away = false
 		f.mu.Unlock()
@@ -145,7 +145,7 @@ func TestServerThatIsAway(t *testing.T) {
 	})
 }
 
-// TestServerThatIsLate: each answer takes 25 s, and the watch shows the effect long before.
+// TestServerThatIsLate: each answer takes 25 s, and the watch shows the effect long before that.
 func TestServerThatIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m, stop := startFaraway(t, 16)
@@ -159,7 +159,7 @@ func TestServerThatIsLate(t *testing.T) {
 		time.Sleep(5 * time.Minute) // seven rounds of 16
 		f.eachBoundOnce(t, 100)
 		if f.asked["bind"] != 100 || f.asked["patch"] != 0 {
-			t.Errorf("asked %v, want each bind once", f.asked)
+			t.Errorf("requests %v, want each bind once", f.asked)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		f.eachBoundOnce(t, 50)
 		if n := m.placer.Pending(); n["active"]+n["backoff"]+n["unschedulable"] != 0 {
-			t.Errorf("pods wait that are bound: %v", n)
+			t.Errorf("bound pods are counted as pending: %v", n)
 		}
 		if most := 50 * 12; f.asked["bind"] > most {
 			t.Errorf("%d binds were tried, want at most %d", f.asked["bind"], most)
@@ -206,7 +206,7 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 		}
 		for i := range 50 {
 			if event := fmt.Sprintf("Normal Scheduled Successfully assigned default/p%d to n", i); told[event] != 1 {
-				t.Errorf("told %d times: %s", told[event], event)
+				t.Errorf("%d Events: %s", told[event], event)
 			}
 		}
 		if bound := total(t, m.o.Metrics, "scheduler_pod_scheduling_attempts"); bound != 50 {

@@ -44,7 +44,7 @@ func (j *jumping) stop() {
 	j.still = now
 }
 
-// goOn ends a stop: the clock has missed the time, or it catches up.
+// goOn ends a stop. If catchUp is false, the clock has missed the time since then.
 func (j *jumping) goOn(catchUp bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -65,7 +65,7 @@ var jumps = map[string]func(j *jumping){
 			elapse(time.Second)
 		}
 	},
-	"suspended for an hour": func(j *jumping) { // and the clock with the machine
+	"suspended for an hour": func(j *jumping) { // the clock stands still, too
 		j.stop()
 		elapse(time.Hour)
 		j.goOn(false)
@@ -79,7 +79,7 @@ var jumps = map[string]func(j *jumping){
 
 // TestClocksThatJump: whatever the clock does while the API server refuses everything, requests for a pod are no more
 // frequent than its back-off and the jumps allow. When the server accepts requests again, all pods continue within a
-// minute, and none was forgotten.
+// minute, and each was notified of the event that let it fit.
 func TestClocksThatJump(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestClocksThatJump(t *testing.T) {
 				}
 				for _, why := range []string{"connection refused", "Insufficient cpu", "Preempted by pod uid-high"} {
 					if !strings.Contains(told, why) {
-						t.Errorf("nobody was told: %s", why)
+						t.Errorf("no Event or condition says: %s", why)
 					}
 				}
 			})
@@ -162,7 +162,7 @@ func TestHungBindsAndClocks(t *testing.T) {
 				h.add(m, late)
 				elapse(time.Minute)
 				if told := strings.Join(h.told(), "\n"); !strings.Contains(told, "Insufficient cpu") {
-					t.Errorf("one that fits nowhere has not heard of it: %q", told)
+					t.Errorf("the pod that fits nowhere has no such condition: %q", told)
 				}
 				close(h.binds)
 				elapse(time.Minute)
@@ -192,11 +192,15 @@ func TestConditionsAndClocks(t *testing.T) {
 	}
 }
 
-// TestTimeIsNotTheWalls: the scheduling loop and its Health use monotonic time, so setting the wall clock does not
-// affect them.
-func TestTimeIsNotTheWalls(t *testing.T) {
+// TestTimeIsMonotonic: the scheduling loop and its Health use monotonic time, so setting the wall clock does not affect
+// them.
+func TestTimeIsMonotonic(t *testing.T) {
 	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
-	times := map[string]time.Time{"the loop's": m.clock.At(clock.Start), "health's": m.o.Health.start, "the clock's": m.clock.Time()}
+	times := map[string]time.Time{
+		"the loop's":  m.clock.At(clock.Start),
+		"health's":    m.o.Health.start,
+		"the clock's": m.clock.Time(),
+	}
 	for what, at := range times {
 		if at == at.Round(0) {
 			t.Errorf("%s time has no monotonic reading", what)
@@ -204,8 +208,7 @@ func TestTimeIsNotTheWalls(t *testing.T) {
 	}
 }
 
-// TestNowGoesOn: time is above zero from the start, never goes back, and does not stand still after a clock that went
-// back.
+// TestNowGoesOn: time is above zero from the start, never goes back, and continues after a clock has gone back.
 func TestNowGoesOn(t *testing.T) {
 	j := &jumping{}
 	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)

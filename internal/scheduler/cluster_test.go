@@ -24,7 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// cluster is an API server with what the scheduler needs: it binds a pod once, and fails as a test says.
+// cluster is an API server with what the scheduler needs. It binds a pod only once, and fails as a test says.
 type cluster struct {
 	t   *testing.T
 	rng *rand.Rand
@@ -89,7 +89,7 @@ func (c *cluster) bindable(b *corev1.Binding) (*corev1.Pod, error) {
 	switch {
 	case pod == nil:
 		if !c.deletes {
-			c.t.Errorf("pod %s is bound to %s, and was deleted", b.Name, b.Target.Name)
+			c.t.Errorf("a bind of pod %s to %s, which was deleted", b.Name, b.Target.Name)
 		}
 		for _, other := range c.pods {
 			if other.Namespace == b.Namespace && other.Name == b.Name {
@@ -179,7 +179,7 @@ func (c *cluster) where(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// told returns the patches, each after the name of its pod.
+// told returns the status patches, each after the name of its pod.
 func (c *cluster) told() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,8 +221,6 @@ func onNode(pod *corev1.Pod, node string) *corev1.Pod {
 	return pod
 }
 
-// start runs a scheduling loop against c in a synctest bubble until the returned function is called.
-
 // start runs a scheduling loop against c inside a synctest bubble until the returned function is called.
 func start(c *cluster, limit int) (*loop, *record.FakeRecorder, func()) {
 	return startPrepared(c, limit, func(*loop) {})
@@ -254,15 +252,16 @@ func startPrepared(c *cluster, limit int, prepare func(*loop)) (*loop, *record.F
 		<-done
 		m.o.Metrics.count(nil)
 		if m.binding < 0 || m.binding < len(m.ahead) {
-			c.t.Errorf("%d binds are counted as on their way, %d of them held", m.binding, len(m.ahead))
+			c.t.Errorf("%d binds are counted as in flight, %d of them decided ahead", m.binding, len(m.ahead))
 		}
 		if n := total(c.t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 0 {
-			c.t.Errorf("%v pods had been forgotten", n)
+			c.t.Errorf("%v pods fit, and only the check of long-waiting pods found them", n)
 		}
 	}
 }
 
-// elapse advances a bubble's time, and lets what is due happen. Outside a bubble it panics.
+// elapse advances the time of a bubble, and waits until everything that is due has happened. Outside a bubble it
+// panics.
 func elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

@@ -12,7 +12,7 @@ import (
 
 // deviceClasses are the extended resources that device classes serve. Dynamic resource allocation is not supported. If
 // a pod requests such a resource and no node has a device plugin for it, the failure names the class, because
-// "Insufficient" alone would be misleading.
+// "Insufficient" alone would be misleading. Only the scheduling loop uses it.
 type deviceClasses struct {
 	resourceOf map[string]string // by class
 	classOf    map[string]string // by resource
@@ -34,7 +34,8 @@ func (d *deviceClasses) set(class, resource string) {
 
 // followClasses watches device classes, if the API server serves them.
 func (m *loop) followClasses(ctx context.Context, client *kube.Client) cache.InformerSynced {
-	return whereServed(ctx, client, kube.DeviceClasses, "the API server serves no device classes", func() cache.Controller {
+	const otherwise = "the API server serves no device classes"
+	return whereServed(ctx, client, kube.DeviceClasses, otherwise, func() cache.Controller {
 		return follow(m, client, kube.DeviceClasses, as[*resourcev1.DeviceClass], m.classSeen, byName(m.classGone))
 	})
 }

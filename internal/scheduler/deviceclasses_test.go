@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestDeviceClassIsNamed: if a pod requests an extended resource that a device class serves, the failure has the name
-// of the class; not after the class is deleted, nor for a resource that no class serves.
+// TestDeviceClassIsNamed: if a pod requests an extended resource that a device class serves, the failure names the
+// class. It does not after the class is deleted, nor for a resource that no class serves.
 func TestDeviceClassIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -49,7 +49,7 @@ func TestDeviceClassIsNamed(t *testing.T) {
 		}
 		m.submit(context.Background(), func(now unit.Instant) { m.classGone(now, "big-gpus") })
 		if got := ask("later", gpu); strings.Contains(got, "class") {
-			t.Errorf("the class is gone: %s", got)
+			t.Errorf("the class was deleted, but is named: %s", got)
 		}
 	})
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// evictors is for how many preemptors victims are evicted at once, each with one write at a time. Chosen: as many as
-// binds. An API server with many requests gives each kind of request about the share of its time that the kind has
-// among all requests, and the throttle can only order what is in its own queue. With 8 (bench/perf, PreemptionBasic, on
-// a machine with other load), the six writes for three victims took a second and more, behind Events and requests of
-// others, and 12 to 30 pods per second were placed; with 64, 36 to 57. With more, more victims are marked that turn out
-// not to be needed.
+// evictors is the number of preemptors for which victims are evicted at once, each with one write at a time. Chosen: as
+// many as binds. A busy API server spends its time on each kind of request in proportion to the number of such
+// requests, and the throttle can only order what is in its own queue. With 8 (bench/perf, PreemptionBasic, on a machine
+// with other load), the six writes for three victims took a second or more, behind Events and requests of others, and
+// 12 to 30 pods per second were placed; with 64, 36 to 57. The more evictors, the more victims are marked although they
+// turn out not to be needed.
 const evictors = BindsInFlightDefault
 
 // eviction is the victims to be evicted for one pod.
@@ -36,14 +36,14 @@ type eviction struct {
 // errWithdrawn is the error of a victim's bind that was not sent.
 var errWithdrawn = errors.New("withdrawn: preempted by a pod of higher priority")
 
-// startFlight records that a decision is being carried out.
+// startFlight records that the decision about a pod is being carried out.
 func (m *loop) startFlight(id corescheduler.PodID) *flight {
 	f := &flight{withdrawn: make(chan struct{})}
 	m.flights[id] = f
 	return f
 }
 
-// endFlight records that it is carried out, or has failed.
+// endFlight records that the decision about a pod was carried out, or has failed.
 func (m *loop) endFlight(p placed) {
 	if m.flights[p.Pod.ID] == p.flight {
 		delete(m.flights, p.Pod.ID)
@@ -153,7 +153,7 @@ func (m *loop) removed(ctx context.Context, v corescheduler.Victim, err error) b
 	if outcomeOf(err) != corescheduler.BindLost {
 		return false
 	}
-	// If the pod was deleted, the preemptor may be placed by now, and this eviction withdrawn.
+	// The request must not be withdrawn: if the pod was deleted, the preemptor may be placed by now.
 	pod, err := m.wholePod(kube.Withdrawable(ctx, nil), v.Namespace, v.Name, v.ID)
 	return apierrors.IsNotFound(err) || err == nil && pod.DeletionTimestamp != nil
 }

@@ -27,11 +27,11 @@ import (
 )
 
 const (
-	// extenderWorkers is for how many pods extenders are asked at once. Chosen: upstream's parallelism; upstream itself
-	// asks for one pod at a time.
+	// extenderWorkers is the number of pods about which extenders are asked at once. Chosen: upstream's default of
+	// parallelism; upstream itself asks about one pod at a time.
 	extenderWorkers = 16
-	// answerBytes and answerShare limit an extender's answer: this many bytes, plus this many per byte of the request.
-	// Chosen: an answer repeats the request, with a reason for each node.
+	// answerBytes and answerShare limit an extender's answer to answerBytes bytes, plus answerShare bytes for each byte
+	// of the request. Chosen: an answer repeats the request, with a reason for each node.
 	answerBytes, answerShare = 1 << 20, 4
 	// reasonMax limits, in bytes, one reason of an extender. reasonsMax limits how many different reasons are kept for
 	// one pod; the others are replaced by a general reason. Chosen: reasons are written into Events and the pod's
@@ -117,8 +117,8 @@ func (m *loop) extendersFor(p corescheduler.Pod) (nodes, evictions bool) {
 	return nodes, evictions
 }
 
-// extenderRequest is a pod about which extenders are asked: the nodes on which it fits; or, if it fits nowhere, the
-// preemptions that would make room, and the failure.
+// extenderRequest is a pod about which extenders are asked. It has the nodes on which the pod fits. If it fits nowhere,
+// it has the preemptions that would make room instead, and the failure.
 type extenderRequest struct {
 	pod        corescheduler.Pod
 	nodes      []string
@@ -183,7 +183,9 @@ func (m *loop) wholePod(ctx context.Context, namespace, name string, id coresche
 
 // askAll asks each extender that the pod concerns: first to filter the nodes that the extenders before it left, then
 // to prioritize the remaining nodes.
-func (m *loop) askAll(ctx context.Context, pod *corev1.Pod, q extenderRequest) (o corescheduler.ExtenderAnswer, err error) {
+func (m *loop) askAll(
+	ctx context.Context, pod *corev1.Pod, q extenderRequest,
+) (o corescheduler.ExtenderAnswer, err error) {
 	left := q.nodes
 	o = corescheduler.ExtenderAnswer{Nodes: map[string]int64{}, Rejected: map[string]string{}}
 	for _, e := range m.extenders {
@@ -195,7 +197,8 @@ func (m *loop) askAll(ctx context.Context, pod *corev1.Pod, q extenderRequest) (
 		case err == nil:
 			left = passed
 		case e.Ignorable && ctx.Err() == nil:
-			slog.Warn("extender failed, and is ignored", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+			slog.Warn("extender failed, and is ignored",
+				"extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 		default:
 			return o, fmt.Errorf("extender %s: %s: %w", e.URL, e.Filter, err)
 		}
@@ -210,7 +213,8 @@ func (m *loop) askAll(ctx context.Context, pod *corev1.Pod, q extenderRequest) (
 		var scores extenderv1.HostPriorityList
 		if err := e.send(ctx, e.Prioritize, m.about(e, pod, left), &scores); err != nil {
 			// Upstream ignores such errors, too.
-			slog.Warn("extender failed to prioritize", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+			slog.Warn("extender failed to prioritize",
+				"extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 			continue
 		}
 		for _, s := range scores {
@@ -223,7 +227,7 @@ func (m *loop) askAll(ctx context.Context, pod *corev1.Pod, q extenderRequest) (
 	return o, nil
 }
 
-// about returns the arguments for an extender: node names, or whole nodes.
+// about returns the arguments for an extender: the pod, and names of nodes or whole nodes.
 func (m *loop) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.ExtenderArgs {
 	if e.NamesOnly {
 		return &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names}

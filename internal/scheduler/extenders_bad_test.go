@@ -77,34 +77,37 @@ func authority(t *testing.T) (dir string) {
 	return dir
 }
 
+func readFile(t *testing.T, path string) []byte {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// extenderOverTLS starts an extender that lets node a pass, with the certificates in dir. It returns its URL.
+func extenderOverTLS(t *testing.T, dir string, clients tls.ClientAuthType) (url string) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{NodeNames: &[]string{"a"}})
+	}))
+	pair, err := tls.X509KeyPair(readFile(t, pki.CertPath(dir, "server")), readFile(t, pki.KeyPath(dir, "server")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := x509.NewCertPool()
+	ca.AppendCertsFromPEM(readFile(t, pki.CertPath(dir, "ca")))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: clients, ClientCAs: ca}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
 // TestExtenderTLS sends requests to a real server over TLS, with each way to configure it in the file.
 func TestExtenderTLS(t *testing.T) {
 	dir, foreign := authority(t), authority(t)
-	read := func(path string) []byte {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	data := func(path string) string { return base64.StdEncoding.EncodeToString(read(path)) }
-	start := func(clients tls.ClientAuthType) string {
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{NodeNames: &[]string{"a"}})
-		}))
-		pair, err := tls.X509KeyPair(read(pki.CertPath(dir, "server")), read(pki.KeyPath(dir, "server")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ca := x509.NewCertPool()
-		ca.AppendCertsFromPEM(read(pki.CertPath(dir, "ca")))
-		server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: clients, ClientCAs: ca}
-		server.Config.ErrorLog = log.New(io.Discard, "", 0)
-		server.StartTLS()
-		t.Cleanup(server.Close)
-		return server.URL
-	}
-	open, closed := start(tls.NoClientCert), start(tls.RequireAndVerifyClientCert)
+	data := func(path string) string { return base64.StdEncoding.EncodeToString(readFile(t, path)) }
+	open, closed := extenderOverTLS(t, dir, tls.NoClientCert), extenderOverTLS(t, dir, tls.RequireAndVerifyClientCert)
 	ca, cert, key := pki.CertPath(dir, "ca"), pki.CertPath(dir, "client"), pki.KeyPath(dir, "client")
 	inFiles := func(ca, of string) string { // the client's files in that directory
 		return fmt.Sprintf("caFile: %s, certFile: %s, keyFile: %s", ca, pki.CertPath(of, "client"), pki.KeyPath(of, "client"))
@@ -160,9 +163,9 @@ func TestExtenderTLS(t *testing.T) {
 }
 
 // TestBadExtenders: whatever an extender answers, the pod's condition says within the extender's timeout why it waits,
-// the read bytes are limited, and the pod continues if the extender is ignorable.
+// the number of bytes that are read is limited, and the pod is placed anyway if the extender is ignorable.
 func TestBadExtenders(t *testing.T) {
-	wait := func(r *http.Request) { // until the client is gone, which is detected when everything was read
+	wait := func(r *http.Request) { // until the client is gone, which is noticed only after the whole request was read
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}
@@ -191,42 +194,52 @@ func TestBadExtenders(t *testing.T) {
 				}
 			}
 		}},
-		{"a megabyte of excuses", "filter: xxxx", func(w http.ResponseWriter, _ *http.Request) {
+		{"a megabyte of reasons", "filter: xxxx", func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{Error: strings.Repeat("x", 1<<20-100)})
 		}},
-		{"a node twice", `answer names node "n", which was not in the request or is named twice`, write(`{"NodeNames": ["n", "n"]}`)},
+		{
+			"a node twice", `answer names node "n", which was not in the request or is named twice`,
+			write(`{"NodeNames": ["n", "n"]}`),
+		},
 		{"hangs up", "EOF", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		{"no such verb", "status: 404 Not Found", http.NotFound},
 	} {
 		for _, ignorable := range []bool{false, true} {
 			t.Run(fmt.Sprint(q.name, " ignorable ", ignorable), func(t *testing.T) {
-				server := httptest.NewServer(q.do)
-				t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-				within := time.Minute
-				if strings.Contains(q.says, "Timeout") {
-					within = 300 * time.Millisecond
-				}
-				c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, "+
-					"ignorable: %v, httpTimeout: %v}", server.URL, ignorable, within)
-				m.nodeHandler().OnAdd(testNode("n", "1"), true)
-				m.submit(context.Background(), synced(m))
-				pod := testPod("p", "1")
-				c.add(m, pod)
-				if ignorable {
-					eventually(t, "it is bound", func() bool { return c.where(pod) == "n" })
-					return
-				}
-				hears(t, recorder, "Warning FailedScheduling extender "+server.URL+": filter: ")
-				hears(t, recorder, q.says)
-				if c.where(pod) != "" {
-					t.Error("it is bound")
-				}
-				for _, p := range c.told() {
-					if len(p) > 4*messageMax {
-						t.Errorf("the pod's condition has %d bytes", len(p))
-					}
-				}
+				testBadExtender(t, q.do, q.says, ignorable)
 			})
+		}
+	}
+}
+
+// testBadExtender checks that an extender which is not ignorable and answers with do leaves a pod pending with an Event
+// that says why.
+func testBadExtender(t *testing.T, do http.HandlerFunc, says string, ignorable bool) {
+	t.Helper()
+	server := httptest.NewServer(do)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	within := time.Minute
+	if strings.Contains(says, "Timeout") {
+		within = 300 * time.Millisecond
+	}
+	c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, "+
+		"ignorable: %v, httpTimeout: %v}", server.URL, ignorable, within)
+	m.nodeHandler().OnAdd(testNode("n", "1"), true)
+	m.submit(context.Background(), synced(m))
+	pod := testPod("p", "1")
+	c.add(m, pod)
+	if ignorable {
+		eventually(t, "it is bound", func() bool { return c.where(pod) == "n" })
+		return
+	}
+	hears(t, recorder, "Warning FailedScheduling extender "+server.URL+": filter: ")
+	hears(t, recorder, says)
+	if c.where(pod) != "" {
+		t.Error("it is bound")
+	}
+	for _, p := range c.told() {
+		if len(p) > 4*messageMax {
+			t.Errorf("the pod's condition has %d bytes", len(p))
 		}
 	}
 }
@@ -259,9 +272,9 @@ func TestReasonsOfExtendersAreBounded(t *testing.T) {
 	}
 }
 
-// TestHangingExtenderHoldsUpNobodyElse: an extender that does not answer is asked about a few pods at once, and pods
+// TestHangingExtenderDelaysNoOtherPods: an extender that does not answer is asked about a few pods at once, and pods
 // that it does not concern are bound.
-func TestHangingExtenderHoldsUpNobodyElse(t *testing.T) {
+func TestHangingExtenderDelaysNoOtherPods(t *testing.T) {
 	var questions atonce.Counter
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -276,14 +289,14 @@ func TestHangingExtenderHoldsUpNobodyElse(t *testing.T) {
 	for i := range 100 {
 		c.add(m, askingFor(testPod(fmt.Sprint("asks", i), "1"), "example.com/gpu"))
 	}
-	eventually(t, "as many questions as are allowed", func() bool { return questions.Now() == extenderWorkers })
+	eventually(t, "as many requests as are allowed", func() bool { return questions.Now() == extenderWorkers })
 	for i := range 100 {
 		other := testPod(fmt.Sprint("other", i), "1")
 		c.add(m, other)
 		eventually(t, "a pod that it does not concern is bound", func() bool { return c.where(other) == "n" })
 	}
 	if most := questions.Most(); most != extenderWorkers {
-		t.Errorf("%d questions at once, want %d", most, extenderWorkers)
+		t.Errorf("%d requests at once, want %d", most, extenderWorkers)
 	}
 }
 
@@ -320,7 +333,7 @@ func TestManagedResources(t *testing.T) {
 		}
 		mu.Lock()
 		if (asked == 1) != ignored {
-			t.Errorf("ignored %v: asked %d times", ignored, asked)
+			t.Errorf("ignored %v: %d requests", ignored, asked)
 		}
 		mu.Unlock()
 	}
@@ -337,7 +350,13 @@ func saying(t *testing.T, status int, text string, names bool) *extender {
 	}))
 	t.Cleanup(server.Close)
 	list, err := newExtenders([]schedulerconfig.Extender{{
-		URL: server.URL, Filter: "filter", Prioritize: "prioritize", Bind: "bind", Weight: 1, NamesOnly: names, Timeout: 10 * time.Second,
+		URL:        server.URL,
+		Filter:     "filter",
+		Prioritize: "prioritize",
+		Bind:       "bind",
+		Weight:     1,
+		NamesOnly:  names,
+		Timeout:    10 * time.Second,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -345,8 +364,8 @@ func saying(t *testing.T, status int, text string, names bool) *extender {
 	return list[0]
 }
 
-// TestAnswersOfTheOtherKind: an extender that gets names answers with names, one that gets nodes with nodes; one that
-// returns none has rejected all.
+// TestAnswersOfTheOtherKind: an extender that gets names must answer with names, one that gets nodes with nodes. One
+// that returns none has rejected all.
 func TestAnswersOfTheOtherKind(t *testing.T) {
 	const node = `{"Nodes": {"items": [{"metadata": {"name": "a"}}]}}`
 	for _, q := range []struct {
@@ -365,7 +384,8 @@ func TestAnswersOfTheOtherKind(t *testing.T) {
 	}
 }
 
-// TestBindsOfExtenders: a refused bind has not happened; a bind without an answer may have.
+// TestBindsOfExtenders: if the extender refuses a bind, the pod is not bound. If it gives no answer, the pod may be
+// bound.
 func TestBindsOfExtenders(t *testing.T) {
 	for _, q := range []struct {
 		status int
@@ -386,8 +406,8 @@ func TestBindsOfExtenders(t *testing.T) {
 	}
 }
 
-// TestScoresThatFail: scores that fail are ignored, and with one node left none are requested. A node that is deleted
-// before whole nodes are sent is left out.
+// TestScoresThatFail: if scores cannot be had, they are left out. If only one node is left, none are requested. A node
+// that is deleted before whole nodes are sent is left out of the request.
 func TestScoresThatFail(t *testing.T) {
 	pod := testPod("p", "1")
 	m, _ := idle(pod)
@@ -405,7 +425,7 @@ func TestScoresThatFail(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if args := m.about(e, pod, []string{"a", "gone"}); len(args.Nodes.Items) != 1 || args.Nodes.Items[0].Name != "a" {
-		t.Errorf("told of %+v", args.Nodes.Items)
+		t.Errorf("nodes in the request: %+v", args.Nodes.Items)
 	}
 	m.extenders = []*extender{saying(t, http.StatusOK, `[{"Host": "a", "Score": 5}, {"Host": "z", "Score": 5}]`, true)}
 	m.extenders[0].Filter = ""

@@ -18,7 +18,9 @@ import (
 
 // evictionsLeft asks each extender that the pod concerns which of the preemptions it accepts, of those that the
 // extenders before it left.
-func (m *loop) evictionsLeft(ctx context.Context, pod *corev1.Pod, q extenderRequest) ([]corescheduler.Preemption, error) {
+func (m *loop) evictionsLeft(
+	ctx context.Context, pod *corev1.Pod, q extenderRequest,
+) ([]corescheduler.Preemption, error) {
 	left := q.candidates
 	for _, e := range m.extenders {
 		if e.Preempt == "" || !e.concerns(q.pod) || len(left) == 0 {
@@ -29,7 +31,8 @@ func (m *loop) evictionsLeft(ctx context.Context, pod *corev1.Pod, q extenderReq
 		case err == nil:
 			left = answered
 		case e.Ignorable && ctx.Err() == nil:
-			slog.Warn("extender failed, and is ignored", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+			slog.Warn("extender failed, and is ignored",
+				"extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 		default:
 			return nil, fmt.Errorf("extender %s: %s: %w", e.URL, e.Preempt, err)
 		}
@@ -37,7 +40,8 @@ func (m *loop) evictionsLeft(ctx context.Context, pod *corev1.Pod, q extenderReq
 	return left, nil
 }
 
-// preempt asks one extender. It may remove nodes and change the victims on a node; it cannot add nodes.
+// preempt asks one extender about preemptions. The extender may remove nodes, and change the victims on a node. It
+// cannot add nodes.
 func (m *loop) preempt(
 	ctx context.Context, e *extender, pod *corev1.Pod, offers []corescheduler.Preemption,
 ) ([]corescheduler.Preemption, error) {
@@ -94,11 +98,11 @@ func (m *loop) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted 
 func metaVictims(offers []corescheduler.Preemption) map[string]*extenderv1.MetaVictims {
 	out := map[string]*extenderv1.MetaVictims{}
 	for _, o := range offers {
-		told := &extenderv1.MetaVictims{NumPDBViolations: int64(o.Violations)}
+		victims := &extenderv1.MetaVictims{NumPDBViolations: int64(o.Violations)}
 		for _, v := range o.Victims {
-			told.Pods = append(told.Pods, &extenderv1.MetaPod{UID: string(v.ID)})
+			victims.Pods = append(victims.Pods, &extenderv1.MetaPod{UID: string(v.ID)})
 		}
-		out[o.Node] = told
+		out[o.Node] = victims
 	}
 	return out
 }
@@ -110,7 +114,7 @@ func (m *loop) wholeVictims(
 ) (map[string]*extenderv1.Victims, error) {
 	out := map[string]*extenderv1.Victims{}
 	for _, o := range offers {
-		told := &extenderv1.Victims{NumPDBViolations: int64(o.Violations)}
+		victims := &extenderv1.Victims{NumPDBViolations: int64(o.Violations)}
 		for _, v := range o.Victims {
 			victim, err := m.wholePod(ctx, v.Namespace, v.Name, v.ID)
 			if apierrors.IsNotFound(err) {
@@ -119,10 +123,10 @@ func (m *loop) wholeVictims(
 			if err != nil {
 				return nil, fmt.Errorf("read victim %s/%s: %w", v.Namespace, v.Name, err)
 			}
-			told.Pods = append(told.Pods, victim)
+			victims.Pods = append(victims.Pods, victim)
 		}
-		if len(told.Pods) > 0 {
-			out[o.Node] = told
+		if len(victims.Pods) > 0 {
+			out[o.Node] = victims
 		}
 	}
 	if len(out) == 0 {
@@ -131,5 +135,6 @@ func (m *loop) wholeVictims(
 	return out, nil
 }
 
-// errVictimsGone is why an extender is not asked: the room may be free by now.
+// errVictimsGone is the error if no victim is left about which an extender could be asked. The pod is tried again: its
+// room may be free by now.
 var errVictimsGone = errors.New("all victims are gone")

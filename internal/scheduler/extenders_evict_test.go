@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// judge is an extender that is asked about preemption, with a given answer.
+// judge is an extender for preemption, with a given answer.
 type judge struct {
 	t     *testing.T
 	names bool // it gets UIDs only
@@ -37,7 +37,7 @@ func (j *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(r.Body).Decode(&args)
 	byNames, whole := args.NodeNameToMetaVictims != nil, args.NodeNameToVictims != nil
 	if err != nil || r.URL.Path != "/preempt" || args.Pod == nil || byNames != j.names || whole == j.names {
-		j.t.Errorf("asked %s with %+v, %v", r.URL, args, err)
+		j.t.Errorf("request to %s with %+v, %v", r.URL, args, err)
 		return
 	}
 	offered := map[string][]string{}
@@ -49,7 +49,7 @@ func (j *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for node, v := range args.NodeNameToVictims {
 		for _, pod := range v.Pods {
 			if len(pod.Spec.Containers) != 1 {
-				j.t.Errorf("victim %s is not whole", pod.Name)
+				j.t.Errorf("victim %s is not a whole object", pod.Name)
 			}
 			offered[node] = append(offered[node], string(pod.UID))
 		}
@@ -116,9 +116,9 @@ func hears(t *testing.T, recorder *record.FakeRecorder, part string) {
 	}
 }
 
-// TestExtenderDecidesOnEvictions: an extender with a preemptVerb gets every possible preemption, with UIDs or whole
-// pods, and only what it leaves is carried out.
-func TestExtenderDecidesOnEvictions(t *testing.T) {
+// TestExtenderDecidesAboutPreemption: an extender with a preemptVerb gets every possible preemption, with UIDs or whole
+// pods, and one of those that it leaves is carried out.
+func TestExtenderDecidesAboutPreemption(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		j := &judge{t: t, names: names, answer: leave(map[string][]string{"c": {"uid-on-c"}, "b": {"uid-on-b"}})}
 		server := httptest.NewServer(j)
@@ -135,15 +135,16 @@ func TestExtenderDecidesOnEvictions(t *testing.T) {
 		hears(t, recorder, "Preempted by pod uid-high on node b")
 		j.mu.Lock()
 		if want := []string{"high: map[a:[uid-on-a] b:[uid-on-b] c:[uid-on-c]]"}; !slices.Equal(j.asked, want) {
-			t.Errorf("asked %q, want %q", j.asked, want)
+			t.Errorf("requests %q, want %q", j.asked, want)
 		}
 		j.mu.Unlock()
 	}
 }
 
-// TestExtenderMayRefuseEvictions: while an extender leaves none, fails or answers nonsense, no pod is evicted, the
-// condition says why the pod waits, and the extender is asked again; an ignorable extender that fails is skipped.
-func TestExtenderMayRefuseEvictions(t *testing.T) {
+// TestExtenderMayPreventPreemption: while an extender leaves no preemption, fails or sends an invalid answer, no pod is
+// evicted, the condition says why the pod waits, and the extender is asked again. An ignorable extender that fails is
+// skipped.
+func TestExtenderMayPreventPreemption(t *testing.T) {
 	j := &judge{t: t, names: true}
 	server := httptest.NewServer(j)
 	t.Cleanup(server.Close)
@@ -196,15 +197,15 @@ func TestExtenderMayRefuseEvictions(t *testing.T) {
 		c.add(m, high)
 		// nodes missing in the answer are left out
 		if strings.Contains(q.says, ": ") && !strings.Contains(q.says, "expected") {
-			eventually(t, q.says+": the cheapest went", func() bool { return c.evicted() == "on-a" })
+			eventually(t, q.says+": the cheapest victim is evicted", func() bool { return c.evicted() == "on-a" })
 		}
 	}
 }
 
-// TestVictimsThatExtendersDoNotHearOf: an extender that gets whole victims is not asked about victims that are gone. If
-// all are gone, or one cannot be read, no extender is asked and no pod is evicted. If one leaves none, the next is not
-// asked.
-func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
+// TestVictimsThatAreNotSent: an extender that gets whole victims is not asked about victims that are gone. If all are
+// gone, or one cannot be read, no extender is asked and no pod is evicted. If one extender leaves no preemption, the
+// next is not asked.
+func TestVictimsThatAreNotSent(t *testing.T) {
 	start := func(preempt ...string) (j *judge, c *cluster, m *loop, high func(), recorder *record.FakeRecorder) {
 		j = &judge{t: t, answer: leave(nil)}
 		server := httptest.NewServer(j)
@@ -227,7 +228,7 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 	high()
 	hears(t, recorder, "preemption: no candidate node for preemption")
 	if got := asked(j); len(got) == 0 || got[0] != "high: map[b:[uid-on-b] c:[uid-on-c]]" {
-		t.Errorf("one is gone: asked %q", got)
+		t.Errorf("one victim is gone: requests %q", got)
 	}
 
 	j, c, _, high, recorder = start("preempt")
@@ -237,7 +238,7 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 	high()
 	hears(t, recorder, "all victims are gone")
 	if got := asked(j); len(got) != 0 {
-		t.Errorf("all are gone: asked %q", got)
+		t.Errorf("all victims are gone: requests %q", got)
 	}
 
 	j, c, m, high, recorder := start("preempt")
@@ -245,7 +246,7 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 	high()
 	hears(t, recorder, "preempt: read victim default/on-b: no")
 	if got := asked(j); len(got) != 0 {
-		t.Errorf("one cannot be read: asked %q", got)
+		t.Errorf("one victim cannot be read: requests %q", got)
 	}
 
 	j, c, _, high, recorder = start("preempt", "never")
@@ -255,7 +256,7 @@ func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
 		t.Errorf("evicted %s", c.evicted())
 	}
 	if got := asked(j); len(got) == 0 {
-		t.Error("nobody is asked") // the judge would fail the test for the other verb
+		t.Error("no extender is asked") // the judge would fail the test for the other verb
 	}
 }
 

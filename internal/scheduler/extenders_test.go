@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/record"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
@@ -48,7 +49,7 @@ func (o *outsider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var args extenderv1.ExtenderArgs
 	err := json.NewDecoder(r.Body).Decode(&args)
 	if err != nil || (args.NodeNames != nil) != o.names || (args.Nodes != nil) == o.names {
-		o.t.Errorf("asked with %+v, %v", args, err)
+		o.t.Errorf("request with %+v, %v", args, err)
 	}
 	o.asked = append(o.asked, r.URL.Path+" "+args.Pod.Name)
 	var names []string
@@ -92,42 +93,21 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// hasty is a Placer with pauses so short that tests with real servers need not wait for them.
+// hasty returns a Placer with very short back-offs, so that tests with real servers need not wait for them.
 func hasty(profiles []corescheduler.Profile) *corescheduler.Placer {
 	return corescheduler.New(corescheduler.Options{
 		Profiles: profiles, BackoffFirst: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
 	})
 }
 
-// TestExtenders: a pod that concerns an extender goes where it allows and prefers, with names or whole nodes; it may
-// bind the pod. It is not asked about other pods. Its reasons are reported. If it fails, the pod is tried again, unless
-// it is ignorable.
+// TestExtenders: a pod that concerns an extender goes where the extender allows and prefers, whether it gets names or
+// whole nodes. The extender may bind the pod. It is not asked about other pods. Its reasons are reported. If it fails,
+// the pod is tried again, unless the extender is ignorable.
 func TestExtenders(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		c := newCluster(t)
 		o := &outsider{t: t, names: names}
-		server := httptest.NewServer(o)
-		client := &schedulerconfig.Extender{
-			URL: server.URL + "/ext", Filter: "filter", Prioritize: "prioritize",
-			Weight: 100, Timeout: 10 * time.Second,
-			NamesOnly: names, Manages: map[string]bool{"example.com/gpu": true},
-		}
-		if names {
-			client.Bind = "bind"
-		}
-		nodes := map[string]*corev1.Node{}
-		m, recorder, stop := startPrepared(c, 10, func(m *loop) {
-			var err error
-			if m.extenders, err = newExtenders([]schedulerconfig.Extender{*client}); err != nil {
-				t.Fatal(err)
-			}
-			m.placer = hasty(m.o.Profiles)
-			m.node = func(name string) *corev1.Node { return nodes[name] }
-			for _, name := range []string{"a", "b", "c"} {
-				nodes[name] = testNode(name, "100")
-				nodes[name].Status.Allocatable["example.com/gpu"] = resource.MustParse("100")
-			}
-		})
+		m, recorder, stop := startWithOutsider(t, c, o)
 		byOutsider := 0
 		o.bound = func(args extenderv1.ExtenderBindingArgs) {
 			byOutsider++
@@ -136,9 +116,6 @@ func TestExtenders(t *testing.T) {
 			if _, err := c.bind(context.Background(), corescheduler.Decision{Pod: fact, Node: args.Node}); err != nil {
 				t.Error(err)
 			}
-		}
-		for _, n := range nodes {
-			m.nodeHandler().OnAdd(n, true)
 		}
 		m.submit(context.Background(), synced(m))
 		add := func(name string) *corev1.Pod {
@@ -160,35 +137,61 @@ func TestExtenders(t *testing.T) {
 		o.mu.Lock()
 		asked := strings.Join(o.asked, ", ")
 		if strings.Contains(asked, "other") || !strings.Contains(asked, "/ext/filter p1, /ext/prioritize p1") {
-			t.Errorf("asked: %s", asked)
+			t.Errorf("requests: %s", asked)
 		}
 		if (byOutsider == 3) != names {
-			t.Errorf("it bound %d", byOutsider)
+			t.Errorf("the extender has bound %d pods", byOutsider)
 		}
 		o.all = true
 		o.mu.Unlock()
-		heard := func(part string) {
-			t.Helper()
-			eventually(t, part, func() bool {
-				select {
-				case e := <-recorder.Events:
-					return strings.Contains(e, part)
-				default:
-					return false
-				}
-			})
-		}
 		rejected := add("rejected")
-		heard("0/3 nodes are available: 3 the outsider says no.")
+		hears(t, recorder, "0/3 nodes are available: 3 the outsider says no.")
 		o.mu.Lock()
 		o.all, o.broken = false, true
 		o.mu.Unlock()
-		heard("/ext: filter: status: 500 Internal Server Error")
+		hears(t, recorder, "/ext: filter: status: 500 Internal Server Error")
 		o.mu.Lock()
 		o.broken = false
 		o.mu.Unlock()
-		eventually(t, "it is bound when the extender is well again", func() bool { return c.where(rejected) == "c" })
+		eventually(t, "it is bound when the extender works again", func() bool { return c.where(rejected) == "c" })
 		stop()
+	}
+}
+
+// startWithOutsider starts a scheduling loop with the nodes a, b and c and the extender o, which concerns pods that
+// request example.com/gpu. If o gets names only, it binds these pods. stop stops the loop and the extender.
+func startWithOutsider(t *testing.T, c *cluster, o *outsider) (m *loop, recorder *record.FakeRecorder, stop func()) {
+	server := httptest.NewServer(o)
+	client := schedulerconfig.Extender{
+		URL:        server.URL + "/ext",
+		Filter:     "filter",
+		Prioritize: "prioritize",
+		Weight:     100,
+		Timeout:    10 * time.Second,
+		NamesOnly:  o.names,
+		Manages:    map[string]bool{"example.com/gpu": true},
+	}
+	if o.names {
+		client.Bind = "bind"
+	}
+	nodes := map[string]*corev1.Node{}
+	m, recorder, stopLoop := startPrepared(c, 10, func(m *loop) {
+		var err error
+		if m.extenders, err = newExtenders([]schedulerconfig.Extender{client}); err != nil {
+			t.Fatal(err)
+		}
+		m.placer = hasty(m.o.Profiles)
+		m.node = func(name string) *corev1.Node { return nodes[name] }
+		for _, name := range []string{"a", "b", "c"} {
+			nodes[name] = testNode(name, "100")
+			nodes[name].Status.Allocatable["example.com/gpu"] = resource.MustParse("100")
+		}
+	})
+	for _, n := range nodes {
+		m.nodeHandler().OnAdd(n, true)
+	}
+	return m, recorder, func() {
+		stopLoop()
 		server.Close()
 	}
 }

@@ -38,7 +38,7 @@ func TestHealthAfterAPause(t *testing.T) {
 		hangs.Store(true)
 		elapse(time.Second + stuckAfter)
 		if m.o.Health.Alive() == nil {
-			t.Error("alive, and the turn in which it was tried again does not end")
+			t.Error("alive although the iteration after the pause does not end")
 		}
 		close(release)
 		elapse(time.Second)
@@ -60,18 +60,18 @@ func TestHealth(t *testing.T) {
 		m.submit(context.Background(), func(unit.Instant) { m.synced = true; h.synced.Store(true) })
 		elapse(time.Hour)
 		if h.Synced() != nil || h.Alive() != nil {
-			t.Errorf("waits for an hour: %v, %v", h.Synced(), h.Alive())
+			t.Errorf("after an hour of waiting: %v, %v", h.Synced(), h.Alive())
 		}
 		release := make(chan struct{})
 		m.submit(context.Background(), func(unit.Instant) { <-release })
 		elapse(stuckAfter + time.Second)
 		if h.Alive() == nil {
-			t.Error("alive, and one turn does not end")
+			t.Error("alive although one iteration does not end")
 		}
 		close(release)
 		synctest.Wait()
 		if h.Alive() != nil {
-			t.Errorf("goes on: %v", h.Alive())
+			t.Errorf("not alive although the iteration has ended: %v", h.Alive())
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (h *hanging) patchStatus(ctx context.Context, namespace, name string, patch
 	await(ctx, h.patches)
 	h.mu.Lock()
 	if h.sent[name] && ctx.Err() == nil && strings.Contains(string(patch), string(corev1.PodScheduled)) {
-		h.t.Errorf("of %s is written why it was not placed, and its bind was sent", name)
+		h.t.Errorf("a patch says why %s was not placed, although its bind was sent", name)
 	}
 	h.mu.Unlock()
 	return h.cluster.patchStatus(ctx, namespace, name, patch)
@@ -94,7 +94,6 @@ func isClosed(gate chan struct{}) bool {
 	}
 }
 
-// startHanging is start with an API that hangs.
 // startHanging is start with an API server that hangs.
 func startHanging(t *testing.T, limit int, h *hanging) (*loop, *record.FakeRecorder, func()) {
 	h.cluster, h.sent = newCluster(t), map[string]bool{}
@@ -118,7 +117,7 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	m.placer.Bound(now, d.Pod, corescheduler.BindRefused)
 	m.binding = 2
 	if m.mayPlace(now.Add(hungAfter / 2)) {
-		t.Error("a decision is made ahead, and binds are answered")
+		t.Error("a decision is made ahead although binds are answered")
 	}
 	for _, now := range []unit.Instant{now.Add(hungAfter / 2), now.Add(20 * time.Second), now.Add(time.Hour)} {
 		if m.binding = 2; now > m.answered.Add(hungAfter) {
@@ -126,15 +125,15 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 		}
 		hung := m.answered.Add(hungAfter)
 		if wake := m.wakeAt(now); wake <= now || wake > now.Add(hungAfter) || now < hung && wake != hung {
-			t.Errorf("%v after the last answer: look again in %v", now.Sub(m.answered), wake.Sub(now))
+			t.Errorf("%v after the last answer: the loop runs again in %v", now.Sub(m.answered), wake.Sub(now))
 		}
 	}
 }
 
-// TestHungBindsHoldUpNobody: while every slot has a bind without an answer, a pod that fits nowhere gets its condition,
-// a pod of high priority preempts, and what was placed meanwhile is bound when the server answers again; there are
-// never more binds than slots.
-func TestHungBindsHoldUpNobody(t *testing.T) {
+// TestHungBindsDelayNoOtherPods: while every slot has a bind without an answer, a pod that fits nowhere gets its
+// condition, a pod of high priority preempts, and the pods that were placed meanwhile are bound when the server answers
+// again. There are never more binds than slots.
+func TestHungBindsDelayNoOtherPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{binds: make(chan struct{})}
 		m, recorder, stop := startHanging(t, 2, h)
@@ -154,7 +153,7 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 			told += <-recorder.Events + "\n"
 		}
 		if !strings.Contains(told, "Insufficient cpu") || !slices.Contains(h.removed, "low") {
-			t.Errorf("told %q, evicted %v", told, h.removed)
+			t.Errorf("patches %q, evicted %v", told, h.removed)
 		}
 		close(h.binds)
 		elapse(time.Minute)
@@ -165,7 +164,7 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 }
 
 // TestNoConditionOnBoundPods: conditions wait for a server that accepts no patches. Those of pods bound meanwhile are
-// dropped; the others are written once.
+// dropped. The others are written once.
 func TestNoConditionOnBoundPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -210,14 +209,14 @@ func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("large", "30"), false)
 		elapse(time.Minute)
 		if want := 30 - failureWriters; len(h.sent) != want {
-			t.Errorf("%d binds were sent, want those of pods of which nothing is being written: %d", len(h.sent), want)
+			t.Errorf("%d binds were sent, want only those of pods without a patch in flight: %d", len(h.sent), want)
 		}
 		close(h.patches) // patchStatus checks what was sent
 		elapse(time.Minute)
 		close(h.binds)
 		elapse(time.Minute)
 		if n := len(h.cluster.patches); len(h.bound) != 30 || n != failureWriters {
-			t.Errorf("%d bound, %d patches; want 30, and %d that were on the wire", len(h.bound), n, failureWriters)
+			t.Errorf("%d bound, %d patches; want 30, and the %d that were in flight", len(h.bound), n, failureWriters)
 		}
 	})
 }
@@ -248,7 +247,7 @@ func TestExLeaderWritesNothing(t *testing.T) {
 		}
 		for len(recorder.Events) > 0 {
 			if e := <-recorder.Events; strings.Contains(e, "leads") {
-				t.Errorf("told: %s", e)
+				t.Errorf("an Event: %s", e)
 			}
 		}
 	})

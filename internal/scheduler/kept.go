@@ -45,7 +45,7 @@ func KeepPod(obj any) any {
 	return k
 }
 
-// Passed drops the translation, as the handler does.
+// Passed drops the translated pod. The handler calls it once it has passed the pod on.
 func (k *KeptPod) Passed() { k.fact = nil }
 
 // object returns the kept part as a Pod object.

@@ -18,7 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestKeptPods lists and watches pods over HTTP, checks what is kept of them, and that each change is passed on once.
+// TestKeptPods lists and watches pods over HTTP, and checks what is kept of them and that each change is passed on
+// once.
 func TestKeptPods(t *testing.T) {
 	pod := func(name, version, node string) *corev1.Pod {
 		p := testPod(name, "100m")
@@ -32,30 +33,7 @@ func TestKeptPods(t *testing.T) {
 		return p
 	}
 	events := make(chan any)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Query().Get("watch") == "" {
-			_ = json.NewEncoder(w).Encode(&corev1.PodList{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
-				ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-				Items:    []corev1.Pod{*pod("a", "1", "n"), *pod("b", "1", "")},
-			})
-			return
-		}
-		if r.URL.Query().Get("sendInitialEvents") == "true" {
-			w.WriteHeader(http.StatusUnprocessableEntity) // makes the client list
-			return
-		}
-		for {
-			select {
-			case e := <-events:
-				_ = json.NewEncoder(w).Encode(e)
-				w.(http.Flusher).Flush()
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}))
+	server := httptest.NewServer(servePods([]corev1.Pod{*pod("a", "1", "n"), *pod("b", "1", "")}, events))
 	defer server.Close()
 	client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
@@ -94,7 +72,7 @@ func TestKeptPods(t *testing.T) {
 		t.Errorf("kept %+v, want %+v", got, want)
 	}
 	if podIn(store, corescheduler.Pod{ID: "uid-of-another", Namespace: "default", Name: "b"}) != nil {
-		t.Error("another pod of the name was found")
+		t.Error("another pod with that name was found")
 	}
 	events <- map[string]any{"type": "MODIFIED", "object": pod("b", "2", "n")}
 	hear()
@@ -104,10 +82,40 @@ func TestKeptPods(t *testing.T) {
 	expect("0 1 0")
 }
 
+// servePods answers a list with pods, and a watch with events.
+func servePods(pods []corev1.Pod, events <-chan any) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_ = json.NewEncoder(w).Encode(&corev1.PodList{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+				ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+				Items:    pods,
+			})
+			return
+		}
+		if r.URL.Query().Get("sendInitialEvents") == "true" {
+			w.WriteHeader(http.StatusUnprocessableEntity) // so the client lists instead
+			return
+		}
+		for {
+			select {
+			case e := <-events:
+				_ = json.NewEncoder(w).Encode(e)
+				w.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+}
+
 // TestKeptConditions: only the conditions that a scheduler writes are kept.
 func TestKeptConditions(t *testing.T) {
 	pod := testPod("p", "1")
-	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.DisruptionTarget, corev1.PodInitialized, corev1.PodScheduled} {
+	for _, kind := range []corev1.PodConditionType{
+		corev1.PodReady, corev1.DisruptionTarget, corev1.PodInitialized, corev1.PodScheduled,
+	} {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind})
 	}
 	kept := KeepPod(pod).(*KeptPod).object().Status.Conditions

@@ -8,29 +8,28 @@ import (
 )
 
 // nodeBinds order the binds of pods that get CPUs, memory or devices from the node's agent (Decision.Berth). What the
-// agent assigns to one pod depends on the pods before it, and the scheduling loop decided in the order of its
-// decisions. So such a bind is sent only when the binds before it were answered, and while it is in flight, no other
-// bind in the line is sent. Binds of pods that request such resources but get none (as all do on nodes whose agent
-// reports no NUMA nodes) do not affect each other: they are sent at once, any number of them, but after a bind that
-// gets something.
+// agent assigns to one pod depends on the pods before it, and each decision assumes the pods of the decisions before
+// it. So such a bind is sent only when the binds before it were answered, and while it is in flight, no other bind in
+// the line is sent. A pod may also request such resources and get none; on nodes whose agent reports no NUMA nodes, all
+// do. The binds of such pods do not affect each other. Any number of them is in flight at once, but none together with
+// a bind of a pod that gets something.
 //
-// If a bind fails, the decisions for those behind it were made on a wrong assumption: they are withdrawn and the pods
-// are placed again, after the back-off of a failed bind. This is rare. It is better that a pod waits for a second than
-// that its node rejects it.
+// If a bind fails, the decisions behind it in the line were made on a wrong assumption. They are withdrawn, and their
+// pods are placed again after the back-off of a failed bind. This is rare. It is better that a pod waits for a second
+// than that its node rejects it.
 type nodeBinds map[string]*bindLine
 
 // bindLine is the binds to one node. It exists while such a bind is in flight.
 type bindLine struct {
-	inFlight int  // binds in flight
-	alone    bool // the one in flight gets something, so no other may be sent
-	// Binds that wait.
-	waiting []placed
+	inFlight int      // binds in flight
+	alone    bool     // the pod of the bind in flight gets something, so no other bind may be sent
+	waiting  []placed // binds that wait, in order
 }
 
 // placed is a decision to be carried out.
 type placed struct {
 	corescheduler.Decision
-	began unit.Instant // when the decision was made
+	began unit.Instant // when the attempt began
 	*flight
 	after <-chan struct{} // closed when the last status patch about the pod is finished; nil: none is in progress
 }

@@ -45,7 +45,7 @@ func (c *numaCluster) bind(ctx context.Context, d corescheduler.Decision) (cores
 	n := c.nodes[node]
 	n.onWay++
 	if n.onWay > 1 {
-		c.t.Errorf("%d binds of pods with resources of their own are on their way to %s at once", n.onWay, node)
+		c.t.Errorf("%d binds of pods with exclusive resources to %s are in flight at once", n.onWay, node)
 	}
 	c.mu.Unlock()
 	defer func() {
@@ -66,7 +66,7 @@ func (c *numaCluster) bind(ctx context.Context, d corescheduler.Decision) (cores
 	offer, refusal := n.state.Offer(translate.NUMAPod(pod), nil)
 	if refusal != nil {
 		c.refused++
-		c.t.Errorf("pod %s is refused on %s: %s", p.Name, node, refusal.Message())
+		c.t.Errorf("pod %s is rejected on %s: %s", p.Name, node, refusal.Message())
 		return outcome, nil
 	}
 	if err := n.state.Commit(offer); err != nil {
@@ -79,9 +79,10 @@ func (c *numaCluster) bind(ctx context.Context, d corescheduler.Decision) (cores
 	return outcome, err
 }
 
-// TestPinnedPodsAreNeverRefused: a burst of pods that request whole CPUs of one NUMA node, faster than any report, with
-// an API server that refuses some binds and loses answers: the agent admits every bound pod, until every node is full.
-func TestPinnedPodsAreNeverRefused(t *testing.T) {
+// TestPinnedPodsAreNeverRejected: a burst of pods that request whole CPUs of one NUMA node, faster than any report,
+// with an API server that refuses some binds and loses answers. The agent admits every bound pod, until every node is
+// full.
+func TestPinnedPodsAreNeverRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &numaCluster{cluster: newCluster(t), nodes: map[string]*numaNode{}}
 		api.trouble = true
@@ -112,7 +113,7 @@ func TestPinnedPodsAreNeverRefused(t *testing.T) {
 		m.submit(context.Background(), synced(m))
 		elapse(5 * time.Minute)
 		if m.binding != 0 || len(m.lines) > 0 {
-			t.Errorf("%d binds are on their way, %d nodes have a line; want none", m.binding, len(m.lines))
+			t.Errorf("%d binds are in flight, %d nodes have a line; want none", m.binding, len(m.lines))
 		}
 		waiting := 0
 		for _, pod := range api.pods {
@@ -122,12 +123,12 @@ func TestPinnedPodsAreNeverRefused(t *testing.T) {
 			waiting++
 			for name, n := range api.nodes {
 				if _, refusal := n.state.Offer(translate.NUMAPod(pod), nil); refusal == nil {
-					t.Errorf("pod %s waits, and %s would take it", pod.Name, name)
+					t.Errorf("pod %s waits although %s would take it", pod.Name, name)
 				}
 			}
 		}
 		if waiting == 0 || waiting > 10 {
-			t.Errorf("%d of 60 pods wait; want few, as together they ask for %d CPUs of 120", waiting, cpus)
+			t.Errorf("%d of 60 pods wait; want few, because together they request %d CPUs of 120", waiting, cpus)
 		}
 	})
 }
@@ -165,32 +166,35 @@ func TestLines(t *testing.T) {
 	l := nodeBinds{}
 	first, others := pinned("first", "n"), []placed{pinned("second", "n"), pinned("third", "n"), pinned("fourth", "n")}
 	if !l.enter(first) || !l.enter(pinned("elsewhere", "m")) {
-		t.Error("the first to a node waits")
+		t.Error("the first bind to a node waits")
 	}
 	for _, p := range others {
 		if l.enter(p) {
-			t.Errorf("%s goes before the first is bound", p.Pod.ID)
+			t.Errorf("%s is sent before the first is answered", p.Pod.ID)
 		}
 	}
 	if !l.enter(placed{Decision: corescheduler.Decision{Node: "n"}}) {
-		t.Error("one that asks nothing of the agent waits")
+		t.Error("a bind of a pod without such requests waits")
 	}
 	next, withdrawn := l.leave(first, corescheduler.BindDone)
 	if len(next) != 1 || next[0].Pod.ID != "second" || len(withdrawn) > 0 {
-		t.Fatalf("after a bind goes %v, withdrawn %v", next, withdrawn)
+		t.Fatalf("after a successful bind, %v are sent and %v withdrawn", next, withdrawn)
 	}
-	for _, outcome := range []corescheduler.Outcome{corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn} {
+	for _, outcome := range []corescheduler.Outcome{
+		corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn,
+	} {
 		l := nodeBinds{}
 		for _, p := range others {
 			l.enter(p)
 		}
 		next, withdrawn = l.leave(others[0], outcome)
 		if len(next) > 0 || len(withdrawn) != 2 || len(l) > 0 || !l.enter(first) {
-			t.Errorf("after outcome %v goes %v, withdrawn %v", outcome, next, withdrawn)
+			t.Errorf("after outcome %v, %v are sent and %v withdrawn", outcome, next, withdrawn)
 		}
 	}
-	if next, _ := l.leave(pinned("elsewhere", "m"), corescheduler.BindDone); len(next) > 0 || !l.enter(pinned("later", "m")) {
-		t.Errorf("a line that is empty is not over: %v", l)
+	if next, _ := l.leave(pinned("elsewhere", "m"), corescheduler.BindDone); len(next) > 0 ||
+		!l.enter(pinned("later", "m")) {
+		t.Errorf("an empty line is kept: %v", l)
 	}
 }
 
@@ -208,9 +212,9 @@ func asking(name, node string) placed {
 	}}}
 }
 
-// TestLinesOfThoseWhoGetNothing: such binds are sent together. One that gets something waits for them, and later ones
-// wait for it, in order.
-func TestLinesOfThoseWhoGetNothing(t *testing.T) {
+// TestLinesOfPodsThatGetNothing: the binds of such pods are sent together. A bind of a pod that gets something waits
+// for them, and later binds wait for it, in order.
+func TestLinesOfPodsThatGetNothing(t *testing.T) {
 	names := func(of []placed) (out []string) {
 		for _, p := range of {
 			out = append(out, string(p.Pod.ID))
@@ -225,7 +229,7 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 	}
 	for _, p := range []placed{pinned("d", "n"), asking("e", "n"), asking("f", "n"), pinned("g", "n")} {
 		if l.enter(p) {
-			t.Errorf("%s goes beside others", p.Pod.ID)
+			t.Errorf("%s is sent together with others", p.Pod.ID)
 		}
 	}
 	for _, c := range []struct {
@@ -246,16 +250,17 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 		}
 		next, dropped := l.leave(c.end, c.outcome)
 		if !slices.Equal(names(next), c.next) || !slices.Equal(names(dropped), c.dropped) {
-			t.Errorf("after %s go %v, and %v are withdrawn; want %v and %v", c.end.Pod.ID, names(next), names(dropped), c.next, c.dropped)
+			t.Errorf("after %s, %v are sent and %v withdrawn; want %v and %v", c.end.Pod.ID, names(next), names(dropped), c.next,
+				c.dropped)
 		}
 	}
 	if len(l) > 0 {
-		t.Errorf("a line that is empty is not over: %v", l)
+		t.Errorf("an empty line is kept: %v", l)
 	}
 }
 
-// TestGuaranteedPodsDoNotQueue: binds to a node whose agent reports no NUMA nodes, as upstream's, are sent together,
-// also those of pods that would get exclusive CPUs elsewhere.
+// TestGuaranteedPodsDoNotQueue: binds to a node whose agent, such as upstream's kubelet, reports no NUMA nodes are sent
+// together, also those of pods that would get exclusive CPUs elsewhere.
 func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -266,7 +271,10 @@ func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "64"), true)
 		for i := range 8 {
 			pod := testPod(fmt.Sprintf("p%d", i), "1")
-			own := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+			own := corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("1"),
+				corev1.ResourceMemory: resource.MustParse("1Gi"),
+			}
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 			c.add(m, pod)
 		}
@@ -275,7 +283,7 @@ func TestGuaranteedPodsDoNotQueue(t *testing.T) {
 		slow.counts.Lock()
 		defer slow.counts.Unlock()
 		if slow.most != 8 {
-			t.Errorf("%d binds were on their way at once, want 8", slow.most)
+			t.Errorf("%d binds were in flight at once, want 8", slow.most)
 		}
 	})
 }
@@ -300,8 +308,8 @@ func (s *slowBinds) bind(ctx context.Context, d corescheduler.Decision) (coresch
 	return s.cluster.bind(ctx, d)
 }
 
-// TestReportsThatGo: when the report of a node is deleted, or belongs to another reporter, pods go there as to any
-// node, which they did not while its agent would have rejected them.
+// TestReportsThatGo: when the report of a node is deleted, or belongs to another reporter, pods are placed there
+// without regard to NUMA. Before that, the node rejected them because its agent would have.
 func TestReportsThatGo(t *testing.T) {
 	for how, happens := range map[string]func(h cache.ResourceEventHandler, o *topology.Object){
 		"deleted": func(h cache.ResourceEventHandler, o *topology.Object) { h.OnDelete(o) },
@@ -333,7 +341,7 @@ func TestReportsThatGo(t *testing.T) {
 				c.add(m, pod)
 				elapse(time.Minute)
 				if on := c.where(pod); on != "" {
-					t.Fatalf("it is on %s, whose agent would refuse it", on)
+					t.Fatalf("it is on %s, whose agent would reject it", on)
 				}
 				happens(h, report)
 				elapse(time.Second)

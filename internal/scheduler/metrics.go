@@ -15,7 +15,7 @@ type Metrics struct {
 	Registry *prometheus.Registry
 
 	attempts     *prometheus.CounterVec   // by result, profile
-	attemptTime  *prometheus.HistogramVec // the same; decision and bind
+	attemptTime  *prometheus.HistogramVec // by result, profile; decision and bind
 	decisionTime prometheus.Histogram
 	tries        prometheus.Histogram     // per placed pod
 	untilPlaced  *prometheus.HistogramVec // by tries
@@ -24,14 +24,16 @@ type Metrics struct {
 	eventTime    *prometheus.HistogramVec // by event
 	points       *prometheus.HistogramVec // by extension point, status, profile
 	evictions    *prometheus.CounterVec   // by result
-	evictionTime *prometheus.HistogramVec // the same
+	evictionTime *prometheus.HistogramVec // by result
 	calls        *prometheus.CounterVec   // by call type, result
-	callTime     *prometheus.HistogramVec // the same
+	callTime     *prometheus.HistogramVec // by call type, result
 	volumeErrors *prometheus.CounterVec   // by operation
 	flushed      prometheus.Counter
 
-	mu      sync.Mutex
-	ask     func() (loopState, bool) // asks the scheduling loop; nil: no scheduler is running
+	mu  sync.Mutex               // guards ask
+	ask func() (loopState, bool) // asks the scheduling loop; nil: no scheduler is running
+
+	// The metrics that are computed from loopState when they are collected.
 	pending *prometheus.Desc
 	cache   *prometheus.Desc
 	by      *prometheus.Desc // pods by the plugin that rejected them
@@ -41,11 +43,11 @@ type Metrics struct {
 
 // loopState is the numbers that the scheduling loop has at one moment.
 type loopState struct {
-	pending              map[string]int
-	nodes, pods, assumed int
+	pending              map[string]int    // pending pods, by upstream's name of the queue
+	nodes, pods, assumed int               // see Placer.Sizes
 	rejected             map[rejection]int // pods by the plugin that rejected them
-	binding              int
-	calls                map[string]int // waiting requests, by type
+	binding              int               // see loop.binding
+	calls                map[string]int    // waiting requests, by type
 }
 
 // rejection is upstream's name of a plugin that rejected a pod, and the profile.
@@ -72,73 +74,73 @@ func resultOf(err error) string {
 	return "success"
 }
 
-// NewMetrics returns metrics with a new registry. Buckets are upstream's, except those for decisions, which take less
-// time.
+// NewMetrics returns metrics with a new registry. Buckets are upstream's, except those for the time of decisions: they
+// begin lower, because decisions take less time here.
 func NewMetrics() *Metrics {
 	const subsystem = "scheduler"
-	counts := func(name, help string) prometheus.CounterOpts {
+	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Subsystem: subsystem, Name: name, Help: help}
 	}
-	spreads := func(name string, buckets []float64, help string) prometheus.HistogramOpts {
+	histogram := func(name string, buckets []float64, help string) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Buckets: buckets, Help: help}
 	}
-	asked := func(name, help string, labels ...string) *prometheus.Desc {
+	computed := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName("", subsystem, name), help, labels, nil)
 	}
 	doubled := prometheus.ExponentialBuckets
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
-		attempts: prometheus.NewCounterVec(counts("schedule_attempts_total",
+		attempts: prometheus.NewCounterVec(counter("schedule_attempts_total",
 			"Attempts to place a pod: scheduled, unschedulable (it fits nowhere) or error (its bind failed)"),
 			[]string{"result", "profile"}),
-		attemptTime: prometheus.NewHistogramVec(spreads("scheduling_attempt_duration_seconds", doubled(0.001, 2, 15),
+		attemptTime: prometheus.NewHistogramVec(histogram("scheduling_attempt_duration_seconds", doubled(0.001, 2, 15),
 			"Seconds of an attempt: the decision and, if there is one, the bind"),
 			[]string{"result", "profile"}),
-		decisionTime: prometheus.NewHistogram(spreads("scheduling_algorithm_duration_seconds",
+		decisionTime: prometheus.NewHistogram(histogram("scheduling_algorithm_duration_seconds",
 			append(doubled(0.000004, 4, 4), doubled(0.001, 2, 15)...),
 			"Seconds of a decision")),
-		tries: prometheus.NewHistogram(spreads("pod_scheduling_attempts", doubled(1, 2, 5),
+		tries: prometheus.NewHistogram(histogram("pod_scheduling_attempts", doubled(1, 2, 5),
 			"Attempts per placed pod")),
-		untilPlaced: prometheus.NewHistogramVec(spreads("pod_scheduling_sli_duration_seconds", doubled(0.01, 2, 20),
+		untilPlaced: prometheus.NewHistogramVec(histogram("pod_scheduling_sli_duration_seconds", doubled(0.01, 2, 20),
 			"Seconds from when a pod was first seen pending until it was bound"),
 			[]string{"attempts"}),
-		preemptions: prometheus.NewCounter(counts("preemption_attempts_total",
+		preemptions: prometheus.NewCounter(counter("preemption_attempts_total",
 			"Attempts to preempt pods")),
-		victims: prometheus.NewHistogram(spreads("preemption_victims", doubled(1, 2, 7),
+		victims: prometheus.NewHistogram(histogram("preemption_victims", doubled(1, 2, 7),
 			"Victims per preemption")),
-		eventTime: prometheus.NewHistogramVec(spreads("event_handling_duration_seconds", doubled(0.0001, 2, 12),
+		eventTime: prometheus.NewHistogramVec(histogram("event_handling_duration_seconds", doubled(0.0001, 2, 12),
 			"Seconds that the scheduling loop took for one change in the cluster"),
 			[]string{"event"}),
-		points: prometheus.NewHistogramVec(spreads("framework_extension_point_duration_seconds", doubled(0.0001, 2, 12),
+		points: prometheus.NewHistogramVec(histogram("framework_extension_point_duration_seconds", doubled(0.0001, 2, 12),
 			"Seconds of PreBind (volume plans) and of Bind"),
 			[]string{"extension_point", "status", "profile"}),
-		evictions: prometheus.NewCounterVec(counts("preemption_goroutines_execution_total",
+		evictions: prometheus.NewCounterVec(counter("preemption_goroutines_execution_total",
 			"Times that the victims of one preemption were evicted"),
 			[]string{"result"}),
-		evictionTime: prometheus.NewHistogramVec(spreads("preemption_goroutines_duration_seconds", doubled(0.01, 2, 20),
+		evictionTime: prometheus.NewHistogramVec(histogram("preemption_goroutines_duration_seconds", doubled(0.01, 2, 20),
 			"Seconds that it took to send the evictions of one preemption"),
 			[]string{"result"}),
-		calls: prometheus.NewCounterVec(counts("async_api_call_execution_total",
+		calls: prometheus.NewCounterVec(counter("async_api_call_execution_total",
 			"Binds and status patches sent"),
 			[]string{"call_type", "result"}),
-		callTime: prometheus.NewHistogramVec(spreads("async_api_call_execution_duration_seconds", doubled(0.001, 2, 15),
+		callTime: prometheus.NewHistogramVec(histogram("async_api_call_execution_duration_seconds", doubled(0.001, 2, 15),
 			"Seconds of a bind or status patch, with its time in the throttle's queue"),
 			[]string{"call_type", "result"}),
 		volumeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "scheduler_volume", Name: "scheduling_stage_error_total",
 			Help: "Volume plans that failed",
 		}, []string{"operation"}),
-		flushed: prometheus.NewCounter(counts("pod_scheduled_after_flush_total",
+		flushed: prometheus.NewCounter(counter("pod_scheduled_after_flush_total",
 			"Pods placed that only the periodic check of waiting pods found, although they fit: above 0 indicates a bug")),
-		by: asked("unschedulable_pods",
+		by: computed("unschedulable_pods",
 			"Unschedulable pods, by each plugin that rejected a node for them", "plugin", "profile"),
-		busy: asked("goroutines",
+		busy: computed("goroutines",
 			"Binds in flight, and those that wait for a slot", "operation"),
-		queued: asked("pending_async_api_calls",
+		queued: computed("pending_async_api_calls",
 			"Binds and status patches that wait", "call_type"),
-		pending: asked("pending_pods",
+		pending: computed("pending_pods",
 			"Pending pods by queue: active, backoff, unschedulable or gated", "queue"),
-		cache: asked("cache_size",
+		cache: computed("cache_size",
 			"Nodes, pods on nodes, and the assumed ones among these", "type"),
 	}
 	m.Registry.MustRegister(
@@ -188,7 +190,7 @@ func (m *Metrics) bound(attempts int, waited time.Duration) {
 	m.untilPlaced.WithLabelValues(label).Observe(waited.Seconds())
 }
 
-// count sets the function that returns the census when metrics are collected.
+// count sets the function that returns the loopState when metrics are collected.
 func (m *Metrics) count(ask func() (loopState, bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

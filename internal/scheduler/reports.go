@@ -17,12 +17,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// servedRetry is the pause before the API server is asked again whether it serves a kind. It may not serve the kind, or
-// may not allow us to read it. Chosen: when an administrator installs it, it takes effect within a minute.
+// servedRetry is the pause before the API server is asked again whether it serves a kind and allows this process to
+// read it. Chosen: when an administrator installs the kind, that takes effect within a minute.
 const servedRetry = time.Minute
 
-// followReports watches the agents' reports of their NUMA nodes. The returned function reports whether the first list
-// was delivered, or there is none to wait for.
+// followReports watches the agents' reports about their NUMA nodes. The returned function reports whether the first
+// list was delivered, or there is none to wait for.
 func (m *loop) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
 	const otherwise = "the API server serves no reports of NUMA nodes: pods are placed without them"
 	return whereServed(ctx, client, kube.Topologies, otherwise, func() cache.Controller {
@@ -31,27 +31,27 @@ func (m *loop) followReports(ctx context.Context, client *kube.Client) cache.Inf
 	})
 }
 
-// whereServed watches a kind that not every API server serves, as soon as it is served. The returned function reports
-// whether the first list was delivered, or there is none to wait for.
+// whereServed watches a kind that not every API server serves, as soon as it is served. Until then it logs otherwise
+// once. The returned function reports whether the first list was delivered, or there is none to wait for.
 func whereServed(
 	ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller,
 ) cache.InformerSynced {
 	var ready atomic.Bool
 	go func() {
-		for told := false; ; told = true {
+		for logged := false; ; logged = true {
 			err := client.List(ctx, k, "", metav1.ListOptions{Limit: 1}, k.NewList())
 			if err == nil {
 				break
 			}
 			if missing := apierrors.IsNotFound(err) || apierrors.IsForbidden(err); missing {
 				ready.Store(true)
-				if !told {
+				if !logged {
 					slog.Info(otherwise, "err", err)
 				}
 			}
 			wait := servedRetry
 			if !ready.Load() {
-				wait = time.Second // the API server cannot be reached, so nothing can be placed, either
+				wait = time.Second // the API server cannot be reached: nothing is placed until it answers
 			}
 			select {
 			case <-ctx.Done():
@@ -68,7 +68,7 @@ func whereServed(
 	return ready.Load
 }
 
-// trimReport drops the fields that only others read.
+// trimReport drops the fields that this scheduler does not read.
 func trimReport(obj runtime.Object) {
 	if o, ok := obj.(*topology.Object); ok {
 		o.Zones, o.TopologyPolicies = nil, nil
@@ -76,7 +76,7 @@ func trimReport(obj runtime.Object) {
 }
 
 // reportHandler translates reports into facts, in the informer's goroutine. A report that cannot be decoded counts as
-// absent: the node is then judged without NUMA nodes, as upstream judges all.
+// missing: then pods are placed on the node without regard to NUMA, as upstream places all pods.
 func (m *loop) reportHandler(ctx context.Context) cache.ResourceEventHandler {
 	var decoder topology.Decoder
 	gone := func(name string) {

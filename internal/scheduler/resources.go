@@ -37,7 +37,7 @@ type PodResources struct {
 // podPage is how many pods a list request returns at most: client-go's page size.
 const podPage = 500
 
-// The heads of the two families, in upstream's words.
+// The heads of the two metric families, in upstream's words.
 const (
 	requestHead = "# HELP kube_pod_resource_request [STABLE] " +
 		"Resources requested by workloads on the cluster, broken down by pod. " + whatHeadsShow +
@@ -62,15 +62,15 @@ func (p *PodResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.busy.Unlock()
 	if err := p.write(r.Context(), w); err != nil && r.Context().Err() == nil {
 		slog.Warn("list pods for /metrics/resources", "err", err)
-		panic(http.ErrAbortHandler) // a part is sent already: the client must not take it for all
+		panic(http.ErrAbortHandler) // a part was sent already: the client must notice that the rest is missing
 	}
 }
 
-// write streams the limits as the pages arrive, and then the requests, because the lines of a family must not be
-// interleaved. For 150,000 pods, the requests are 60 MiB, so they are kept compressed until then.
+// write streams the limits as the pages arrive, and then the requests: the lines of the two families must not be
+// mixed. The requests of 150,000 pods are 60 MiB of text, so they are kept compressed until then.
 func (p *PodResources) write(ctx context.Context, w io.Writer) error {
-	var kept bytes.Buffer
-	requests, err := flate.NewWriter(&kept, flate.BestSpeed)
+	var compressed bytes.Buffer
+	requests, err := flate.NewWriter(&compressed, flate.BestSpeed)
 	if err != nil {
 		return err
 	}
@@ -103,11 +103,12 @@ func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 	if err := requests.Close(); err != nil {
 		return err
 	}
-	_, err = io.Copy(w, flate.NewReader(&kept))
+	_, err = io.Copy(w, flate.NewReader(&compressed))
 	return err
 }
 
-// family writes the lines of one pod, after head if they are the first. It returns how many lines were written so far.
+// family writes the lines of one pod in a family. lines is how many lines the family has already; if it has none, head
+// is written first. It returns how many lines the family has then.
 func family(
 	w io.Writer, head string, lines int, pod *corev1.Pod, what string, amounts corev1.ResourceList,
 ) (int, error) {

@@ -21,7 +21,7 @@ import (
 )
 
 // TestPodResources: all pages are read, the lines of a family are together, ended pods are left out, and text of a
-// pod's author is escaped. oracle/ compares the lines with upstream's. A process that does not lead answers nothing.
+// pod's author is escaped. A process that does not lead answers nothing. oracle/ compares the lines with upstream's.
 func TestPodResources(t *testing.T) {
 	pod := func(name, scheduler string, phase corev1.PodPhase) corev1.Pod {
 		p := testPod(name, "1500m")
@@ -68,13 +68,13 @@ func TestPodResources(t *testing.T) {
 	w = httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/resources", nil))
 	if w.Body.Len() > 0 || w.Code != http.StatusOK {
-		t.Errorf("another leads: %d %s", w.Code, w.Body)
+		t.Errorf("another process leads: %d %s", w.Code, w.Body)
 	}
 }
 
-// TestMetricsOfTrouble: failures are counted by upstream's names, and a pod that fits nowhere by the plugins that
-// rejected nodes, until it is gone.
-func TestMetricsOfTrouble(t *testing.T) {
+// TestMetricsOfFailures: failures are counted under upstream's names. A pod that fits nowhere is counted for each
+// plugin that rejected a node, until it is gone.
+func TestMetricsOfFailures(t *testing.T) {
 	m := NewMetrics()
 	count := func(plugin string) (n float64) {
 		families, err := m.Registry.Gather()
@@ -122,7 +122,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 		l.podHandler().OnDelete(high)
 		synctest.Wait()
 		if count("NodeResourcesFit") != 0 {
-			t.Error("counted, and gone")
+			t.Error("a pod that is gone is counted")
 		}
 	})
 }
@@ -131,7 +131,8 @@ func TestMetricsOfTrouble(t *testing.T) {
 func TestFlushedIsCounted(t *testing.T) {
 	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	for _, flushed := range []bool{true, false} {
-		m.bindEnded(2, placed{Decision: corescheduler.Decision{Node: "n", Flushed: flushed}, began: 1}, corescheduler.BindDone)
+		m.bindEnded(2, placed{Decision: corescheduler.Decision{Node: "n", Flushed: flushed}, began: 1},
+			corescheduler.BindDone)
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 1 {
 		t.Errorf("%v counted, want one", n)
@@ -169,10 +170,10 @@ func TestPodResourcesOneAtATime(t *testing.T) {
 		select {
 		case <-asked:
 		case code := <-first:
-			t.Fatalf("nobody else is answered, and the first gets %d", code)
+			t.Fatalf("no other request is in progress, but the first gets %d", code)
 		}
 		if code, _ := ask(); code != http.StatusServiceUnavailable {
-			t.Errorf("while one is answered: %d", code)
+			t.Errorf("while another request is in progress: %d", code)
 		}
 		answer <- http.StatusOK
 		if code := <-first; code != http.StatusOK {

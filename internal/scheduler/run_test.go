@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
@@ -87,14 +85,14 @@ func TestRunThroughTrouble(t *testing.T) {
 				elapse(2 * time.Minute)
 				w.eachBoundOnce(21)
 				if why := w.why("big"); !strings.Contains(why, "Insufficient cpu") {
-					t.Errorf("the big pod knows: %s", why)
+					t.Errorf("the condition of the big pod: %s", why)
 				}
 				if w.pod("low") != nil || w.on("high") != "full" {
 					t.Errorf("the victim: %v; high is on %q", w.pod("low"), w.on("high"))
 				}
 				w.mu.Lock()
 				if w.told["FailedScheduling big"] == 0 || w.told["Preempted low"] != 1 {
-					t.Errorf("told %v", w.told)
+					t.Errorf("Events %v", w.told)
 				}
 				w.mu.Unlock()
 			})
@@ -102,8 +100,8 @@ func TestRunThroughTrouble(t *testing.T) {
 	}
 }
 
-// TestRunAfterAGap: what happened while the watches were broken counts afterwards: a deleted pod leaves room, a pod
-// with the same name is another pod, a deleted node gets no pods.
+// TestRunAfterAGap: changes while the watches were broken count afterwards. A deleted pod leaves room, a pod with the
+// same name is another pod, and a deleted node gets no pods.
 func TestRunAfterAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -119,7 +117,7 @@ func TestRunAfterAGap(t *testing.T) {
 		}
 		elapse(time.Minute)
 		if n := len(w.bound); n != 0 {
-			t.Fatalf("%d are bound, and all nodes are full", n)
+			t.Fatalf("%d are bound although all nodes are full", n)
 		}
 		w.unwatched(func() {
 			elapse(time.Second)
@@ -143,8 +141,8 @@ func TestRunAfterAGap(t *testing.T) {
 	})
 }
 
-// TestRunTellsBeforeItEnds: Events about what was done are sent even if the scheduler is stopped meanwhile.
-func TestRunTellsBeforeItEnds(t *testing.T) {
+// TestRunSendsLastEvents: Events about what was done are sent even if the scheduler is stopped meanwhile.
+func TestRunSendsLastEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
 		w.put("nodes", testNode("n", "1000"))
@@ -174,7 +172,7 @@ func (w *wire) boundNow() (names []string) {
 }
 
 // TestServedLater: a kind that the API server does not serve yet, or that cannot be read while the server is not
-// available, is watched as soon as it is served; nothing is placed until it is known whether it is served.
+// available, is watched as soon as it is served. Nothing is placed until it is known whether it is served.
 func TestServedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -186,14 +184,14 @@ func TestServedLater(t *testing.T) {
 		w.put("pods", wirePod("p", "1", 0))
 		elapse(time.Minute)
 		if w.on("p") != "" {
-			t.Error("it is placed, and nobody knows what agents report")
+			t.Error("it is placed before it is known what agents report")
 		}
 		w.mu.Lock()
 		w.detached = false
 		w.mu.Unlock()
 		elapse(time.Minute)
 		if w.on("p") != "n" {
-			t.Error("it is not placed, and there are no reports to wait for")
+			t.Error("it is not placed although there are no reports to wait for")
 		}
 		gpu := "example.com/gpu"
 		asks := wirePod("asks", "0", 0)
@@ -209,7 +207,7 @@ func TestServedLater(t *testing.T) {
 		w.put("pods", asks)
 		elapse(time.Minute)
 		if why := w.why("asks"); !strings.Contains(why, `device class "gpus"`) {
-			t.Errorf("it knows: %s", why)
+			t.Errorf("its condition: %s", why)
 		}
 	})
 }
@@ -267,97 +265,13 @@ func TestReportsThatMayNotBeRead(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if asked != 2*10 {
-			t.Errorf("it has asked %d times in ten minutes, want %d", asked, 2*10)
+			t.Errorf("%d requests in ten minutes, want %d", asked, 2*10)
 		}
 	})
 }
 
-// TestRunAsksBeforeItWrites: a process that may not lead any more sends no binds, victim conditions, deletions or pod
-// conditions, whatever it had decided and however long that waited.
-func TestRunAsksBeforeItWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(t)
-		full := testNode("full", "1")
-		full.Labels = map[string]string{"on": "full"}
-		w.put("nodes", full)
-		w.put("nodes", testNode("n", "20"))
-		w.put("pods", onNode(wirePod("low", "1", 1), "full"))
-		var deposed atomic.Bool
-		_, stop := startRun(w, Options{Leads: func() bool { return !deposed.Load() }})
-		defer stop()
-		elapse(time.Second)
-		deposed.Store(true)
-		w.put("pods", wirePod("p", "1", 5))
-		high := wirePod("high", "1", 10)
-		high.Spec.NodeSelector = full.Labels
-		w.put("pods", high)
-		w.put("pods", wirePod("big", "1000", 0))
-		elapse(time.Hour)
-		w.mu.Lock()
-		for what, n := range w.asked {
-			if !strings.Contains(what, "events") && n > 0 {
-				t.Errorf("%s was asked for %d times", what, n)
-			}
-		}
-		w.mu.Unlock()
-		deposed.Store(false) // as after a suspend: the Lease was renewed
-		elapse(retryMax + time.Second)
-		w.eachBoundOnce(2)
-		if why := w.why("big"); !strings.Contains(why, "Insufficient cpu") {
-			t.Errorf("the big pod knows: %s", why)
-		}
-	})
-}
-
-// TestRunAsksBeforeItSends: requests that waited in the throttle, or for a retry, when the process lost the leadership
-// are not sent.
-func TestRunAsksBeforeItSends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(t)
-		full := testNode("full", "1")
-		full.Labels = map[string]string{"on": "full"}
-		w.put("nodes", full)
-		w.put("nodes", testNode("n", "20"))
-		w.put("pods", onNode(wirePod("low", "1", 1), "full"))
-		var deposed atomic.Bool
-		_, stop := startRun(w, Options{Leads: func() bool { return !deposed.Load() }})
-		defer stop()
-		elapse(time.Second)
-		w.during(func(context.Context, string) wireFate { return wireFate{code: http.StatusTooManyRequests} })
-		for i := range 20 {
-			w.put("pods", wirePod(fmt.Sprint("p", i), "1", 5))
-		}
-		high := wirePod("high", "1", 10)
-		high.Spec.NodeSelector = full.Labels
-		w.put("pods", high)
-		elapse(100 * time.Millisecond)
-		deposed.Store(true)
-		w.during(nil)
-		before := w.writes()
-		elapse(time.Hour)
-		if after := w.writes(); before == 0 || after != before {
-			t.Errorf("%d writes were sent before, %d after", before, after-before)
-		}
-		deposed.Store(false)
-		elapse(retryMax + time.Second)
-		w.eachBoundOnce(21)
-	})
-}
-
-// writes returns the number of write requests, without those for Events.
-func (w *wire) writes() (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for what, asked := range w.asked {
-		if !strings.Contains(what, "events") {
-			n += asked
-		}
-	}
-	return n
-}
-
-// TestRunKnowsNamespaces: affinity by namespace labels: a pod joins those in namespaces of its team, and is placed when
-// a namespace joins the team.
+// TestRunKnowsNamespaces: a pod has affinity to pods in namespaces with a label. It is placed as soon as a namespace
+// has that label.
 func TestRunKnowsNamespaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -384,7 +298,7 @@ func TestRunKnowsNamespaces(t *testing.T) {
 		w.put("pods", pod)
 		elapse(time.Second)
 		if why := w.why("p"); w.on("p") != "" || !strings.Contains(why, "didn't match pod affinity rules") {
-			t.Errorf("nobody is in a namespace of the team: it is on %q: %s", w.on("p"), why)
+			t.Errorf("no pod is in a namespace of the team, but it is on %q: %s", w.on("p"), why)
 		}
 		w.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: team}})
 		elapse(time.Minute)
@@ -398,12 +312,12 @@ func TestRunKnowsNamespaces(t *testing.T) {
 		w.put("pods", late)
 		elapse(time.Minute)
 		if w.on("late") != "" {
-			t.Errorf("the namespace is gone: it is on %q", w.on("late"))
+			t.Errorf("the namespace was deleted, but it is on %q", w.on("late"))
 		}
 	})
 }
 
-// TestRunForgetsGroups: pods of a Service are spread over nodes, and those of a deleted one no longer are.
+// TestRunForgetsGroups: pods of a Service are spread over nodes. Those of a deleted Service are not.
 func TestRunForgetsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
@@ -440,60 +354,6 @@ func TestRunForgetsGroups(t *testing.T) {
 	})
 }
 
-// TestRunDoesAsItIsTold: the options Name, BindsInFlight, Events, Metrics and Health have effect.
-func TestRunDoesAsItIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, events := newWire(t), newWire(t)
-		client, err := kube.NewClientForConfig(&rest.Config{Host: "http://events.example", Transport: events, QPS: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.detached = true
-		w.during(func(context.Context, string) wireFate { return wireFate{late: 50 * time.Millisecond} })
-		w.put("nodes", testNode("n", "200"))
-		o := Options{Name: "mine", BindsInFlight: 2, Events: client, Health: NewHealth()}
-		metrics, stop := startRun(w, o)
-		defer stop()
-		elapse(time.Second)
-		if o.Health.Synced() == nil {
-			t.Error("it is ready, and no list could be read")
-		}
-		w.mu.Lock()
-		w.detached = false
-		w.mu.Unlock()
-		elapse(time.Minute)
-		if err := o.Health.Synced(); err != nil {
-			t.Errorf("it is not ready: %v", err)
-		}
-		const pods = 100
-		for i := range pods {
-			pod := wirePod(fmt.Sprint("p", i), "1", 0)
-			pod.Spec.SchedulerName = o.Name
-			w.put("pods", pod)
-		}
-		elapse(time.Minute)
-		if n := len(w.boundNow()); n != pods || w.atOnce != o.BindsInFlight {
-			t.Errorf("%d pods are bound, %d at once; want %d, %d", n, w.atOnce, pods, o.BindsInFlight)
-		}
-		events.mu.Lock()
-		if len(events.told) != pods || len(w.told) != 0 {
-			t.Errorf("told %v, and by the client for binds %v", events.told, w.told)
-		}
-		events.mu.Unlock()
-		for name, want := range map[string]float64{
-			"scheduler_schedule_attempts_total":                    pods,
-			"scheduler_scheduling_algorithm_duration_seconds":      pods,
-			"scheduler_async_api_call_execution_total":             pods,
-			"scheduler_framework_extension_point_duration_seconds": pods,
-			"scheduler_cache_size":                                 pods + 1, // and the node
-		} {
-			if got := total(t, metrics, name); got != want {
-				t.Errorf("%s: %v, want %v", name, got, want)
-			}
-		}
-	})
-}
-
 // TestRunEvicts: a victim's condition passes the throttle with its deletion's priority, before less urgent requests.
 func TestRunEvicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -518,12 +378,12 @@ func TestRunEvicts(t *testing.T) {
 			}
 		}
 		if writes["evict"] != 2 || writes["bind"] != 1 || writes["status"] != 1 {
-			t.Errorf("writes by kind: %v; want a mark and a deletion, a bind, and why it waited", writes)
+			t.Errorf("writes by kind: %v; want a mark and a deletion, a bind, and a condition", writes)
 		}
 	})
 }
 
-// TestRunEndsForGood: when Run has returned, no further request is made, although the API server has not accepted all
+// TestRunEndsForGood: when Run has returned, no further request is made, even if the API server has not accepted all
 // Events.
 func TestRunEndsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -563,8 +423,8 @@ func (d direct) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// TestRunTellsExtendersNodes checks that extenders get nodes as the API server has them.
-func TestRunTellsExtendersNodes(t *testing.T) {
+// TestRunSendsWholeNodes checks that extenders get nodes as the API server has them.
+func TestRunSendsWholeNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)
 		for _, name := range []string{"a", "b", "c"} {
@@ -579,7 +439,7 @@ func TestRunTellsExtendersNodes(t *testing.T) {
 		w.put("pods", wirePod("p", "1", 0))
 		elapse(time.Minute)
 		if on := w.on("p"); on != "c" || len(out.asked) != 2 {
-			t.Errorf("it is on %q, want c; the extender was asked %q", on, out.asked)
+			t.Errorf("it is on %q, want c; requests to the extender: %q", on, out.asked)
 		}
 	})
 }

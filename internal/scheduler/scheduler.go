@@ -7,12 +7,13 @@
 // through one channel. Between facts it makes decisions, as long as fewer than BindsInFlight binds are in flight.
 // Binds, status patches, evictions and Events run in other goroutines; a write throttle (kube.Throttle) orders them,
 // Events last. So every decision uses all facts that have arrived, and a slow API server delays the binds, not the
-// loop. If no bind is answered any more, for example because a webhook hangs, the loop decides ahead (aheadMax): pods
-// that fit nowhere get their condition, and pods that may preempt do so.
+// loop. If no bind is answered any more, for example because a webhook hangs, the loop decides ahead: it makes up to
+// aheadMax decisions that are sent later. So pods that fit nowhere get their condition, and pods that may preempt do
+// so.
 //
-// For a pod that concerns an extender (extenders.go), there are two decisions: the first finds the nodes on which it
-// fits, or the preemptions that would make room. Then the extenders are asked in another goroutine, and the second
-// decision chooses. Other pods do not wait for that.
+// For a pod that concerns an extender (extenders.go), there are two decisions. The first finds the nodes on which the
+// pod fits, or the preemptions that would make room. Then the extenders are asked in another goroutine. The second
+// decision chooses among what they left. Other pods do not wait for that.
 //
 // # Invariants
 //
@@ -20,9 +21,9 @@
 //     are.
 //   - Only pods that the loop chose as victims are evicted, by UID, with the condition DisruptionTarget set first, and
 //     never by a process that may not lead any more (Options.Leads).
-//   - After a pod's bind was sent, no status patch says why the pod was not placed.
-//   - A pod is bound at most once. The API server refuses a second bind, the bind has the pod's UID, and whatever the
-//     answer was, the watch shows the outcome.
+//   - After a pod's bind was sent, no status patch is sent that says why the pod was not placed.
+//   - A pod is bound at most once. The API server refuses a second bind. The bind names the pod's UID, so it cannot
+//     bind a later pod of that name. Whatever the answer was, the watch shows the outcome.
 //   - Pods that get CPUs, memory or devices arrive at their node's agent in the order in which they were placed there
 //     (line.go).
 //   - It keeps nothing on disk. After a restart, the scheduler lists all objects and places what is not bound.
@@ -60,23 +61,23 @@ const DefaultName = corev1.DefaultSchedulerName
 const BindsInFlightDefault = 64
 
 const (
-	// besideBinds is how many other writes may be in flight in addition to the binds: status patches, evictions,
-	// Events. Chosen: as many Events as their share of the limit allows, and a few of the others.
+	// besideBinds is how many other writes (status patches, evictions, Events) may be in flight in addition to the binds.
+	// Chosen: as many Events as their share of the limit allows, and a few of the others.
 	besideBinds = 8
-	// tolerance is by what factor an answer may take longer than without load before the throttle reduces the number of
-	// binds in flight. A server that processes 64 binds at once takes about 20 times as long for each (computed: at 800
-	// per second 80 ms each, alone 4 ms), but no longer in total: they wait in the server's queue instead of the
-	// throttle's. BindsInFlight limits the effect on other clients. A larger factor means that something is wrong with
-	// the server. Chosen.
+	// tolerance is the factor by which an answer may take longer than without load before the throttle reduces the number
+	// of binds in flight. Chosen: a server that processes 64 binds at once takes about 20 times as long for each
+	// (computed: 80 ms at 800 per second, 4 ms alone), but no longer in total, because the binds wait in the server's
+	// queue instead of the throttle's. BindsInFlight limits the effect on other clients. If the factor is larger than
+	// tolerance, something is wrong with the server.
 	tolerance = 30
-	// hungAfter is for how long all slots must be taken without any bind being answered before the loop decides ahead.
-	// Chosen: ten times what a busy server takes.
+	// hungAfter is how long all slots must be taken, without an answer to any bind, before the loop decides ahead.
+	// Chosen: ten times as long as a busy server takes.
 	hungAfter = time.Second
-	// lastEventsMax is how long the scheduler may take to send the last Events when it is stopped. Chosen: within the
-	// remaining time of a Lease and of a usual termination grace period; the next leader waits for it.
+	// lastEventsMax is how long the scheduler may take to send the last Events when it is stopped. Chosen: it is within
+	// the remaining time of a Lease and of a usual termination grace period; the next leader waits for it.
 	lastEventsMax = 3 * time.Second
-	// aheadMax is for how many pods it decides ahead. Chosen: what a server processes in some seconds when it is
-	// available again. So old are the decisions then; each takes about 1 KiB.
+	// aheadMax is the number of pods about which the loop decides ahead. Chosen: a server that is available again
+	// processes them within some seconds, so the decisions are not much older than that. Each takes about 1 KiB.
 	aheadMax = 4096
 )
 
@@ -87,7 +88,7 @@ type Options struct {
 	Name   string       // the schedulerName if there are no Profiles, and the source of Events; empty: DefaultName
 	// Profiles place the pods with their name as schedulerName; none: the default profile with the name Name.
 	Profiles                 []corescheduler.Profile
-	BackoffFirst, BackoffMax time.Duration // see scheduler.Options
+	BackoffFirst, BackoffMax time.Duration // see core/scheduler.Options
 	Metrics                  *Metrics      // nil: not exposed
 	Seed                     uint64        // breaks ties between nodes; see core/scheduler.Options
 	BindsInFlight            int           // zero: BindsInFlightDefault
@@ -125,9 +126,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
-	telling, hush := context.WithCancel(context.WithoutCancel(ctx))
-	defer hush()
-	recorders := kube.NewRecorders(telling, events)
+	eventsCtx, stopEvents := context.WithCancel(context.WithoutCancel(ctx)) // the last Events are sent after ctx ended
+	defer stopEvents()
+	recorders := kube.NewRecorders(eventsCtx, events)
 	m := newLoop(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
 	if m.extenders, err = newExtenders(o.Extenders); err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
@@ -157,7 +158,10 @@ func Run(ctx context.Context, o Options) error {
 	synced = append(synced, m.followReports(ctx, o.Client), m.followClasses(ctx, o.Client))
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
-			m.submit(ctx, func(unit.Instant) { m.synced = true; m.o.Health.synced.Store(true) })
+			m.submit(ctx, func(unit.Instant) {
+				m.synced = true
+				m.o.Health.synced.Store(true)
+			})
 		}
 	}()
 	m.run(ctx)
@@ -199,35 +203,36 @@ func podIn(store cache.Store, p corescheduler.Pod) *corev1.Pod {
 // A fact changes the Placer. It runs on the goroutine of the scheduling loop.
 type fact func(now unit.Instant)
 
-// loop is the scheduling loop: the one goroutine that owns the Placer.
-// Set before run, and not changed by it. Other goroutines may call the functions and use the queues.
+// loop is the scheduling loop: the one goroutine that owns the Placer, and what it shares with others.
 type loop struct {
+	// Set before run, and not changed by it. Other goroutines may call the functions and use the queues.
 	o                Options
 	api              api
 	recorder         func(profile string) record.EventRecorder
-	lookUp           func(corescheduler.Pod) *corev1.Pod
+	lookUp           func(corescheduler.Pod) *corev1.Pod // returns the kept part of a pod's object; nil: it is gone
 	failures         *workQueue[corescheduler.PodID, failure]
 	evictions        *workQueue[corescheduler.PodID, eviction] // by preemptor
 	extenderRequests *workQueue[corescheduler.PodID, extenderRequest]
 	extenders        []*extender
-	node             func(name string) *corev1.Node // returns the whole object, for extenders
+	node             func(name string) *corev1.Node // returns the whole object, for extenders; nil: there is none
+	clock            *clock.Clock
 
 	// facts are the facts that wait for the loop. All other goroutines use this channel to reach the fields below.
-	facts  chan fact
-	clock  *clock.Clock
-	placer *corescheduler.Placer
+	facts chan fact
 
-	// synced says that all first lists have arrived.
-	synced   bool
-	binding  int          // binds and writes of volume plans that are in flight, wait in a line, or are in held
+	// Only the goroutine of the loop uses the fields from here on.
+	placer *corescheduler.Placer
+	synced bool // all first lists have arrived
+	// binding counts binds and writes of volume plans that are in flight, wait in a line, or are in ahead.
+	binding  int
 	ahead    []placed     // decided ahead, to be sent when a slot is free
 	answered unit.Instant // when a slot was last free, or a bind last answered
-	// The binds to nodes where order matters.
-	lines    nodeBinds
-	flights  map[corescheduler.PodID]*flight // decisions being carried out that were not withdrawn
+	lines    nodeBinds    // the binds to nodes where order matters
+	// flights are the decisions that are being carried out and were not withdrawn.
+	flights  map[corescheduler.PodID]*flight
 	classes  deviceClasses
 	rejected map[corescheduler.PodID]rejected // the pods that fit nowhere, with the plugins that rejected them
-	// pods whose bind was not answered, until the watch or another bind shows the outcome
+	// unknownBinds are the binds that were not answered, until the watch or another bind shows the outcome.
 	unknownBinds map[corescheduler.PodID]placed
 }
 
@@ -259,7 +264,10 @@ func newLoop(o Options, a api, recorder func(profile string) record.EventRecorde
 		facts:            make(chan fact, factsMax),
 		clock:            clock.New(),
 		placer: corescheduler.New(corescheduler.Options{
-			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
+			Seed:         o.Seed,
+			Profiles:     o.Profiles,
+			BackoffFirst: o.BackoffFirst,
+			BackoffMax:   o.BackoffMax,
 		}),
 		lines:        nodeBinds{},
 		flights:      map[corescheduler.PodID]*flight{},
@@ -338,8 +346,8 @@ func (m *loop) mayPlace(now unit.Instant) bool {
 	return m.binding < m.o.BindsInFlight+aheadMax && now.Sub(m.answered) >= hungAfter
 }
 
-// wakeAt returns when the loop must run again if no fact arrives; zero: never. While no decision may be made, it is not
-// the time when a pod becomes ready, because that pod could not be placed.
+// wakeAt returns when the loop must run again if no fact arrives; zero: never. While no decision may be made, it does
+// not matter when a pod becomes ready.
 func (m *loop) wakeAt(now unit.Instant) unit.Instant {
 	switch {
 	case !m.synced:
@@ -362,7 +370,7 @@ func (m *loop) sendAhead(ctx context.Context) {
 	}
 }
 
-// count gets the census from the loop, between two decisions.
+// count gets the loopState from the loop, between two decisions.
 func (m *loop) count(ctx context.Context) (c loopState, ok bool) {
 	answer := make(chan loopState, 1)
 	m.submit(ctx, func(unit.Instant) {
@@ -404,7 +412,13 @@ func (m *loop) placeOne(ctx context.Context) bool {
 		return false
 	}
 	if d.ExtenderNodes != nil || d.ExtenderCandidates != nil {
-		m.extenderRequests.put(d.Pod.ID, extenderRequest{pod: d.Pod, nodes: d.ExtenderNodes, candidates: d.ExtenderCandidates, why: d.Failure, began: began})
+		m.extenderRequests.put(d.Pod.ID, extenderRequest{
+			pod:        d.Pod,
+			nodes:      d.ExtenderNodes,
+			candidates: d.ExtenderCandidates,
+			why:        d.Failure,
+			began:      began,
+		})
 		return true
 	}
 	took := m.clock.Now().Sub(began)
@@ -439,137 +453,12 @@ func (m *loop) placeOne(ctx context.Context) bool {
 	return true
 }
 
-// send begins to carry out a placement.
-func (m *loop) send(ctx context.Context, p placed) {
-	if p.Volumes != nil {
-		go m.writeVolumes(ctx, p)
-	} else if m.lines.enter(p) {
-		go m.bind(ctx, p)
-	}
-}
-
-// bind runs in its own goroutine; the outcome returns to the loop as a fact.
-func (m *loop) bind(ctx context.Context, p placed) {
-	ctx = kube.Withdrawable(ctx, p.withdrawn)
-	if !p.awaitPatch(ctx) {
-		return
-	}
-	outcome, err := corescheduler.BindRefused, kube.ErrNotLeading
-	switch {
-	case kube.IsWithdrawn(ctx):
-		outcome, err = corescheduler.BindWithdrawn, errWithdrawn
-	case m.o.Leads():
-		began := time.Now()
-		if e := m.binder(p.Pod); e != nil {
-			outcome, err = e.bind(ctx, p.Decision)
-		} else {
-			outcome, err = m.api.bind(ctx, p.Decision)
-		}
-		if outcome != corescheduler.BindWithdrawn {
-			m.o.Metrics.call(callBind, began, err)
-			m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
-		}
-	}
-	m.submit(ctx, func(now unit.Instant) {
-		m.answered = now
-		m.bindEnded(now, p, outcome)
-		m.reportBind(p.Decision, outcome, err)
-		next, withdrawn := m.lines.leave(p, outcome)
-		for _, n := range next {
-			go m.bind(ctx, n)
-		}
-		for _, w := range withdrawn {
-			slog.Debug("bind withdrawn: an earlier bind to the node failed",
-				"pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
-			m.bindEnded(now, w, corescheduler.BindRefused)
-		}
-	})
-}
-
-// Forgotten is the log message for a pod that no event made active although it fits, which is an error in this program.
-// Tests and benchmarks look for it.
-const Forgotten = "a pod waited although it fit: no event made it active, please report this"
-
-// bindEnded records the outcome of a bind.
-func (m *loop) bindEnded(now unit.Instant, p placed, outcome corescheduler.Outcome) {
-	m.binding--
-	m.endFlight(p)
-	switch outcome {
-	case corescheduler.BindDone:
-		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
-		delete(m.unknownBinds, p.Pod.ID)
-		m.recordBound(now, p)
-	case corescheduler.BindWithdrawn:
-		m.o.Metrics.attempt(resultUnschedulable, p.Pod.Profile, now.Sub(p.began))
-		if pod := m.lookUp(p.Pod); pod != nil {
-			m.recorderFor(p.by).Eventf(pod, corev1.EventTypeNormal, "Preempted",
-				"Preempted by pod %v on node %v (in kube-scheduler memory).", p.by.ID, p.Node)
-		}
-	default:
-		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
-		if outcome == corescheduler.BindLost {
-			m.outcomeUnknown(now, p)
-		}
-	}
-	m.placer.Bound(now, p.Pod, outcome)
-}
-
-// recordBound records that a pod is bound as decided, in metrics and in an Event.
-func (m *loop) recordBound(now unit.Instant, p placed) {
-	name := p.Pod.Namespace + "/" + p.Pod.Name
-	m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
-	if p.Flushed {
-		m.o.Metrics.flushed.Inc()
-		slog.Warn(Forgotten, "pod", name, "node", p.Node, "waited", now.Sub(p.Came))
-	}
-	if pod := m.lookUp(p.Pod); pod != nil {
-		m.recorderFor(p.Pod).Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, p.Node)
-	}
-}
-
-// outcomeUnknown remembers a bind that may have succeeded, so that the Event is sent if it has. The watch may have
-// shown the outcome already.
-func (m *loop) outcomeUnknown(now unit.Instant, p placed) {
-	switch pod := m.lookUp(p.Pod); {
-	case pod == nil:
-	case pod.Spec.NodeName == "":
-		m.unknownBinds[p.Pod.ID] = p
-	default:
-		p.Node = pod.Spec.NodeName
-		m.recordBound(now, p)
-	}
-}
-
-// shownOn records that the watch shows the pod on a node. Binds to several nodes may have been tried.
-func (m *loop) shownOn(now unit.Instant, id corescheduler.PodID, node string) {
-	if p, unsure := m.unknownBinds[id]; unsure {
-		delete(m.unknownBinds, id)
-		p.Node = node
-		m.recordBound(now, p)
-	}
-}
-
-// reportBind reports why a bind failed.
-func (m *loop) reportBind(d corescheduler.Decision, outcome corescheduler.Outcome, err error) {
-	name := d.Pod.Namespace + "/" + d.Pod.Name
-	if outcome == corescheduler.BindDone {
-		return
-	}
-	if errors.Is(err, kube.ErrNotLeading) || outcome == corescheduler.BindWithdrawn {
-		return // this process may end soon and its data be wrong; or the withdrawal was reported where it was made
-	}
-	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
-	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
-		m.reportFailure(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")
-	}
-}
-
 const (
 	// messageMax limits the message of an Event (API validation: 1,024 bytes).
 	messageMax = 1024
-	// conditionMax limits the message of a condition, as the API does in conditions of most objects (metav1.Condition;
-	// those of pods have no limit). A pod that requests 10,000 resources that no node has gets as many reasons, half a
-	// MiB, which would be written at each attempt.
+	// conditionMax limits the message of a condition, in bytes. It is the API's limit for the conditions of most objects
+	// (metav1.Condition); those of pods have no limit. Without it, a pod that requests 10,000 resources that no node has
+	// would get a message of half a MiB at each attempt.
 	conditionMax = 32768
 )
 
@@ -583,7 +472,7 @@ func (m *loop) reportFailure(p corescheduler.Pod, reason, message, nominated str
 	m.failures.put(p.ID, failure{pod: pod, reason: reason, message: truncate(message, conditionMax), nominated: nominated})
 }
 
-// truncate returns s, shortened to at most this many bytes, with a mark if it was.
+// truncate returns s if it has at most that many bytes. Otherwise it returns the beginning of s with " ..." after it.
 func truncate(s string, most int) string {
 	const more = " ..."
 	if len(s) <= most {

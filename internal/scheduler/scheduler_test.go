@@ -43,21 +43,21 @@ func TestBurstThroughTrouble(t *testing.T) {
 		}
 		m.submit(context.Background(), func(unit.Instant) {
 			if m.binding+len(m.flights)+len(m.ahead)+len(m.lines)+len(m.unknownBinds)+len(m.rejected) > 0 {
-				t.Errorf("all are bound, and it keeps %d binds, flights %v, held %v, lines %v, unsure %v, rejected %v",
+				t.Errorf("all are bound, but it keeps %d binds, flights %v, decisions ahead %v, lines %v, unknown binds %v, rejected %v",
 					m.binding, m.flights, m.ahead, m.lines, m.unknownBinds, m.rejected)
 			}
 		})
 		synctest.Wait()
 		for node, n := range perNode {
 			if n != 40 {
-				t.Errorf("node %q holds %d pods of 100m, want 40 on each", node, n)
+				t.Errorf("node %q has %d pods of 100m, want 40 on each", node, n)
 			}
 		}
 	})
 }
 
-// TestNothingBeforeTheLists places nothing until all lists have arrived, however long that takes, and whatever comes
-// meanwhile.
+// TestNothingBeforeTheLists checks that nothing is placed until all lists have arrived, however long that takes, and
+// whatever happens meanwhile.
 func TestNothingBeforeTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -81,9 +81,9 @@ func TestNothingBeforeTheLists(t *testing.T) {
 	})
 }
 
-// TestFailureIsTold checks the Event and the condition of a pod that fits nowhere, that an unchanged condition is not
-// written again, and what happens when a node is added.
-func TestFailureIsTold(t *testing.T) {
+// TestFailureIsReported checks the Event and the condition of a pod that fits nowhere, that an unchanged condition is
+// not written again, and what happens when a node is added.
+func TestFailureIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		m, recorder, stop := start(c, 16)
@@ -128,8 +128,8 @@ func TestOtherSchedulersPodsAreLeftAlone(t *testing.T) {
 	})
 }
 
-// TestOthersNominate: a waiting pod that others nominate goes to that node as soon as it fits, whatever else is free;
-// not if the nomination was removed. What we nominated ourselves is not changed by a late event.
+// TestOthersNominate: a waiting pod that others nominate goes to that node as soon as it fits, whichever other nodes
+// have room, unless the nomination was removed. The scheduler's own nomination is not changed by a late event.
 func TestOthersNominate(t *testing.T) {
 	for _, takenBack := range []bool{false, true} {
 		chosen := map[string]int{}
@@ -166,13 +166,13 @@ func TestOthersNominate(t *testing.T) {
 			})
 		}
 		if late := chosen["late"] == 8; late == takenBack {
-			t.Errorf("taken back %v: placed %v", takenBack, chosen)
+			t.Errorf("removed %v: placed %v", takenBack, chosen)
 		}
 	}
 }
 
-// TestEventsCarryTheirProfilesName: so does the condition of a victim.
-func TestEventsCarryTheirProfilesName(t *testing.T) {
+// TestEventsNameTheProfile checks that Events, and the condition of a victim, have the name of the pod's profile.
+func TestEventsNameTheProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		m, _, stop := start(c, 10)
@@ -198,7 +198,7 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 		c.add(m, high)
 		elapse(time.Minute)
 		if len(told) != 1 || len(told["second"].Events) != 3 {
-			t.Errorf("told as %v", told)
+			t.Errorf("Events by %v", told)
 		}
 		if !strings.Contains(strings.Join(c.patches, ""), "second: preempting to accommodate") {
 			t.Errorf("patches %q", c.patches)
@@ -206,7 +206,7 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 	})
 }
 
-// TestFactsWait: tell blocks while too many facts wait; none is dropped, and they stay in order.
+// TestFactsWait: submit blocks while factsMax facts wait. None is dropped, and they stay in order.
 func TestFactsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
@@ -225,12 +225,12 @@ func TestFactsWait(t *testing.T) {
 			synctest.Wait()
 		}
 		if len(heard) != 2*factsMax || !slices.IsSorted(heard) {
-			t.Errorf("%d of %d facts were heard", len(heard), 2*factsMax)
+			t.Errorf("%d of %d facts were applied", len(heard), 2*factsMax)
 		}
 	})
 }
 
-// TestBoundByAnother: a pod that is bound gets no Event that its bind failed.
+// TestBoundByAnother: a pod that another scheduler has bound gets no Event that its bind failed.
 func TestBoundByAnother(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	o := Options{Metrics: NewMetrics(), Name: DefaultName}

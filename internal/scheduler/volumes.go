@@ -19,7 +19,7 @@ import (
 )
 
 // writeVolumes writes a placed pod's volume plan, in its own goroutine. After that, the watches show what becomes of
-// the volumes. A provisioner may take minutes; no slot of BindsInFlight is used for that.
+// the volumes. A provisioner may take minutes; the pod uses no slot of BindsInFlight during that time.
 func (m *loop) writeVolumes(ctx context.Context, p placed) {
 	ctx = kube.Withdrawable(ctx, p.withdrawn)
 	if !p.awaitPatch(ctx) {
@@ -54,7 +54,8 @@ func (m *loop) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error
 	for i := range p.Bind {
 		if b := &p.Bind[i]; !b.Done {
 			if err := m.api.reserveVolume(ctx, b); err != nil {
-				return fmt.Errorf("reserve persistent volume %s for claim %s/%s: %w", b.Volume, b.ClaimNamespace, b.ClaimName, err)
+				return fmt.Errorf("reserve persistent volume %s for claim %s/%s: %w",
+					b.Volume, b.ClaimNamespace, b.ClaimName, err)
 			}
 		}
 	}
@@ -68,8 +69,8 @@ func (m *loop) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error
 	return nil
 }
 
-// bindWithVolumes binds the pods whose volumes are bound, and makes those try again whose volumes will not be. The pods
-// enter the line of their node only now, because one that waits for a provisioner for minutes must not delay others.
+// bindWithVolumes binds the pods whose volumes are bound. Pods whose volumes will not be bound are tried again. The
+// pods enter the line of their node only now: a pod that waits minutes for a provisioner must not delay others.
 func (m *loop) bindWithVolumes(ctx context.Context) {
 	now := m.clock.Now()
 	for _, s := range m.placer.VolumeOutcomes(now) {
@@ -118,7 +119,8 @@ func (r remote) selectNode(ctx context.Context, q *corescheduler.VolumeProvision
 func (m *loop) storageWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
-		follow(m, client, kube.StorageClasses, translate.SchedulerStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
+		follow(m, client, kube.StorageClasses, translate.SchedulerStorageClass, p.StorageClassSeen,
+			byName(p.StorageClassGone)),
 		follow(m, client, kube.Volumes, translate.SchedulerVolume, p.VolumeSeen, byName(p.VolumeGone)),
 		follow(m, client, kube.VolumeClaims, translate.SchedulerClaim, p.ClaimSeen, p.ClaimGone),
 		follow(m, client, kube.CSINodes, translate.SchedulerNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
@@ -126,6 +128,7 @@ func (m *loop) storageWatches(client *kube.Client) []cache.Controller {
 			p.DriverSeen(now, d.Name, translate.PublishesCapacities(d))
 		}, byName(p.DriverGone)),
 		follow(m, client, kube.CSIStorageCapacities, translate.SchedulerCapacity, p.CapacitySeen, p.CapacityGone),
-		follow(m, client, kube.VolumeAttachments, translate.SchedulerAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
+		follow(m, client, kube.VolumeAttachments, translate.SchedulerAttachment,
+			p.AttachmentSeen, byName(p.AttachmentGone)),
 	}
 }

@@ -84,7 +84,7 @@ func storage(m *loop, provisioner string) *corev1.Pod {
 	return pod
 }
 
-// TestVolumesBeforeTheBind: the volume is reserved for the claim; when both are bound, however long that takes, the pod
+// TestVolumesBeforeTheBind: the volume is reserved for the claim. When both are bound, however long that takes, the pod
 // is bound. A write that fails is repeated after the back-off.
 func TestVolumesBeforeTheBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 	})
 }
 
-// TestVolumesNeverCome: the pod is tried again, if possible elsewhere, when no volume was provisioned in time.
+// TestVolumesNeverCome: if no volume is provisioned in time, the pod is tried again, on another node if possible.
 func TestVolumesNeverCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -184,15 +184,15 @@ func TestExLeaderWritesNoVolumes(t *testing.T) {
 	})
 }
 
-// TestVictimWhoseVolumesAreWritten: a victim whose volume plan is being written, or waits for a status patch: its bind
-// is not sent, writes that were not begun are not sent, and the pod waits.
+// TestVictimWhoseVolumesAreWritten: the volume plan of a victim is being written, or waits for a status patch. Its bind
+// is not sent, writes of the plan that were not begun are not sent, and the victim waits.
 func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hanging{patches: make(chan struct{})}
 			m, recorder, stop := startHanging(t, 10, h)
 			defer stop()
-			if !begun { // it fits nowhere at first, and that is being written
+			if !begun { // the pod fits nowhere at first, and that is being written to its condition
 				m.nodeHandler().OnAdd(testNode("small", "10m"), true)
 			} else {
 				m.nodeHandler().OnAdd(testNode("n", "1"), true)
@@ -205,7 +205,7 @@ func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 				elapse(time.Second)
 				m.nodeHandler().OnAdd(testNode("n", "1"), false)
 			}
-			elapse(2 * time.Millisecond) // of the five that a write takes
+			elapse(2 * time.Millisecond) // a write takes 5 ms
 			high := withPriority(testPod("high", "1"), 10)
 			h.add(m, high)
 			elapse(time.Second)
@@ -220,7 +220,7 @@ func TestVictimWhoseVolumesAreWritten(t *testing.T) {
 				told += <-recorder.Events + "\n"
 			}
 			if !strings.Contains(told, "(in kube-scheduler memory)") {
-				t.Errorf("begun %v: told %q", begun, told)
+				t.Errorf("begun %v: Events %q", begun, told)
 			}
 		})
 	}
@@ -235,8 +235,8 @@ func (b *bodies) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer(q, http.StatusOK, map[string]any{}), err
 }
 
-// TestVolumeWritesAreGuarded: writes to a volume and a claim have the versions and the claim for which they were
-// decided, so that an object that changed meanwhile is not written.
+// TestVolumeWritesAreGuarded: writes to volumes and claims name the version for which they were decided, so that an
+// object that has changed meanwhile is not written.
 func TestVolumeWritesAreGuarded(t *testing.T) {
 	var sent bodies
 	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api.example", Transport: &sent, QPS: -1})
@@ -244,7 +244,13 @@ func TestVolumeWritesAreGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := remote{client}
-	keep := corescheduler.VolumeBind{Volume: "pv", Version: "7", ClaimNamespace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
+	keep := corescheduler.VolumeBind{
+		Volume:         "pv",
+		Version:        "7",
+		ClaimNamespace: "x",
+		ClaimName:      "data",
+		ClaimUID:       "uid-of-claim",
+	}
 	if err := r.reserveVolume(t.Context(), &keep); err != nil {
 		t.Error(err)
 	}

@@ -53,7 +53,7 @@ func (m *loop) podHandler() cache.ResourceEventHandler {
 		if p.Node != "" {
 			event = "AssignedPod" + change
 		}
-		if p.Node != "" || p.Deleting { // whichever scheduler has bound it
+		if p.Node != "" || p.Deleting { // also if another scheduler has bound it
 			m.failures.withdraw(p.ID)
 			m.evictions.withdraw(p.ID)
 		}
@@ -117,7 +117,8 @@ func (m *loop) otherWatches(client *kube.Client) []cache.Controller {
 		}, byName(p.NamespaceGone)),
 		follow(m, client, kube.DisruptionBudgets, translate.SchedulerBudget, p.BudgetSeen, p.BudgetGone),
 		followGroup[*corev1.Service](m, client, kube.Services, corescheduler.KindService),
-		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, corescheduler.KindReplicationController),
+		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers,
+			corescheduler.KindReplicationController),
 		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, corescheduler.KindReplicaSet),
 		followGroup[*appsv1.StatefulSet](m, client, kube.StatefulSets, corescheduler.KindStatefulSet),
 	}
@@ -143,13 +144,13 @@ func followed[T object, F any](
 	m *loop, factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.ResourceEventHandler {
 	name := reflect.TypeFor[T]().Elem().Name()
-	heard := func(obj any, change string) {
+	changed := func(obj any, change string) {
 		f := factOf(obj.(T))
 		m.submitEvent(name+change, func(now unit.Instant) { seen(now, f) })
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { heard(obj, "Add") },
-		UpdateFunc: func(_, after any) { heard(after, "Update") },
+		AddFunc:    func(obj any) { changed(obj, "Add") },
+		UpdateFunc: func(_, after any) { changed(after, "Update") },
 		DeleteFunc: func(obj any) {
 			if o, ok := kube.Deleted[T](obj); ok {
 				namespace, of := o.GetNamespace(), o.GetName()
@@ -159,7 +160,7 @@ func followed[T object, F any](
 	}
 }
 
-// as is the translation for kinds that need none.
+// as is the factOf of follow for kinds that need no translation.
 func as[T any](obj T) T { return obj }
 
 // byName adapts a function for kinds without namespaces.
@@ -178,7 +179,7 @@ func followGroup[T object](m *loop, client *kube.Client, k kube.Kind, kind strin
 	})
 }
 
-// trim drops the pod templates and the status of groups, which no rule reads.
+// trim drops the pod templates and the status of the objects that select pods: no rule reads them.
 func trim(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.ReplicationController:

@@ -27,7 +27,7 @@ type queueing struct {
 	open chan struct{}
 }
 
-func (q *queueing) turn(ctx context.Context) error {
+func (q *queueing) wait(ctx context.Context) error {
 	for !isClosed(q.open) {
 		if time.Sleep(time.Millisecond); kube.IsWithdrawn(ctx) || ctx.Err() != nil {
 			return context.Canceled
@@ -37,14 +37,14 @@ func (q *queueing) turn(ctx context.Context) error {
 }
 
 func (q *queueing) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	if err := q.turn(ctx); err != nil {
+	if err := q.wait(ctx); err != nil {
 		return err
 	}
 	return q.cluster.patchStatus(ctx, namespace, name, patch)
 }
 
 func (q *queueing) remove(ctx context.Context, namespace, name string, uid types.UID) error {
-	if err := q.turn(ctx); err != nil {
+	if err := q.wait(ctx); err != nil {
 		return err
 	}
 	return q.cluster.remove(ctx, namespace, name, uid)
@@ -73,7 +73,7 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 			q.unset(pod)
 			m.podHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "default/" + pod.Name, Obj: pod})
 		},
-		"made anew while the watch was down": func(q *queueing, m *loop, pod *corev1.Pod) {
+		"created again while the watch was down": func(q *queueing, m *loop, pod *corev1.Pod) {
 			other := pod.DeepCopy()
 			other.UID, other.Spec.SchedulerName = pod.UID+"-2", "another"
 			q.unset(pod)
@@ -94,7 +94,7 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 				q.add(m, big)
 				elapse(time.Second)
 				if n := len(recorder.Events); n != 2 {
-					t.Fatalf("%d Events, want one for each that fits nowhere", n)
+					t.Fatalf("%d Events, want one for each pod that fits nowhere", n)
 				}
 				for _, pod := range []*corev1.Pod{high, big} {
 					happens(q, m, pod)
@@ -113,8 +113,8 @@ func TestWithdrawnByTheWatch(t *testing.T) {
 	}
 }
 
-// TestMissedEvents: a waiting pod gets the room that another pod leaves, however the watch shows it, at once and not by
-// the check of long-waiting pods; and no room that only seems to be free.
+// TestMissedEvents: a waiting pod gets the room that another pod leaves, however the watch shows that. It gets it at
+// once, not only by the check of long-waiting pods. It gets no room that only seems to be free.
 func TestMissedEvents(t *testing.T) {
 	missed := func(key string, obj any) any { return cache.DeletedFinalStateUnknown{Key: key, Obj: obj} }
 	for how, q := range map[string]struct {
@@ -122,29 +122,29 @@ func TestMissedEvents(t *testing.T) {
 		want    string
 	}{
 		"the pod is deleted": {func(_ *cluster, m *loop, holds *corev1.Pod) { m.podHandler().OnDelete(holds) }, "n"},
-		"the pod's end was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
+		"the pod's deletion was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.podHandler().OnDelete(missed("default/holds", holds))
 		}, "n"},
-		"the pod is another": {func(_ *cluster, m *loop, holds *corev1.Pod) {
+		"the pod was replaced": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			other := testPod("holds", "1")
 			other.UID, other.Spec.SchedulerName = "another", "another"
 			m.podHandler().OnUpdate(holds, other)
 		}, "n"},
-		"the node grows": {func(_ *cluster, m *loop, _ *corev1.Pod) {
+		"the node's allocatable grows": {func(_ *cluster, m *loop, _ *corev1.Pod) {
 			m.nodeHandler().OnUpdate(testNode("n", "1"), testNode("n", "2"))
 		}, "n"},
-		"a node comes": {func(_ *cluster, m *loop, _ *corev1.Pod) {
+		"a node is added": {func(_ *cluster, m *loop, _ *corev1.Pod) {
 			m.nodeHandler().OnAdd(testNode("new", "1"), false)
 		}, "new"},
-		"the node goes, its pod after it": {func(_ *cluster, m *loop, holds *corev1.Pod) {
+		"the node is deleted, then its pod": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(testNode("n", "1"))
 			m.podHandler().OnDelete(holds)
 		}, ""},
-		"the node's end was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
+		"the node's deletion was missed": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(missed("n", testNode("n", "1")))
 			m.podHandler().OnDelete(holds)
 		}, ""},
-		"the node comes anew": {func(_ *cluster, m *loop, holds *corev1.Pod) {
+		"the node is created again": {func(_ *cluster, m *loop, holds *corev1.Pod) {
 			m.nodeHandler().OnDelete(testNode("n", "1"))
 			m.podHandler().OnDelete(holds)
 			m.nodeHandler().OnAdd(testNode("n", "1"), false)
@@ -226,13 +226,13 @@ func TestFollowed(t *testing.T) {
 	m.podHandler().OnDelete(cache.DeletedFinalStateUnknown{Key: "c"})
 	m.applyFacts()
 	if got, want := fmt.Sprintf("%q", told), `["seen a new" "seen a changed" "gone a" "gone b"]`; got != want {
-		t.Errorf("told %s, want %s", got, want)
+		t.Errorf("facts %s, want %s", got, want)
 	}
 }
 
-// TestNobodyIsCountedThatIsGone: nothing is kept of a pod that fits nowhere, or whose bind had no answer, as soon as it
-// is bound, deleted or created again.
-func TestNobodyIsCountedThatIsGone(t *testing.T) {
+// TestNothingIsKeptOfBoundPods: nothing is kept of a pod that fits nowhere, or whose bind had no answer, once it is
+// bound, deleted or created again.
+func TestNothingIsKeptOfBoundPods(t *testing.T) {
 	profiles := []corescheduler.Profile{{Name: DefaultName}}
 	m := newLoop(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	for name, happens := range map[string]func(pod *corev1.Pod){
@@ -250,7 +250,7 @@ func TestNobodyIsCountedThatIsGone(t *testing.T) {
 		happens(pod)
 		m.applyFacts()
 		if len(m.rejected) != 0 || len(m.unknownBinds) != 0 {
-			t.Errorf("%s: counted: %v; of unsure fate: %v", name, m.rejected, m.unknownBinds)
+			t.Errorf("%s: counted: %v; unknown binds: %v", name, m.rejected, m.unknownBinds)
 		}
 	}
 }

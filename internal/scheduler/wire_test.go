@@ -33,7 +33,7 @@ type wire struct {
 	floor   int           // the version up to which changes are no longer available
 	changed chan struct{} // closed at the next change
 	cut     chan struct{} // closed when watches are broken
-	// the status code with which it refuses reads; nil, zero: none
+	// unread returns the status code with which it refuses a read; zero, or nil: it does not.
 	unread   func(q *http.Request, resource string) int
 	missing  map[string]bool                                 // resources that it does not serve
 	trouble  func(ctx context.Context, what string) wireFate // of writes; nil: none
@@ -81,7 +81,7 @@ func startRun(w *wire, o Options) (m *Metrics, stop func()) {
 	go func() { done <- Run(ctx, o) }()
 	return o.Metrics, func() {
 		if n := total(w.t, o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 0 {
-			w.t.Errorf("%v pods had been forgotten", n)
+			w.t.Errorf("%v pods fit, and only the check of long-waiting pods found them", n)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -158,7 +158,7 @@ func jsonOf(v any) []byte {
 	return text
 }
 
-// unwatched calls do while no watch is open, and drops the changes, so that only the next lists show them.
+// unwatched calls do while no watch is open. It drops the changes, so that only the next lists show them.
 func (w *wire) unwatched(do func()) {
 	w.mu.Lock()
 	w.detached = true
@@ -197,7 +197,7 @@ func (w *wire) eachBoundOnce(pods int) {
 	}
 	for id, n := range w.bound {
 		if name := strings.TrimPrefix(string(id), "uid-"); n != 1 || w.told["Scheduled "+name] == 0 {
-			w.t.Errorf("%s is bound %d times; told: %d times", id, n, w.told["Scheduled "+name])
+			w.t.Errorf("%s is bound %d times, with %d Events", id, n, w.told["Scheduled "+name])
 		}
 	}
 }

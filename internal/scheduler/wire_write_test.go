@@ -37,12 +37,12 @@ func (w *wire) write(q *http.Request, a address, body []byte) *http.Response {
 	case a.resource == "pods" && q.Method == http.MethodDelete:
 		return w.remove(q, pod, body)
 	}
-	w.t.Errorf("the scheduler asks for %s %s", q.Method, q.URL)
+	w.t.Errorf("unexpected request of the scheduler: %s %s", q.Method, q.URL)
 	return refusal(q, http.StatusForbidden, a.resource)
 }
 
-// isMeant reports whether a write names pod; a write that names none is an error.
-func (w *wire) isMeant(what string, pod *corev1.Pod, uid types.UID) bool {
+// namesPod reports whether a write names the UID of pod. A write that names none is an error.
+func (w *wire) namesPod(what string, pod *corev1.Pod, uid types.UID) bool {
 	if uid == "" {
 		w.t.Errorf("%s of %s does not name its UID", what, pod.Name)
 	}
@@ -52,8 +52,8 @@ func (w *wire) isMeant(what string, pod *corev1.Pod, uid types.UID) bool {
 func (w *wire) bind(q *http.Request, pod *corev1.Pod, body []byte) *http.Response {
 	var b corev1.Binding
 	unproto(body, &b)
-	if !w.isMeant("the bind", pod, b.UID) || pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
-		return refusal(q, http.StatusConflict, "pod is already assigned, going, or another")
+	if !w.namesPod("the bind", pod, b.UID) || pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
+		return refusal(q, http.StatusConflict, "pod is already assigned, is being deleted, or has another UID")
 	}
 	pod = pod.DeepCopy()
 	pod.Spec.NodeName = b.Target.Name
@@ -76,13 +76,13 @@ func (w *wire) patch(q *http.Request, pod *corev1.Pod, body []byte) *http.Respon
 	if err := json.Unmarshal(body, &sent); err != nil {
 		panic(err)
 	}
-	if !w.isMeant("the patch", pod, sent.Metadata.UID) {
+	if !w.namesPod("the patch", pod, sent.Metadata.UID) {
 		return refusal(q, http.StatusConflict, "it is another")
 	}
 	pod = pod.DeepCopy()
 	for _, c := range sent.Status.Conditions {
 		if c.Type == corev1.PodScheduled && pod.Spec.NodeName != "" {
-			w.t.Errorf("of %s is written why it was not placed, and it is on %s", pod.Name, pod.Spec.NodeName)
+			w.t.Errorf("a patch says why %s was not placed, although it is on %s", pod.Name, pod.Spec.NodeName)
 		}
 		has := func(old corev1.PodCondition) bool { return old.Type == c.Type }
 		pod.Status.Conditions = append(slices.DeleteFunc(pod.Status.Conditions, has), c)
@@ -101,7 +101,7 @@ func (w *wire) remove(q *http.Request, pod *corev1.Pod, body []byte) *http.Respo
 	if o.Preconditions != nil && o.Preconditions.UID != nil {
 		uid = *o.Preconditions.UID
 	}
-	if !w.isMeant("the deletion", pod, uid) {
+	if !w.namesPod("the deletion", pod, uid) {
 		return refusal(q, http.StatusConflict, "it is another")
 	}
 	w.unset("pods", pod)

@@ -8,20 +8,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// workQueue is a work queue of which only the latest work per object matters. Workers process objects in the order in
-// which they were added, never one object twice at the same time. Failed work is tried again after a pause, unless
-// newer work was added. Work may be withdrawn. It is safe for concurrent use.
+// workQueue is a queue that keeps only the latest work per object. Workers process objects in the order in which they
+// were added, never one object twice at the same time. Failed work is tried again after a pause, unless newer work was
+// added. Work may be withdrawn. It is safe for concurrent use.
 type workQueue[K comparable, V any] struct {
-	mu sync.Mutex
-	// The latest work per key that no worker has begun.
-	pending map[K]work[V]
-	queued  map[K]bool // keys in order
-	order   []K
-	// Work in progress.
-	doing   map[K]*doing
+	mu      sync.Mutex      // guards all fields but ready
+	pending map[K]work[V]   // the latest work per key that no worker has begun
+	queued  map[K]bool      // the keys that are in order
+	order   []K             // the keys to process; work that was withdrawn is not in pending any more
+	doing   map[K]*doing    // work in progress
 	retries map[K]*retry[V] // work that waits for its next try; these keys are not in pending
-	// ready has a value while order may have keys.
-	ready chan struct{}
+	ready   chan struct{}   // it has a value while order may have keys
 }
 
 // work is what to do, and how often it has failed.
@@ -36,10 +33,10 @@ type retry[V any] struct {
 	timer *time.Timer
 }
 
-// retryFirst and retryMax limit the pause before failed work is tried again, which doubles. Chosen: retryFirst is the
-// longest back-off of a pod, so the status of a pod whose binds fail is not written more often than the binds fail; a
-// user sees why a pod waits at most a minute after the API server is available again. If the API server permanently
-// refuses the conditions of a thousand pods, that causes 17 requests per second.
+// retryFirst and retryMax limit the pause before failed work is tried again. It doubles with each failure. Chosen:
+// retryFirst is the longest back-off of a pod, so the status of a pod whose binds fail is not written more often than
+// the binds fail. With retryMax, a user sees why a pod waits at most a minute after the API server is available again.
+// If the API server permanently refuses the conditions of a thousand pods, that causes 17 requests per second.
 const (
 	retryFirst = 10 * time.Second
 	retryMax   = time.Minute
@@ -54,8 +51,11 @@ type doing struct {
 
 func newWorkQueue[K comparable, V any]() *workQueue[K, V] {
 	return &workQueue[K, V]{
-		pending: map[K]work[V]{}, queued: map[K]bool{}, doing: map[K]*doing{}, retries: map[K]*retry[V]{},
-		ready: make(chan struct{}, 1),
+		pending: map[K]work[V]{},
+		queued:  map[K]bool{},
+		doing:   map[K]*doing{},
+		retries: map[K]*retry[V]{},
+		ready:   make(chan struct{}, 1),
 	}
 }
 
@@ -114,7 +114,8 @@ func (l *workQueue[K, V]) withdraw(k K) <-chan struct{} {
 	return d.done
 }
 
-// take returns the next work and marks it as in progress. of is done when the work is withdrawn.
+// take returns the next work and marks it as in progress. of is the context for its requests: they are withdrawn when
+// the work is withdrawn (kube.Withdrawable).
 func (l *workQueue[K, V]) take(ctx context.Context) (k K, w work[V], of context.Context, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestLatest: only the latest work per object is done, never two at once for one object, and no withdrawn work.
+// TestLatest: only the latest work per object is done, never two at once for one object. Withdrawn work is not done.
 func TestLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -23,7 +23,7 @@ func TestLatest(t *testing.T) {
 		go l.run(ctx, 3, func(ctx context.Context, v int) bool {
 			mu.Lock()
 			if busy[v/100]++; busy[v/100] > 1 {
-				t.Errorf("two at once about %d", v/100)
+				t.Errorf("two workers at once for object %d", v/100)
 			}
 			n := 0
 			for _, at := range busy {
@@ -60,7 +60,7 @@ func TestLatest(t *testing.T) {
 			t.Errorf("did %v", did)
 		}
 		if most != 3 {
-			t.Errorf("%d were done at once, want as many as there are workers", most)
+			t.Errorf("%d were done at once, want one for each worker", most)
 		}
 		cancel()
 		synctest.Wait()
@@ -68,7 +68,7 @@ func TestLatest(t *testing.T) {
 }
 
 // TestLatestInAnyOrder: whatever is put, withdrawn and fails, no two workers process one object at a time, and the
-// latest work is done unless it was withdrawn.
+// latest work is done, unless it was withdrawn.
 func TestLatestInAnyOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLatestInAnyOrder(t *testing.T) {
 				mu.Lock()
 				takes, done := time.Duration(rng.IntN(500))*time.Millisecond, rng.IntN(5) > 0
 				if busy[k] {
-					t.Errorf("seed %d: two at once about %d", seed, k)
+					t.Errorf("seed %d: two workers at once for object %d", seed, k)
 				}
 				busy[k] = true
 				mu.Unlock()
@@ -112,7 +112,7 @@ func TestLatestInAnyOrder(t *testing.T) {
 			elapse(time.Hour)
 			for k, v := range last {
 				if did[k] != v {
-					t.Errorf("seed %d: of %d what was put last, %d, is not done: %d is", seed, k, v, did[k])
+					t.Errorf("seed %d: object %d: the latest work, %d, is not done, but %d is", seed, k, v, did[k])
 				}
 			}
 			if l.waiting() > 0 {
@@ -124,8 +124,8 @@ func TestLatestInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestLatestTriesAgain: failed work is tried again, after pauses that grow up to the longest; not if newer work was
-// added, or it was withdrawn meanwhile.
+// TestLatestTriesAgain: failed work is tried again, after pauses that grow up to retryMax, unless newer work was added
+// or it was withdrawn meanwhile.
 func TestLatestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -143,12 +143,12 @@ func TestLatestTriesAgain(t *testing.T) {
 		l.put("c", 4)
 		elapse(retryFirst / 2)
 		if l.waiting() != 3 {
-			t.Errorf("%d wait, want all that were tried in vain", l.waiting())
+			t.Errorf("%d wait, want all that have failed", l.waiting())
 		}
 		elapse(retryFirst)
 		mu.Lock()
 		if tries[4] != 2 {
-			t.Errorf("tried %d times at first, want a second time after the first pause", tries[4])
+			t.Errorf("tried %d times, want a second time after the first pause", tries[4])
 		}
 		tries[1], tries[3], tries[4] = 1, 1, 1
 		mu.Unlock()
@@ -157,15 +157,15 @@ func TestLatestTriesAgain(t *testing.T) {
 		elapse(time.Hour)
 		// At 0, 10, 30, 70 s, and then every minute.
 		if l.waiting() != 1 {
-			t.Errorf("%d wait, want the one that is tried in vain", l.waiting())
+			t.Errorf("%d wait, want the one that always fails", l.waiting())
 		}
 		if tries[1] != 1 || tries[2] != 1 || tries[3] != 1 || tries[4] < 60 || tries[4] > 63 {
-			t.Errorf("tries %v; want one each of what was replaced, done or withdrawn", tries)
+			t.Errorf("tries %v; want one each for work that was replaced, done or withdrawn", tries)
 		}
 		l.put("d", 5)
 		elapse(time.Hour)
 		if l.waiting() != 1 {
-			t.Errorf("%d wait, want no more the one that was done when it was tried again", l.waiting())
+			t.Errorf("%d wait, but the second try succeeded", l.waiting())
 		}
 		l.withdraw("c")
 		if l.waiting() != 0 {
@@ -183,7 +183,7 @@ func TestLatestTriesAgain(t *testing.T) {
 		close(slow)
 		synctest.Wait()
 		if m.waiting() != 0 {
-			t.Error("what was withdrawn while it was tried waits for its next try")
+			t.Error("work that was withdrawn while it was tried waits for its next try")
 		}
 		cancel()
 		synctest.Wait()

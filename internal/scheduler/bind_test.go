@@ -20,10 +20,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// idle is a scheduling loop that does not run, with its Events. pods are those that it can look up.
+// idle returns a scheduling loop that does not run, and its Events. pods are those that it can look up.
 func idle(pods ...*corev1.Pod) (*loop, *record.FakeRecorder) {
 	recorder := record.NewFakeRecorder(10)
-	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2, Profiles: []corescheduler.Profile{{Name: DefaultName}}}
+	o := Options{
+		Metrics:       NewMetrics(),
+		Name:          DefaultName,
+		BindsInFlight: 2,
+		Profiles:      []corescheduler.Profile{{Name: DefaultName}},
+	}
 	m := newLoop(o, nil, func(string) record.EventRecorder { return recorder })
 	m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 		for _, pod := range pods {
@@ -36,13 +41,13 @@ func idle(pods ...*corev1.Pod) (*loop, *record.FakeRecorder) {
 	return m, recorder
 }
 
-// decided is the decision that pod goes to n.
+// decided returns the decision that places pod on n.
 func decided(pod *corev1.Pod) placed {
 	return placed{Decision: corescheduler.Decision{Pod: translate.SchedulerPod(pod), Node: "n"}, flight: &flight{}}
 }
 
-// TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that is gone.
-func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
+// TestNoEventAboutMissingPods: there is no Event about a pod that is gone.
+func TestNoEventAboutMissingPods(t *testing.T) {
 	m, recorder := idle()
 	p := decided(testPod("p", "1"))
 	for _, outcome := range []corescheduler.Outcome{
@@ -53,12 +58,12 @@ func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
 	}
 	m.reportFailure(p.Pod, corev1.PodReasonUnschedulable, "no room", "")
 	if len(recorder.Events) > 0 || len(m.unknownBinds) > 0 || m.failures.waiting() > 0 {
-		t.Errorf("told: %s; %v are unsure, %d wait", <-recorder.Events, m.unknownBinds, m.failures.waiting())
+		t.Errorf("Event %s; unknown binds %v, %d conditions wait", <-recorder.Events, m.unknownBinds, m.failures.waiting())
 	}
 }
 
-// TestWatchBeforeTheAnswerIsLost: the watch shows a pod's node before the answer of its bind times out. There is one
-// Event and one count, with the node that it is on.
+// TestWatchBeforeTheAnswerIsLost: the watch shows a pod's node before the answer to its bind times out. The pod gets
+// one Event, with the node on which it is, and is counted once.
 func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	pod := onNode(testPod("p", "1"), "other")
 	m, recorder := idle(pod)
@@ -72,16 +77,16 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 		t.Fatalf("%d Events, want one", len(recorder.Events))
 	}
 	if e := <-recorder.Events; !strings.HasSuffix(e, "Successfully assigned default/p to other") {
-		t.Errorf("told: %s", e)
+		t.Errorf("Event: %s", e)
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduling_attempts"); n != 1 {
 		t.Errorf("%v pods are counted as bound", n)
 	}
 }
 
-// TestBindsOfNoAnswer: for a pod whose bind had no answer there is one Event, when the watch or the next bind shows its
-// node, whichever is first. There is none from us for a pod whose bind was refused and that others have bound.
-func TestBindsOfNoAnswer(t *testing.T) {
+// TestBindsWithoutAnswer: a pod whose bind had no answer gets one Event, when the watch or the next bind shows its
+// node, whichever is first. A pod whose bind was refused and that others have bound gets none from this scheduler.
+func TestBindsWithoutAnswer(t *testing.T) {
 	for _, q := range []struct {
 		name     string
 		outcomes []corescheduler.Outcome
@@ -109,32 +114,33 @@ func TestBindsOfNoAnswer(t *testing.T) {
 				want = "Normal Scheduled Successfully assigned default/p " + q.want + "\n"
 			}
 			if told != want || len(m.unknownBinds) > 0 {
-				t.Errorf("told %q, want %q; %d are unsure", told, want, len(m.unknownBinds))
+				t.Errorf("Events %q, want %q; %d unknown binds", told, want, len(m.unknownBinds))
 			}
 		})
 	}
 }
 
-// TestNoAnswerAndNoNews: for a pod whose bind had no answer, and that the watch still shows as pending, for example
-// because others write its status, there is no Event that it is placed; when the watch shows it on a node, there is.
-func TestNoAnswerAndNoNews(t *testing.T) {
+// TestNoAnswerAndStillPending: a pod whose bind had no answer gets no Event while the watch shows it as pending, for
+// example because others write its status. It gets one when the watch shows it on a node.
+func TestNoAnswerAndStillPending(t *testing.T) {
 	pod := testPod("p", "1")
 	m, recorder := idle(pod)
 	m.bindEnded(1, decided(pod), corescheduler.BindLost)
 	m.podHandler().OnUpdate(pod, pod)
 	m.applyFacts()
 	if len(recorder.Events) > 0 || len(m.unknownBinds) != 1 {
-		t.Errorf("%d are unsure, and there are %d Events", len(m.unknownBinds), len(recorder.Events))
+		t.Errorf("%d unknown binds, and %d Events", len(m.unknownBinds), len(recorder.Events))
 	}
 	m.podHandler().OnUpdate(pod, onNode(pod.DeepCopy(), "other"))
 	m.applyFacts()
 	if len(recorder.Events) != 1 || len(m.unknownBinds) > 0 {
-		t.Errorf("%d are unsure, and there are %d Events", len(m.unknownBinds), len(recorder.Events))
+		t.Errorf("%d unknown binds, and %d Events", len(m.unknownBinds), len(recorder.Events))
 	}
 }
 
-// TestHeardOnce: a pod that is shown again as it is stored is not passed on; nor is an object that is no pod.
-func TestHeardOnce(t *testing.T) {
+// TestPassedOnOnce: a pod that the informer shows again without a change is not passed on, nor is an object that is no
+// pod.
+func TestPassedOnOnce(t *testing.T) {
 	m, _ := idle()
 	kept := KeepPod(testPod("p", "1"))
 	m.podHandler().OnAdd(kept, false)
@@ -145,8 +151,8 @@ func TestHeardOnce(t *testing.T) {
 	}
 }
 
-// TestCut: a text is cut between characters, and with the mark it is no longer than allowed.
-func TestCut(t *testing.T) {
+// TestTruncate: a text is cut between characters, and is no longer than allowed with the mark.
+func TestTruncate(t *testing.T) {
 	for _, q := range []struct {
 		text string
 		most int
@@ -162,8 +168,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestAnswersCount: while binds are answered the loop does not decide ahead, although each slot that becomes free is
-// used at once by a held decision.
+// TestAnswersCount: while binds are answered, the loop does not decide ahead, even if each slot that becomes free is
+// used at once for a decision that was made ahead.
 func TestAnswersCount(t *testing.T) {
 	pod := testPod("p", "1")
 	c := newCluster(t)
@@ -174,11 +180,11 @@ func TestAnswersCount(t *testing.T) {
 	m.bind(t.Context(), decided(pod))
 	now := m.clock.Now().Add(time.Hour)
 	if !m.mayPlace(now) {
-		t.Error("no answer for an hour, and nothing is decided ahead")
+		t.Error("nothing is decided ahead although there was no answer for an hour")
 	}
 	(<-m.facts)(now)
 	if m.mayPlace(now.Add(hungAfter/2)) || !m.mayPlace(now.Add(hungAfter)) {
-		t.Error("an answer has come, and it does not count, or for too long")
+		t.Error("an answer does not count, or counts for too long")
 	}
 }
 
@@ -191,13 +197,13 @@ func TestDecidedAheadIsBounded(t *testing.T) {
 		may     bool
 	}{{m.o.BindsInFlight + aheadMax - 1, true}, {m.o.BindsInFlight + aheadMax, false}} {
 		if m.binding = q.binding; m.mayPlace(unit.Instant(time.Hour)) != q.may {
-			t.Errorf("with %d decided: may one be made: %v", q.binding, !q.may)
+			t.Errorf("with %d decisions: another may be made: %v", q.binding, !q.may)
 		}
 	}
 }
 
-// TestBindsTellTheAgent: a bind carries the pod's berth, if anything is assigned to it.
-func TestBindsTellTheAgent(t *testing.T) {
+// TestBindsCarryBerths: a bind carries the pod's berth, if anything is assigned to the pod.
+func TestBindsCarryBerths(t *testing.T) {
 	p := decided(testPod("p", "1"))
 	if b := bindingOf(p.Decision); b.Annotations != nil || b.UID != "uid-p" || b.Target.Name != "n" {
 		t.Errorf("%+v", b)
@@ -205,7 +211,7 @@ func TestBindsTellTheAgent(t *testing.T) {
 	p.Berth = numa.Berth{}
 	want := translate.BerthAnnotation(p.Berth)
 	if got, told := bindingOf(p.Decision).Annotations[translate.AnnotationBerth]; !told || got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("annotation %q, want %q", got, want)
 	}
 }
 
@@ -244,10 +250,9 @@ func TestConditionPatch(t *testing.T) {
 	}
 }
 
-// TestConditionsOfWhoIsElsewhere: nothing is written about a pod that is gone or on a node. A patch that was refused
-// because the pod is gone or has another UID is not tried again, any other is; and so it is in a process that does not
-// lead.
-func TestConditionsOfWhoIsElsewhere(t *testing.T) {
+// TestWriteFailure: nothing is written about a pod that is gone or on a node. A patch that was refused because the pod
+// is gone or has another UID is not tried again. Any other is, also in a process that does not lead.
+func TestWriteFailure(t *testing.T) {
 	pods := corev1.Resource("pods")
 	here := testPod("p", "1")
 	for _, q := range []struct {
@@ -273,7 +278,7 @@ func TestConditionsOfWhoIsElsewhere(t *testing.T) {
 			m.o.Leads = func() bool { return !q.led }
 			done := m.writeFailure(t.Context(), failure{pod: here, reason: "why", message: "what"})
 			if done != q.done || (c.asked > 0) != q.asked {
-				t.Errorf("done %v, asked %d times; want %v, %v", done, c.asked, q.done, q.asked)
+				t.Errorf("done %v, %d requests; want %v, %v", done, c.asked, q.done, q.asked)
 			}
 		})
 	}
@@ -291,9 +296,9 @@ func (r *refusing) patchStatus(context.Context, string, string, []byte) error {
 	return r.answer
 }
 
-// TestKeptWhileItWaits: a pending condition and pending evictions are not dropped when the pod is shown again as
-// waiting; they are when it is on a node, or being deleted.
-func TestKeptWhileItWaits(t *testing.T) {
+// TestPendingWritesFollowThePod: a pending condition and pending evictions are kept when the pod is shown again as
+// pending. They are dropped when it is on a node, or being deleted.
+func TestPendingWritesFollowThePod(t *testing.T) {
 	m, _ := idle()
 	pod := testPod("p", "1")
 	going := pod.DeepCopy()
@@ -329,8 +334,9 @@ func TestRunRefuses(t *testing.T) {
 		"binds in flight":    {Client: client, BindsInFlight: -1},
 		"extender https://x": {Client: client, Extenders: []schedulerconfig.Extender{broken}},
 	} {
-		if err := Run(ended, o); err == nil || !strings.Contains(err.Error(), "run scheduler: ") || !strings.Contains(err.Error(), why) {
-			t.Errorf("%v, want a word about: %s", err, why)
+		if err := Run(ended, o); err == nil || !strings.Contains(err.Error(), "run scheduler: ") ||
+			!strings.Contains(err.Error(), why) {
+			t.Errorf("%v, want an error about: %s", err, why)
 		}
 	}
 }
