@@ -2,9 +2,9 @@ package lifecycle
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
 
-// AssumeSigns records something that only a simulator can know: the node will give signs of life until the moment last,
-// when its lease's renewTime and its heartbeat will have these values. It replaces a hundred million calls of LeaseSeen
-// that only move a deadline. What Advance decides until then is the same.
+// AssumeSigns records something that only a simulator can know: that the node will give signs of life until last, when
+// the renewTime of its lease and its heartbeat will have these values. It replaces calls of LeaseSeen (a hundred
+// million in a long simulation) that would only move a deadline. The decisions of Advance until then are the same.
 func (m *Monitor) AssumeSigns(now, last unit.Instant, name string, renewed, heartbeat unit.Wall) {
 	n := m.nodes[name]
 	if n == nil || !n.exists || last < now {

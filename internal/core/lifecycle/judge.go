@@ -15,7 +15,7 @@ func (m *Monitor) graceOf(n *node) time.Duration {
 	return m.o.Grace
 }
 
-// firstSight sets the deadline of a node that has not given a sign of life yet, from what the API shows of it.
+// firstSight sets the deadline of a node that has not given a sign of life yet, from what the API shows about it.
 func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
 	grace, age := m.graceOf(n), time.Duration(0)
 	switch {
@@ -90,8 +90,8 @@ func (m *Monitor) Advance(now unit.Instant) Decision {
 	return d
 }
 
-// wake is when the first alarm is due. While the watch is broken no alarm is handled; then Advance is called soon, to
-// check whether the watch works again.
+// wake is when the first alarm is due. While the watch is broken, no alarm is handled. Then it is a second from now at
+// the earliest, to check whether the watch works again.
 func (m *Monitor) wake(now unit.Instant, connected bool) (at unit.Instant) {
 	if m.alarms.Len() > 0 {
 		at = at.Earlier(m.alarms.First().alarm)
@@ -113,9 +113,9 @@ func (m *Monitor) isDisconnected(now unit.Instant) bool {
 }
 
 // staleEarly is how much too early an alarm may be handled if its node has given signs of life since the alarm was set.
-// Each node has one such alarm per grace period. Handled together, they wake the process once per staleEarly instead of
-// once each. Chosen: 1 s, a fiftieth of the grace period. A longer time handles alarms early although their nodes may
-// give more signs until then.
+// Each node has one such alarm per grace period. So many alarms are handled together, and the process wakes once per
+// staleEarly instead of once for each. Chosen: 1 s, a fiftieth of the grace period. With a longer time, more alarms are
+// handled although their nodes would have given another sign by then.
 const staleEarly = time.Second
 
 // handleAlarms handles every alarm that is due: a deadline that passed without a sign, a retry, or a pod's eviction
@@ -152,7 +152,7 @@ func (n *node) isStale(now unit.Instant) bool {
 	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
 }
 
-// ReasonNotReady is the reason of the Events of a node that became silent, and of its pods.
+// ReasonNotReady is the reason of the Events about a node that became silent, and about its pods.
 const ReasonNotReady = "NodeNotReady"
 
 func (m *Monitor) becomeSilent(now unit.Instant, n *node) {
@@ -208,8 +208,8 @@ func (m *Monitor) planNode(now unit.Instant, n *node, out []Action) []Action {
 	return append(out, a)
 }
 
-// silence returns the conditions of a silent node: those that its agent reports become Unknown. NetworkUnavailable is
-// set by the control plane and stays.
+// silence returns what a node's silence changes in its conditions, and the conditions after that. Those that its agent
+// reports become Unknown. NetworkUnavailable is set by the control plane and stays.
 func silence(status map[ConditionType]Status) (changes []UnknownCondition, after map[ConditionType]Status) {
 	after = map[ConditionType]Status{NetworkUnavailable: status[NetworkUnavailable]}
 	for _, t := range []ConditionType{Ready, MemoryPressure, DiskPressure, PIDPressure} {
@@ -219,12 +219,12 @@ func silence(status map[ConditionType]Status) (changes []UnknownCondition, after
 		}
 	}
 	if len(changes) > 0 && status[Ready] == Unknown {
-		return nil, after // upstream writes only when Ready changes; a pressure condition alone is not worth a write
+		return nil, after // as upstream: nothing is written while Ready stays as it is
 	}
 	return changes, after
 }
 
-// Done reports the outcome of an action. After a success the shell first passes on what the API server answered
+// Done records the outcome of an action. After a success, the shell must first pass on what the API server answered
 // (NodeSeen, PodSeen).
 func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
 	if a.Pod != nil {
@@ -244,8 +244,9 @@ func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
 }
 
 // A failed action is retried after retryMin, doubled with each failure up to retryMax. The last half of that time is
-// random, so that many actions that failed together are not retried together. Chosen: a conflict is resolved within the
-// delay of a watch, and an API server in trouble gets some ten requests a minute for each object.
+// random, so that many actions that failed together are not retried together. Chosen: after a conflict, the watch
+// brings the newer version within about retryMin. With retryMax, an API server in trouble gets about ten requests a
+// minute for each object.
 const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 10 * time.Second
@@ -276,8 +277,8 @@ func chance(seed uint64, id string, n int) uint64 {
 	return h ^ h>>29
 }
 
-// setDeadline sets the deadline of n. Its alarm may then be due too early, but never too late. Moving the alarm with
-// every sign of life would cost a heap operation per heartbeat.
+// setDeadline sets the deadline of n. If the deadline moves to a later time, the alarm stays and is due too early (see
+// staleEarly): moving it with every sign of life would cost a heap operation per heartbeat.
 func (m *Monitor) setDeadline(n *node, deadline unit.Instant) {
 	n.deadline = deadline
 	m.setAlarm(n, m.checkTime(deadline))

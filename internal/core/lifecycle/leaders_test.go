@@ -11,10 +11,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestLeadersNeitherForgetNorRepeat changes the leader at random moments, also during a wave of failures, and with
-// writes in flight whose outcome is not known. The calendars of leaders differ by seconds. Whoever leads: the rate of a
-// zone is never exceeded, no pod is evicted twice or too early, and every pod that must be evicted is evicted when the
-// new leader's FirstSightGrace is over.
+// TestLeadersNeitherForgetNorRepeat changes the leader at random moments, also while many nodes fail, and with writes
+// in flight whose outcome is not known. The calendars of the leaders differ by seconds. Whichever process leads, the
+// rate of a zone is never exceeded, no pod is evicted twice or too early, and every pod that must be evicted is evicted
+// when the new leader's FirstSightGrace is over.
 func TestLeadersNeitherForgetNorRepeat(t *testing.T) {
 	for seed := range uint64(20) {
 		h := newSuccession(seed)
@@ -25,7 +25,7 @@ func TestLeadersNeitherForgetNorRepeat(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 		if h.evicted == 0 || h.leaders < 5 {
-			t.Errorf("seed %d: %d evictions under %d leaders show nothing", seed, h.evicted, h.leaders)
+			t.Errorf("seed %d: %d evictions under %d leaders: too few for a test", seed, h.evicted, h.leaders)
 		}
 	}
 }
@@ -39,7 +39,7 @@ type succession struct {
 	offset   time.Duration // of the leader's calendar
 	nodes    map[string]*Node
 	pods     map[PodID]Pod
-	died     map[string]unit.Instant // zero: it lives
+	died     map[string]unit.Instant // zero: it is alive
 	tainted  map[string]unit.Instant // when it was tainted, by the test's clock
 	lastGive map[string]unit.Instant // per zone
 	renewed  map[string]unit.Wall
@@ -55,14 +55,22 @@ const (
 func newSuccession(seed uint64) *succession {
 	h := &succession{
 		rng: rand.New(rand.NewPCG(seed, 13)), now: unit.Instant(time.Hour), nodes: map[string]*Node{}, pods: map[PodID]Pod{},
-		died: map[string]unit.Instant{}, tainted: map[string]unit.Instant{}, lastGive: map[string]unit.Instant{}, renewed: map[string]unit.Wall{},
+		died:     map[string]unit.Instant{},
+		tainted:  map[string]unit.Instant{},
+		lastGive: map[string]unit.Instant{},
+		renewed:  map[string]unit.Wall{},
 	}
 	for i := range 40 {
 		name := fmt.Sprintf("n%02d", i)
 		h.nodes[name] = &Node{Name: name, UID: name, Zone: fmt.Sprint("z", i%2), Status: map[ConditionType]Status{Ready: True},
 			Allocatable: Load{CPU: 1 << 30, Memory: 1 << 30, Pods: 1 << 20}}
 		for j := range 2 {
-			p := Pod{ID: PodID(fmt.Sprintf("%s-%d", name, j)), Node: name, Bound: h.wall() - unit.Wall(time.Hour), Requests: Load{Pods: 1}}
+			p := Pod{
+				ID:       PodID(fmt.Sprintf("%s-%d", name, j)),
+				Node:     name,
+				Bound:    h.wall() - unit.Wall(time.Hour),
+				Requests: Load{Pods: 1},
+			}
 			p.Tolerations = []Toleration{{Exists: true, Effect: NoExecute, Bounded: true, Seconds: 20 + int64(h.rng.IntN(60))}}
 			h.pods[p.ID] = p
 		}
@@ -118,7 +126,7 @@ func (h *succession) tick(t *testing.T) {
 	h.checkLate(t)
 }
 
-// live lets a node renew its lease, die and return. It never lets so many die that a zone is unhealthy.
+// live makes a node renew its lease, die or return. It never makes so many die that a zone is unhealthy.
 func (h *succession) live(name string, i int) {
 	n := h.nodes[name]
 	switch {
@@ -157,7 +165,7 @@ func (h *succession) write(t *testing.T, a Action) {
 	if len(a.Unknown) > 0 {
 		n.Status = map[ConditionType]Status{Ready: Unknown}
 		if h.died[a.Node] == 0 {
-			t.Errorf("%s lives and is called silent", a.Node)
+			t.Errorf("%s is alive, but is marked silent", a.Node)
 		}
 	}
 	n.Taints = slices.DeleteFunc(slices.Clone(n.Taints), func(x Taint) bool { return slices.ContainsFunc(a.Drop, x.Same) })
@@ -197,7 +205,8 @@ func (h *succession) due(p Pod) (unit.Instant, bool) {
 	return at.Add(time.Duration(p.Tolerations[0].Seconds) * time.Second), tainted
 }
 
-// checkLate allows for FirstSightGrace, for clock differences, and for some failed writes.
+// checkLate checks that no pod stays long after its time. It allows for FirstSightGrace, for clock differences, and for
+// some failed writes.
 func (h *succession) checkLate(t *testing.T) {
 	const slack = 15*time.Second + 2*skewMax + 10*time.Second
 	for _, p := range h.pods {

@@ -5,8 +5,9 @@
 // # Model
 //
 // A Monitor receives what the API shows of nodes, leases and pods, and whether the API server can be reached. Advance
-// returns actions; the shell performs each and reports with Done. Everything is level-triggered: an action follows from
-// what was last seen. So an action that was lost or failed is computed again, with growing back-off, until it is done.
+// returns actions. The shell performs each of them and reports its outcome with Done. Everything is level-triggered: an
+// action follows from what was last seen. So an action that was lost or has failed is returned again, with growing
+// back-off, until it is done.
 //
 // A sign of life is a lease whose renewTime differs from the last one seen, or a Ready condition whose heartbeat
 // differs. Its time is the moment at which it is seen, on this process's monotonic clock. A timestamp of a node is only
@@ -25,6 +26,7 @@
 //	silent        a node that gave no sign for its grace period
 //	disconnected  the API server cannot be reached or the watch is broken, so that silence of a node means nothing
 //	zone          nodes that fail together, by upstream's zone key
+//	down          a node whose Ready condition is False or Unknown
 //	grant         permission to set the first NoExecute taint of a node that is down
 //	stop          all nodes of every zone are down: no pods are evicted, because a fault of this process's
 //	              network is more likely
@@ -35,9 +37,10 @@
 //   - First sight. A controller that starts knows only what is written. A node whose lease is fresh gets the rest of
 //     its grace period, computed with calendar time. A node whose lease expired long ago gets FirstSightGrace instead
 //     of a whole grace period; a living node gives a sign within FirstSightGrace. So a restart does not give a dead
-//     node its whole grace period again, and does not taint a node whose clock is wrong: a wrong renewTime costs at
-//     most the difference. A renewTime in the future counts as now. If the share of expired leases is that of an
-//     unhealthy zone, the API server was away, and not the nodes: then they get their whole grace period.
+//     node its whole grace period again. Nor does it taint a living node whose clock is wrong: a wrong renewTime only
+//     makes the first grace period longer or shorter. A renewTime in the future counts as now. If as many leases are
+//     expired as nodes must be down in an unhealthy zone, the API server was away, and not the nodes. Then all nodes
+//     get their whole grace period.
 //   - Clock steps of a node do not matter: any change of its renewTime is a sign, also a step backwards. Upstream waits
 //     until the old time is reached again. Clock steps of this process's machine matter only at first sight.
 //   - Broken watch. While the API server cannot be reached, or when this process itself did not run, no node becomes
@@ -106,9 +109,8 @@ type Node struct {
 	Changed   unit.Wall                // lastTransitionTime of the Ready condition
 	Taints    []Taint
 	Zone      string // key of its zone; empty: all nodes without a zone are one zone
-	// Excluded: the node does not count for the state of its zone.
-	Excluded bool
-	// Relabel holds labels that must equal other labels and do not; see translate.LifecycleNode.
+	Excluded  bool   // the node does not count for the state of its zone
+	// Relabel are labels to set: they must equal other labels of the node and do not; see translate.LifecycleNode.
 	Relabel     map[string]string
 	Allocatable Load
 }
@@ -178,9 +180,8 @@ func (a Action) StartsEvictions() bool {
 
 // UnknownCondition is a condition to set to Unknown.
 type UnknownCondition struct {
-	Type ConditionType
-	// Never: the node has never reported this condition.
-	Never bool
+	Type  ConditionType
+	Never bool // the node has never reported this condition
 }
 
 // A Notice is an Event about a node, or about a pod if Pod is set, with upstream's reason and text.
@@ -215,9 +216,8 @@ type Monitor struct {
 	notices   []Notice         // for the next Decision
 	reasons   []Reason         // for the next Decision
 
-	// When New was called, and when the API server last answered.
-	began             unit.Instant
-	lastContact       unit.Instant
+	began             unit.Instant // when New was called
+	lastContact       unit.Instant // when the API server last answered
 	disconnected      bool         // the last contact with the API server failed
 	noEvictionsBefore unit.Instant // no pods are evicted because of a node that is down before this moment
 	tookOver          bool         // Advance was called: observations since then are changes, not the first lists
@@ -234,16 +234,15 @@ type node struct {
 	exists  bool         // the Node object exists
 	missing unit.Instant // since when the Node object is known to be missing; zero while it exists
 
-	renewed unit.Wall // last renewTime seen; zero: no lease seen
-	// When the node becomes silent, if it gives no sign until then.
-	deadline unit.Instant
+	renewed  unit.Wall      // last renewTime seen; zero: no lease seen
+	deadline unit.Instant   // when the node becomes silent, if it gives no sign until then
 	overdue  bool           // its lease was expired at first sight
-	silent   bool           // no sign for the grace period; until the next sign
+	silent   bool           // it gave no sign for its grace period, and none since then
 	pods     map[PodID]*pod // bound to it
 
-	noExecute []dated // its NoExecute taints
-	standing          // in its zone
-	share             // of the cluster's resources
+	noExecute []datedTaint // its NoExecute taints
+	standing               // in its zone
+	share                  // of the cluster's resources
 
 	work    work         // the action about the node
 	isDirty bool         // in Monitor.dirty
@@ -262,15 +261,30 @@ type work struct {
 func New(now unit.Instant, o Options) *Monitor {
 	o.FirstSightGrace = min(o.FirstSightGrace, o.Grace)
 	return &Monitor{
-		o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, zones: map[string]*zone{},
-		began: now, lastContact: now, noEvictionsBefore: now.Add(o.FirstSightGrace), capacity: capacity{unbound: map[PodID]*pod{}},
-		alarms: heap.New(func(a, b *node) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), strings.Compare(a.Name, b.Name)) },
-			func(n *node) *int { return &n.place }),
-		podAlarms: heap.New(func(a, b *pod) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.ID, b.ID)) },
-			func(p *pod) *int { return &p.place }),
-		zonesDue: heap.New(func(a, b *zone) int { return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.Key, b.Key)) },
-			func(z *zone) *int { return &z.place }),
+		o:                 o,
+		nodes:             map[string]*node{},
+		pods:              map[PodID]*pod{},
+		zones:             map[string]*zone{},
+		began:             now,
+		lastContact:       now,
+		noEvictionsBefore: now.Add(o.FirstSightGrace),
+		capacity:          capacity{unbound: map[PodID]*pod{}},
+		alarms:            heap.New(byAlarm, func(n *node) *int { return &n.place }),
+		podAlarms:         heap.New(podsByAlarm, func(p *pod) *int { return &p.place }),
+		zonesDue:          heap.New(zonesByDue, func(z *zone) *int { return &z.place }),
 	}
+}
+
+func byAlarm(a, b *node) int {
+	return cmp.Or(cmp.Compare(a.alarm, b.alarm), strings.Compare(a.Name, b.Name))
+}
+
+func podsByAlarm(a, b *pod) int {
+	return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.ID, b.ID))
+}
+
+func zonesByDue(a, b *zone) int {
+	return cmp.Or(cmp.Compare(a.due, b.due), strings.Compare(a.Key, b.Key))
 }
 
 func (m *Monitor) node(name string) *node {
@@ -282,7 +296,7 @@ func (m *Monitor) node(name string) *node {
 	return n
 }
 
-// drop drops the entry of a name for which no Node, Lease or pod is left.
+// drop drops the entry of a node if neither a Node nor a Lease nor a pod is left under its name.
 func (m *Monitor) drop(n *node) {
 	if !n.exists && n.renewed == 0 && len(n.pods) == 0 {
 		m.dropAlarm(n)
@@ -290,7 +304,7 @@ func (m *Monitor) drop(n *node) {
 	}
 }
 
-// NodeSeen takes a node that is new or changed. wall is this process's calendar time now.
+// NodeSeen records a node that is new or changed. wall is this process's calendar time now.
 func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	m.calendar, m.calendarAt = wall, now
 	n := m.node(seen.Name)
@@ -321,7 +335,7 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	}
 }
 
-// NodeGone takes the deletion of a node.
+// NodeGone records that a node was deleted.
 func (m *Monitor) NodeGone(now unit.Instant, name string) {
 	n := m.nodes[name]
 	if n == nil || !n.exists {
@@ -342,7 +356,7 @@ func (m *Monitor) NodeGone(now unit.Instant, name string) {
 	m.drop(n)
 }
 
-// LeaseSeen takes the renewTime of a node's lease.
+// LeaseSeen records the renewTime of a node's lease.
 func (m *Monitor) LeaseSeen(now unit.Instant, wall unit.Wall, name string, renewed unit.Wall) {
 	m.calendar, m.calendarAt = wall, now
 	n := m.node(name)
@@ -357,7 +371,7 @@ func (m *Monitor) LeaseSeen(now unit.Instant, wall unit.Wall, name string, renew
 	}
 }
 
-// LeaseGone takes the deletion of a lease. It is neither a sign of life nor of the opposite.
+// LeaseGone records that a lease was deleted. That says nothing about whether the node is alive.
 func (m *Monitor) LeaseGone(name string) {
 	if n := m.nodes[name]; n != nil {
 		n.renewed = 0
@@ -378,8 +392,8 @@ func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	m.lastContact = now
 }
 
-// renewGrace gives every node that is not silent a new grace period, and prevents evictions until FirstSightGrace is
-// over.
+// renewGrace gives every node that is not silent a new grace period. It also prevents evictions because of nodes that
+// are down until FirstSightGrace is over.
 func (m *Monitor) renewGrace(now unit.Instant) {
 	m.noEvictionsBefore = max(m.noEvictionsBefore, now.Add(m.o.FirstSightGrace))
 	for _, n := range m.nodes {
@@ -406,12 +420,13 @@ func (m *Monitor) instantOf(now unit.Instant, w unit.Wall) unit.Instant {
 	return now.Add(-min(today.Sub(w), ageMax))
 }
 
-// ageMax is the longest time that anything is assumed to be past. Chosen: ten years, so that timestamps of a broken
-// clock cannot overflow.
+// ageMax limits how far in the past a moment may be. Chosen: ten years, so that the timestamps of a broken clock cannot
+// cause an overflow.
 const ageMax = 10 * 365 * 24 * time.Hour
 
 func (m *Monitor) noticeNode(n *node, reason, text string) {
-	m.notices = append(m.notices, Notice{Node: n.Name, UID: n.UID, Reason: reason, Message: "Node " + n.Name + " " + text})
+	message := "Node " + n.Name + " " + text
+	m.notices = append(m.notices, Notice{Node: n.Name, UID: n.UID, Reason: reason, Message: message})
 }
 
 func (m *Monitor) explain(subject, text string) {

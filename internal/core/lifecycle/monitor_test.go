@@ -11,8 +11,8 @@ import (
 )
 
 // TestHistories drives a Monitor through random histories, next to a plain twin that remembers for each node when its
-// last sign was. A node must be silent within a second after its grace period, and not before its end. While the API
-// server cannot be reached, and in the grace period after that, no node may become silent.
+// last sign was. A node must become silent within a second after the end of its grace period, and not before. While the
+// API server cannot be reached, and in the grace period after that, no node may become silent.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		if runHistory(t, seed); t.Failed() {
@@ -28,12 +28,17 @@ func runHistory(t *testing.T, seed uint64) {
 	lastSign := map[string]unit.Instant{}
 	beating := map[string]bool{}
 	var names []string
-	heardFrom := now // since when the API server can be reached
+	reachableSince := now // since when the API server can be reached
 	up := true
 	for i := range 20 {
 		name := fmt.Sprintf("n%02d", i)
 		names = append(names, name)
-		m.NodeSeen(now, unit.Wall(now), Node{Name: name, UID: name, Status: map[ConditionType]Status{Ready: True}, Heartbeat: 1})
+		m.NodeSeen(now, unit.Wall(now), Node{
+			Name:      name,
+			UID:       name,
+			Status:    map[ConditionType]Status{Ready: True},
+			Heartbeat: 1,
+		})
 		lastSign[name], beating[name] = now, true
 	}
 	for tick := range 3000 {
@@ -53,9 +58,9 @@ func runHistory(t *testing.T, seed uint64) {
 		}
 		if tick%25 == 0 {
 			if m.Contact(now, up); !up {
-				heardFrom = 0
-			} else if heardFrom == 0 {
-				heardFrom = now
+				reachableSince = 0
+			} else if reachableSince == 0 {
+				reachableSince = now
 			}
 		}
 		for _, a := range m.Advance(now).Actions {
@@ -64,11 +69,12 @@ func runHistory(t *testing.T, seed uint64) {
 		for name, sign := range lastSign {
 			silence := now.Sub(sign)
 			silent := m.nodes[name].silent
-			switch heard := now.Sub(heardFrom); {
+			switch heard := now.Sub(reachableSince); {
 			case silent && silence < Defaults().Grace:
-				t.Errorf("tick %d: %s is judged after %v", tick, name, silence)
-			case heardFrom != 0 && heard > Defaults().Grace+2*time.Second && silence > Defaults().Grace+time.Second && !silent && heard > silence:
-				t.Errorf("tick %d: %s is not judged after %v (heard for %v)", tick, name, silence, heard)
+				t.Errorf("tick %d: %s is silent after %v", tick, name, silence)
+			case reachableSince != 0 && heard > Defaults().Grace+2*time.Second && silence > Defaults().Grace+time.Second &&
+				!silent && heard > silence:
+				t.Errorf("tick %d: %s is not silent after %v (the API server answers for %v)", tick, name, silence, heard)
 			}
 		}
 		checkAlarms(t, m)
@@ -113,9 +119,20 @@ func BenchmarkZoneDies(b *testing.B) {
 		tolerations := []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}}
 		for i := range 5000 {
 			name := fmt.Sprintf("node-%05d", i)
-			m.NodeSeen(now, unit.Wall(now), Node{Name: name, Status: map[ConditionType]Status{Ready: True}, Zone: fmt.Sprint(i % 10), Allocatable: Load{CPU: 96 * unit.CPU, Memory: unit.TiB, Pods: 110}})
+			m.NodeSeen(now, unit.Wall(now), Node{
+				Name:        name,
+				Status:      map[ConditionType]Status{Ready: True},
+				Zone:        fmt.Sprint(i % 10),
+				Allocatable: Load{CPU: 96 * unit.CPU, Memory: unit.TiB, Pods: 110},
+			})
 			for j := range 30 {
-				m.PodSeen(now, Pod{ID: PodID(fmt.Sprintf("%s-%02d", name, j)), Node: name, Ready: true, Tolerations: tolerations, Requests: Load{unit.CPU, unit.GiB, 1}})
+				m.PodSeen(now, Pod{
+					ID:          PodID(fmt.Sprintf("%s-%02d", name, j)),
+					Node:        name,
+					Ready:       true,
+					Tolerations: tolerations,
+					Requests:    Load{unit.CPU, unit.GiB, 1},
+				})
 			}
 		}
 		m.Advance(now)
@@ -150,7 +167,12 @@ func (m *Monitor) done(now unit.Instant, a Action) {
 		m.PodSeen(now, p)
 	} else {
 		n := m.nodes[a.Node].Node
-		n.Status = map[ConditionType]Status{Ready: Unknown, MemoryPressure: Unknown, DiskPressure: Unknown, PIDPressure: Unknown}
+		n.Status = map[ConditionType]Status{
+			Ready:          Unknown,
+			MemoryPressure: Unknown,
+			DiskPressure:   Unknown,
+			PIDPressure:    Unknown,
+		}
 		n.Taints = append(n.Taints, a.Add...)
 		m.NodeSeen(now, unit.Wall(now), n)
 	}

@@ -19,8 +19,8 @@ type Options struct {
 	// It must exceed the interval at which a lease is renewed (10 s: a quarter of its 40 s). Chosen: 15 s; never more
 	// than Grace.
 	FirstSightGrace time.Duration
-	// ContactTimeout is how long the API server may be silent before silence of nodes is ignored. Chosen: 12 s, two
-	// missed probes at one each 5 s.
+	// ContactTimeout is how long the API server may give no answer before silence of nodes is ignored. Chosen: 12 s, which
+	// is two missed probes at one every 5 s.
 	ContactTimeout time.Duration
 
 	// MonitorPeriod is the interval at which all nodes are checked together for the end of their grace period. Zero:
@@ -37,8 +37,8 @@ type Options struct {
 	// UnhealthyZone is the share of a zone's nodes that must be down for the zone to be unhealthy; at least three nodes
 	// must be. Upstream's --unhealthy-zone-threshold, 0.55.
 	UnhealthyZone float32
-	// LargeZone: a zone is large if it has more nodes than this. In a zone that is not large no pods are evicted while
-	// it is unhealthy. Upstream's --large-cluster-size-threshold, 50.
+	// LargeZone is the number of nodes above which a zone is large. In a zone that is not large, no pods are evicted
+	// while it is unhealthy. Upstream's --large-cluster-size-threshold, 50.
 	LargeZone int
 	// ByRoom lowers the rate to SecondaryRate while the pods that would have to move do not fit on other nodes.
 	// Upstream: false.
@@ -61,9 +61,17 @@ type Options struct {
 // Defaults returns upstream's values, and this project's where upstream has none.
 func Defaults() Options {
 	return Options{
-		Grace: 50 * time.Second, StartupGrace: 60 * time.Second, FirstSightGrace: 15 * time.Second, ContactTimeout: 12 * time.Second,
-		EvictionRate: 0.1, SecondaryRate: 0.01, UnhealthyZone: 0.55, LargeZone: 50, ByRoom: true,
-		Collect: true, OrphanAfter: 40 * time.Second,
+		Grace:           50 * time.Second,
+		StartupGrace:    60 * time.Second,
+		FirstSightGrace: 15 * time.Second,
+		ContactTimeout:  12 * time.Second,
+		EvictionRate:    0.1,
+		SecondaryRate:   0.01,
+		UnhealthyZone:   0.55,
+		LargeZone:       50,
+		ByRoom:          true,
+		Collect:         true,
+		OrphanAfter:     40 * time.Second,
 	}
 }
 

@@ -8,24 +8,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
+// pod is everything known about a pod. Only the methods of Monitor change it.
 type pod struct {
 	Pod
-	home    *node        // the node it is bound to; nil: none
+	home    *node        // the node to which it is bound; nil: none
 	arrived unit.Instant // when it was bound there, as far as known
-	// It does not tolerate unreachable without limit: its requests move to other nodes when its node stays down.
-	leaves bool
-	waits  bool // counted in capacity.waiting
+	leaves  bool         // it must leave a node that stays unreachable: its tolerations of that end, and it has not ended
+	waits   bool         // it is counted in capacity.waiting
 
-	// The action about the pod.
-	work      work
+	work      work         // the action about the pod
 	did       uint8        // actions that were done, one bit for each Verb
 	scheduled bool         // it will be evicted at a later time
 	isDirty   bool         // in Monitor.dirtyPods
-	alarm     unit.Instant // when it is due in Monitor.podAlarms
+	alarm     unit.Instant // when it is due; valid while it is in Monitor.podAlarms
 	place     int          // index in podAlarms
 }
 
-// PodSeen takes a pod that is new or changed.
+// PodSeen records a pod that is new or changed.
 func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 	p := m.pods[seen.ID]
 	switch {
@@ -58,7 +57,7 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 	}
 }
 
-// PodGone takes the deletion of a pod.
+// PodGone records that a pod was deleted.
 func (m *Monitor) PodGone(_ unit.Instant, id PodID) {
 	p := m.pods[id]
 	if p == nil {
@@ -79,7 +78,7 @@ func (m *Monitor) unbind(p *pod) {
 	}
 }
 
-// uncount subtracts p from the sums of room.go; recount adds it.
+// uncount subtracts p from the sums in capacity and share (room.go). recount adds it again after a change.
 func (m *Monitor) uncount(p *pod) {
 	if !m.o.ByRoom {
 		return
@@ -170,10 +169,10 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
 }
 
-// Renew returns what must be written now instead of an action that waited in a queue. For a node that is what follows
-// from the latest observations. For a pod it is the same action if it is still wanted. If nothing is wanted any more,
-// the action counts as never begun, and Advance returns what is wanted instead. The shell calls Renew just before it
-// acts. It reports no outcome of an action that is no longer wanted.
+// Renew returns what must be written now instead of an action that waited in a queue. For a node, that is what follows
+// from the latest observations. For a pod, it is the same action if it is still wanted. If it returns false, the action
+// counts as never begun, and the next Advance returns what is wanted instead. The shell calls Renew just before it
+// acts, and must not report an outcome (Done) of an action for which Renew returned false.
 func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
 	if a.Pod != nil {
 		return a, m.stillWanted(now, a)
@@ -239,7 +238,12 @@ func (p *pod) has(v Verb) bool { return p.did&(1<<v) != 0 }
 
 func (m *Monitor) noticePod(p *pod, text string) {
 	copied := p.Pod
-	m.notices = append(m.notices, Notice{Node: p.Node, Pod: &copied, Reason: "TaintManagerEviction", Message: text + " Pod " + p.Namespace + "/" + p.Name})
+	m.notices = append(m.notices, Notice{
+		Node:    p.Node,
+		Pod:     &copied,
+		Reason:  "TaintManagerEviction",
+		Message: text + " Pod " + p.Namespace + "/" + p.Name,
+	})
 }
 
 // setPodAlarm makes the alarm of p due at the given moment.

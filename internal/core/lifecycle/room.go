@@ -9,20 +9,21 @@ import (
 
 // Evicting the pods of a node is useless while they fit on no other node: they would only wait. If the node is merely
 // cut off from the API server, pods that still serve would be lost without a replacement. So a zone has EvictionRate
-// only while there is room for the pods, and SecondaryRate, upstream's rate for unhealthy zones, while there is none:
+// only while there is room for the pods. While there is none, it has SecondaryRate, upstream's rate for unhealthy
+// zones. There is room if
 //
 //	what the node's pods request + what other moving pods request  <=  what is left on healthy nodes
 //
-// The comparison holds for CPU, memory and number of pods each. Other moving pods are pods on nodes whose pods are
-// being evicted, and unbound pods that were created after these evictions began. A node is healthy if it is Ready, not
-// cordoned, and has no taint with a node.kubernetes.io key that keeps pods away. Nodes that are reserved for some pods
-// by other taints count, because those pods may be among the ones that move.
+// for CPU, memory and the number of pods. Other moving pods are pods on nodes whose pods are being evicted, and unbound
+// pods that were created after these evictions began. A node is healthy if it is Ready, not cordoned, and has no taint
+// with a node.kubernetes.io key that keeps pods away. Nodes that are reserved for some pods by other taints count as
+// healthy, because those pods may be among the ones that move.
 //
-// The sum is a necessary condition only: free resources on many nodes may be too small for one pod. Therefore lack of
-// room can lower upstream's rate, and never stops evictions: a node waits at most one interval of SecondaryRate longer
-// for lack of room, and the first node of a zone never waits. (With SecondaryRate 0 it waits until there is room.)
-// Cluster autoscalers, which add nodes when pods wait, still see waiting pods. EvictionRate is never exceeded, however
-// much room there is: it also limits the harm of a wrong decision here.
+// Even if there is room by this sum, the pods may not fit: what is left on each of many nodes may be too small for one
+// pod. Lack of room lowers upstream's rate, and never stops evictions: because of it, a node waits at most one interval
+// of SecondaryRate longer, and the first node of a zone never waits. (With SecondaryRate 0, nodes wait until there is
+// room.) So cluster autoscalers, which add nodes when pods wait, still see waiting pods. EvictionRate is never
+// exceeded, however much room there is: it also limits the harm of a wrong decision here.
 
 // Load is what pods request or nodes have.
 type Load struct {
@@ -52,7 +53,7 @@ func (l Load) String() string {
 
 // capacity holds sums over all nodes and pods. Only uncount, recount, updateShare and dropWaiting change them.
 type capacity struct {
-	room          Load // left on healthy nodes
+	room          Load // what is left on healthy nodes
 	leaving       Load // requests of pods that will move from nodes whose pods are being evicted
 	waiting       Load // requests of unbound pods that were created after the evictions began
 	evictingNodes int  // number of nodes whose pods are being evicted

@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. Each text is the story of one cluster. A block is "do" with one
+// TestScenarios runs testdata/*.txt in virtual time. Each text is the history of one cluster. A block is "do" with one
 // command per line, and the outcome. CONTRIBUTING.md says how to rewrite outcomes. NAME may be a range: a{0-9}. The
 // commands:
 //
@@ -203,7 +203,13 @@ func (w *world) setNode(name string, args []string) {
 	}
 	n.Status = maps.Clone(n.Status)
 	states := map[string]Status{"True": True, "False": False, "Unknown": Unknown, "Absent": Absent}
-	conditions := map[string]ConditionType{"ready": Ready, "memory": MemoryPressure, "disk": DiskPressure, "pid": PIDPressure, "network": NetworkUnavailable}
+	conditions := map[string]ConditionType{
+		"ready":   Ready,
+		"memory":  MemoryPressure,
+		"disk":    DiskPressure,
+		"pid":     PIDPressure,
+		"network": NetworkUnavailable,
+	}
 	for _, a := range args {
 		key, value, _ := strings.Cut(a, "=")
 		if c, ok := conditions[key]; ok {
@@ -267,7 +273,10 @@ func (w *world) setPod(name string, args []string) {
 		case "never":
 			p.Tolerations = nil
 		case "daemon":
-			p.Tolerations = []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute}}
+			p.Tolerations = []Toleration{
+				{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute},
+				{Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute},
+			}
 		case "static":
 			p.Tolerations = []Toleration{{Exists: true, Effect: NoExecute}}
 		case "tolerate":
@@ -277,7 +286,8 @@ func (w *world) setPod(name string, args []string) {
 			}
 			o := taintOf(taint)
 			n, _ := strconv.ParseInt(seconds, 10, 64)
-			p.Tolerations = append([]Toleration{{Key: o.Key, Effect: o.Effect, Exists: true, Bounded: bounded, Seconds: n}}, p.Tolerations...)
+			p.Tolerations = append([]Toleration{{Key: o.Key, Effect: o.Effect, Exists: true, Bounded: bounded, Seconds: n}},
+				p.Tolerations...)
 		}
 	}
 	w.pods[name] = p
@@ -359,7 +369,7 @@ func (w *world) advance() {
 			w.carryOut(a)
 		}
 	}
-	w.printf("not settled after 20 rounds")
+	w.printf("Advance returns actions after 20 rounds")
 }
 
 func (w *world) printf(format string, args ...any) {
@@ -475,7 +485,8 @@ func (w *world) tally() (out []string) {
 		}
 	}
 	for _, z := range w.monitor.Zones() {
-		out = append(out, fmt.Sprintf("zone %q %s: %d of %d down, %d with NoExecute", z.Key, z.State, z.Down, z.Size, emptied[z.Key]))
+		out = append(out, fmt.Sprintf("zone %q %s: %d of %d down, %d with NoExecute", z.Key, z.State, z.Down, z.Size,
+			emptied[z.Key]))
 	}
 	if w.monitor.Stopped() {
 		out = append(out, "stopped")

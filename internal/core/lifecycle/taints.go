@@ -46,7 +46,7 @@ func (n Node) outOfService() bool {
 	return slices.ContainsFunc(n.Taints, func(t Taint) bool { return t.Key == wellknown.TaintOutOfService })
 }
 
-// taintRules maps a status of a condition to the NoSchedule taint that is set at once.
+// taintRules has the NoSchedule taint that is set at once for a status of a condition.
 var taintRules = []struct {
 	condition ConditionType
 	status    Status
@@ -71,11 +71,12 @@ func readinessTaint(ready Status) (Taint, bool) {
 	return Taint{}, false
 }
 
-// taintChanges compares the taints of n that this package sets with those that status and the cordon require. mayEmpty:
-// the first NoExecute taint of a node that is down may be set. stopped: no NoExecute taint for readiness may be there.
-// While Ready is absent, the taints that depend on it stay as they are, because the state of the node is not known.
-func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped bool) (add, drop []Taint) {
-	becomeSilent := func(t Taint, wanted bool) {
+// taintChanges compares the taints of n that this package sets with those that status and the cordon require. granted
+// says that the first NoExecute taint of a node that is down may be set, stopped that no node may have a NoExecute
+// taint because it is down. While Ready is absent, the taints that depend on it stay as they are, because the state of
+// the node is not known.
+func taintChanges(n Node, status map[ConditionType]Status, granted, stopped bool) (add, drop []Taint) {
+	require := func(t Taint, wanted bool) {
 		switch has, ok := n.taint(t); {
 		case wanted && !ok:
 			add = append(add, t)
@@ -85,10 +86,10 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 	}
 	for _, r := range taintRules {
 		if r.condition != Ready || status[Ready] != Absent {
-			becomeSilent(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
+			require(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
 		}
 	}
-	becomeSilent(Taint{Key: wellknown.TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
+	require(Taint{Key: wellknown.TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
 	if status[Ready] == Absent {
 		return add, drop
 	}
@@ -97,11 +98,11 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 		t := Taint{Key: key, Effect: NoExecute}
 		if other, has := n.otherReadiness(t); has {
 			t.Added = other.Added // toleration times are not restarted
-			becomeSilent(t, down && !stopped && t.Same(right))
+			require(t, down && !stopped && t.Same(right))
 			continue
 		}
 		_, has := n.taint(t)
-		becomeSilent(t, down && !stopped && t.Same(right) && (has || mayEmpty))
+		require(t, down && !stopped && t.Same(right) && (has || granted))
 	}
 	return add, drop
 }
@@ -125,8 +126,8 @@ func (n *node) changesTaint() bool {
 	return down && n.hasReadiness() && has.Key == ""
 }
 
-// dated is a NoExecute taint, and since when the node has it.
-type dated struct {
+// datedTaint is a NoExecute taint, and since when the node has it.
+type datedTaint struct {
 	Taint
 	since unit.Instant
 }
@@ -134,20 +135,22 @@ type dated struct {
 // dateTaints records since when n has its NoExecute taints: since now, unless they were seen before. For taints found
 // at first sight it is their timeAdded. A change between the two readiness taints keeps the time.
 func (m *Monitor) dateTaints(now unit.Instant, n *node, seenBefore bool) {
-	var after []dated
+	var after []datedTaint
 	for _, t := range n.Taints {
 		if t.Effect != NoExecute {
 			continue
 		}
 		since := now
-		if i := slices.IndexFunc(n.noExecute, func(d dated) bool { return d.Same(t) || d.isReadiness() && t.isReadiness() }); i >= 0 {
+		continues := func(d datedTaint) bool { return d.Same(t) || d.isReadiness() && t.isReadiness() }
+		if i := slices.IndexFunc(n.noExecute, continues); i >= 0 {
 			since = n.noExecute[i].since
 		} else if !seenBefore {
 			since = m.instantOf(now, t.Added)
 		}
-		after = append(after, dated{t, since})
+		after = append(after, datedTaint{Taint: t, since: since})
 	}
-	if !slices.EqualFunc(n.noExecute, after, func(a, b dated) bool { return a.Same(b.Taint) && a.Value == b.Value }) {
+	same := func(a, b datedTaint) bool { return a.Same(b.Taint) && a.Value == b.Value }
+	if !slices.EqualFunc(n.noExecute, after, same) {
 		m.markPodsDirty(n)
 	}
 	n.noExecute = after
@@ -160,11 +163,12 @@ type Toleration struct {
 	Never  bool   // the operator is not known: matches nothing
 	Value  string
 	Effect Effect // empty: matches every effect
-	// Bounded: the taint is tolerated for Seconds only. Zero and less means not at all.
+	// Bounded says that the taint is tolerated for Seconds only. Zero and less means not at all.
 	Bounded bool
 	Seconds int64
 }
 
 func (o Toleration) accepts(t Taint) bool {
-	return !o.Never && (o.Effect == "" || o.Effect == t.Effect) && (o.Key == "" || o.Key == t.Key) && (o.Exists || o.Value == t.Value)
+	return !o.Never && (o.Effect == "" || o.Effect == t.Effect) && (o.Key == "" || o.Key == t.Key) &&
+		(o.Exists || o.Value == t.Value)
 }

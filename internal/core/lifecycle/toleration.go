@@ -37,9 +37,9 @@ func toleratedTime(t Taint, tolerations []Toleration) (d time.Duration, ends boo
 	return 0, true
 }
 
-// leaveAt is when p must be evicted because of the NoExecute taints of its node. Each taint counts from when it was
-// set, or from when p was bound there if that is later. A readiness taint that no longer matches the node's state, and
-// so is about to be removed, does not count.
+// leaveAt is when p must be evicted because of the NoExecute taints of its node; leaves is false if it need not be.
+// Each taint counts from when it was set, or from when p was bound there if that is later. A readiness taint that no
+// longer matches the node's state does not count, because it is about to be removed.
 func (m *Monitor) leaveAt(n *node, p *pod) (at unit.Instant, leaves bool) {
 	right, down := readinessTaint(n.ready())
 	for _, t := range n.noExecute {

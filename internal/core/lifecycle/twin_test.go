@@ -34,11 +34,11 @@ func TestAgainstPlainTwin(t *testing.T) {
 			t.Logf("seed 0: %d grants, %d evictions, %d stops", h.grants, h.evictions, h.stops)
 		}
 		if h.grants == 0 || h.evictions == 0 {
-			t.Errorf("seed %d judged nothing: %d grants, %d evictions", seed, h.grants, h.evictions)
+			t.Errorf("seed %d: %d grants, %d evictions: too few for a test", seed, h.grants, h.evictions)
 		}
 	}
 	if stops == 0 {
-		t.Error("not one history had a stop")
+		t.Error("no history had a stop")
 	}
 }
 
@@ -57,13 +57,13 @@ type history struct {
 
 // twin is the plain version: only what must be remembered, and nothing computed from it.
 type twin struct {
-	zones   map[string]*twinZone
-	down    map[string]unit.Instant
-	granted map[string]bool
-	tainted map[string]map[string]unit.Instant // by node and key (one key for both readiness taints): since when
-	arrived map[PodID]unit.Instant
-	stopped bool
-	listen  unit.Instant
+	zones             map[string]*twinZone
+	down              map[string]unit.Instant
+	granted           map[string]bool
+	tainted           map[string]map[string]unit.Instant // by node and key (one key for both readiness taints): since when
+	arrived           map[PodID]unit.Instant
+	stopped           bool
+	noEvictionsBefore unit.Instant
 }
 
 type twinZone struct {
@@ -74,7 +74,13 @@ type twinZone struct {
 const historyTick = 500 * time.Millisecond
 
 func newHistory(t *testing.T, seed uint64) *history {
-	h := &history{t: t, rng: rand.New(rand.NewPCG(seed, 11)), now: unit.Instant(time.Hour), nodes: map[string]*Node{}, pods: map[PodID]Pod{}}
+	h := &history{
+		t:     t,
+		rng:   rand.New(rand.NewPCG(seed, 11)),
+		now:   unit.Instant(time.Hour),
+		nodes: map[string]*Node{},
+		pods:  map[PodID]Pod{},
+	}
 	h.began = h.now
 	o := Defaults()
 	o.EvictionRate, o.SecondaryRate, o.LargeZone = 0.5, 0.1, 3+h.rng.IntN(8)
@@ -88,10 +94,18 @@ func newHistory(t *testing.T, seed uint64) *history {
 	o.Grace, o.StartupGrace = 1000*time.Hour, 1000*time.Hour
 	h.m = New(h.now, o)
 	h.twin = twin{zones: map[string]*twinZone{}, down: map[string]unit.Instant{}, granted: map[string]bool{},
-		tainted: map[string]map[string]unit.Instant{}, arrived: map[PodID]unit.Instant{}, listen: h.now.Add(o.FirstSightGrace)}
+		tainted: map[string]map[string]unit.Instant{}, arrived: map[PodID]unit.Instant{},
+		noEvictionsBefore: h.now.Add(o.FirstSightGrace),
+	}
 	for i := range h.count + one(o.ByRoom) { // the last node is spare room: it never changes
 		name := fmt.Sprintf("n%02d", i)
-		h.nodes[name] = &Node{Name: name, UID: name, Status: map[ConditionType]Status{Ready: True}, Zone: h.zone(), Allocatable: Load{CPU: 1 << 40, Memory: 1 << 40, Pods: 1 << 20}}
+		h.nodes[name] = &Node{
+			Name:        name,
+			UID:         name,
+			Status:      map[ConditionType]Status{Ready: True},
+			Zone:        h.zone(),
+			Allocatable: Load{CPU: 1 << 40, Memory: 1 << 40, Pods: 1 << 20},
+		}
 		h.see(name)
 	}
 	return h
@@ -148,7 +162,7 @@ func (h *history) tick() {
 		// Otherwise its taint is about to be removed.
 		emptied := down && (h.m.nodes[name].granted || n.hasReadiness()) && !h.twin.stopped
 		if emptied != wantEmptied[name] {
-			h.t.Errorf("node %s in %s: emptied %v, the twin says %v", name, n.Zone, emptied, wantEmptied[name])
+			h.t.Errorf("node %s in %s: pods may be evicted %v, by the twin %v", name, n.Zone, emptied, wantEmptied[name])
 		}
 	}
 	for _, p := range h.pods {
@@ -192,11 +206,21 @@ func (h *history) happen() {
 }
 
 func (h *history) addPod(node string) {
-	p := Pod{ID: PodID(fmt.Sprintf("p%05d", len(h.twin.arrived))), Node: node, Requests: Load{unit.MilliCPU(h.rng.IntN(1000)), unit.Bytes(h.rng.IntN(1000)), 1}}
+	p := Pod{
+		ID:       PodID(fmt.Sprintf("p%05d", len(h.twin.arrived))),
+		Node:     node,
+		Requests: Load{unit.MilliCPU(h.rng.IntN(1000)), unit.Bytes(h.rng.IntN(1000)), 1},
+	}
 	p.Name = string(p.ID)
 	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable, "example.com/theirs", ""} {
 		if h.rng.IntN(3) > 0 {
-			p.Tolerations = append(p.Tolerations, Toleration{Key: key, Exists: true, Effect: NoExecute, Bounded: h.rng.IntN(4) > 0, Seconds: h.rng.Int64N(90) - 3})
+			p.Tolerations = append(p.Tolerations, Toleration{
+				Key:     key,
+				Exists:  true,
+				Effect:  NoExecute,
+				Bounded: h.rng.IntN(4) > 0,
+				Seconds: h.rng.Int64N(90) - 3,
+			})
 		}
 	}
 	if h.rng.IntN(8) == 0 {
@@ -231,7 +255,7 @@ func (h *history) writePod(a Action) {
 	h.m.PodGone(h.now, a.Pod.ID)
 }
 
-// decide is the twin's pass: which nodes may get their NoExecute taint by now.
+// decide is the twin's Advance: it returns which nodes may have their NoExecute taint by now.
 func (h *history) decide() (emptied map[string]bool) {
 	t, o := &h.twin, h.m.o
 	zones := map[string][]string{}
@@ -256,7 +280,7 @@ func (h *history) decide() (emptied map[string]bool) {
 		t.stopped = all
 		h.stops += one(all)
 		if !all {
-			t.listen = max(t.listen, h.now.Add(o.FirstSightGrace))
+			t.noEvictionsBefore = max(t.noEvictionsBefore, h.now.Add(o.FirstSightGrace))
 		}
 	}
 	emptied = map[string]bool{}
@@ -312,14 +336,14 @@ func (h *history) decideZone(key string, names []string, state State, size int, 
 		}
 	}
 	slices.SortFunc(waiting, func(a, b string) int { return cmp.Or(cmp.Compare(t.down[a], t.down[b]), cmp.Compare(a, b)) })
-	if len(waiting) > 0 && z.rate > 0 && z.next <= h.now && t.listen <= h.now {
+	if len(waiting) > 0 && z.rate > 0 && z.next <= h.now && t.noEvictionsBefore <= h.now {
 		t.granted[waiting[0]], emptied[waiting[0]] = true, true
 		delete(t.down, waiting[0])
 		z.next = h.now.Add(interval(z.rate))
 	}
 }
 
-// due is when the twin evicts p, by its node's taints.
+// due is when the twin evicts p because of its node's taints.
 func (h *history) due(p Pod) (at unit.Instant, leaves bool) {
 	var right Taint
 	if n := h.nodes[p.Node]; n != nil {
@@ -332,7 +356,7 @@ func (h *history) due(p Pod) (at unit.Instant, leaves bool) {
 		}
 		key, listen := t.Key, unit.Instant(0)
 		if t.isReadiness() {
-			key, listen = "readiness", h.twin.listen
+			key, listen = "readiness", h.twin.noEvictionsBefore
 		}
 		due := max(max(h.twin.tainted[p.Node][key], h.twin.arrived[p.ID]).Add(d), listen)
 		if !leaves || due < at {
@@ -349,7 +373,7 @@ func (h *history) taintsOf(node string) []Taint {
 	return nil
 }
 
-// checkSums computes the room from scratch and compares.
+// checkSums compares the sums of room.go with a fresh count.
 func (h *history) checkSums() {
 	var room, leaving, waiting Load
 	for name, n := range h.nodes {
@@ -363,7 +387,9 @@ func (h *history) checkSums() {
 				goes = goes.plus(p.Requests)
 			}
 		}
-		if n.Status[Ready] == True && !slices.ContainsFunc(n.Taints, func(x Taint) bool { return x.Key != "example.com/theirs" }) {
+		if n.Status[Ready] == True && !slices.ContainsFunc(n.Taints, func(x Taint) bool {
+			return x.Key != "example.com/theirs"
+		}) {
 			room = room.plus(n.Allocatable.minus(used))
 		}
 		if h.m.nodes[name].granted || n.hasReadiness() {
@@ -376,6 +402,7 @@ func (h *history) checkSums() {
 		}
 	}
 	if h.m.room != room || h.m.capacity.leaving != leaving || h.m.waiting != waiting {
-		h.t.Errorf("room %v, leaving %v, waiting %v; the twin says %v, %v, %v", h.m.room, h.m.capacity.leaving, h.m.waiting, room, leaving, waiting)
+		h.t.Errorf("room %v, leaving %v, waiting %v; by the twin %v, %v, %v", h.m.room, h.m.capacity.leaving, h.m.waiting,
+			room, leaving, waiting)
 	}
 }

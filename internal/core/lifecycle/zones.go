@@ -17,7 +17,7 @@ type State string
 // The states of a zone.
 const (
 	Normal            State = "Normal"
-	PartialDisruption State = "PartialDisruption" // at least three nodes and Options.UnhealthyZone of them are down
+	PartialDisruption State = "PartialDisruption" // at least three nodes, and the share Options.UnhealthyZone, are down
 	FullDisruption    State = "FullDisruption"    // all are down
 )
 
@@ -36,7 +36,7 @@ func StateOf(size, down int, unhealthy float32) State {
 type Zone struct {
 	Key        string
 	State      State
-	Size, Down int // of the nodes that are not Excluded
+	Size, Down int // number of nodes, and of those that are down, without Excluded ones
 }
 
 // zone is the nodes of one key, and a token bucket that limits the evictions: it holds at most one token and fills at
@@ -48,31 +48,30 @@ type zone struct {
 	rate    float32          // grants per second
 	last    unit.Instant     // latest grant; zero: none known
 	next    unit.Instant     // when the bucket has a token
-	due     unit.Instant     // when queue is checked again, while the zone is in Monitor.paces
-	place   int              // index in paces
-	held    bool             // the first of queue waits for room, and a Reason said so
-	counts  bool             // counted in disruption.counted
-	whole   bool             // counted in disruption.wholly
-	isDirty bool             // in disruption.dirtyZones
+	due     unit.Instant     // when queue is checked again; valid while the zone is in Monitor.zonesDue
+	place   int              // index in zonesDue
+	waits   bool             // the first of queue waits for room, and a Reason said so
+	counts  bool             // it is counted in disruption.counted
+	allDown bool             // it is counted in disruption.allDown
+	isDirty bool             // it is in disruption.dirtyZones
 }
 
 // standing is what one node contributes to its zone. Only updateStanding, count, setStopped and grantDue change it.
 type standing struct {
-	// The node's zone, nil: the node does not exist; how count has counted the node in it.
-	zone       *zone
-	counts, up bool
+	zone       *zone        // nil: the node does not exist
+	counts, up bool         // how it is counted in zone.Size and zone.Down
 	waits      bool         // for a grant: it is in zone.queue
 	downSince  unit.Instant // since when it is down; valid while it waits
-	turn       int          // index in zone.queue
+	queuePlace int          // index in zone.queue
 	granted    bool         // its first NoExecute taint may be set
 }
 
 // disruption is the state of all zones together.
 type disruption struct {
-	dirtyZones []*zone
-	counted    int  // number of zones with nodes that count
-	wholly     int  // number of them in FullDisruption
-	stopped    bool // all of them are in FullDisruption: no node is granted a NoExecute taint
+	dirtyZones []*zone // zones whose state must be computed again
+	counted    int     // number of zones with nodes that count
+	allDown    int     // number of them in FullDisruption
+	stopped    bool    // all of them are in FullDisruption: no node is granted a NoExecute taint
 }
 
 // Zones returns all zones, sorted by key.
@@ -92,16 +91,16 @@ func (m *Monitor) zoneOf(key string) *zone {
 	z := m.zones[key]
 	if z == nil {
 		z = &zone{Zone: Zone{Key: key, State: Normal}, rate: m.o.EvictionRate}
-		z.queue = heap.New(func(a, b *node) int {
+		longestFirst := func(a, b *node) int {
 			return cmp.Or(cmp.Compare(a.downSince, b.downSince), strings.Compare(a.Name, b.Name))
-		},
-			func(n *node) *int { return &n.turn })
+		}
+		z.queue = heap.New(longestFirst, func(n *node) *int { return &n.queuePlace })
 		m.zones[key] = z
 	}
 	return z
 }
 
-// updateStanding updates what n contributes to its zone. Advance computes what follows for the zone, once for all
+// updateStanding updates what n contributes to its zone. Advance computes the state of the zone later, once for all
 // observations until then.
 func (m *Monitor) updateStanding(now unit.Instant, n *node) {
 	if z := n.zone; z != nil && (!n.exists || z.Key != n.Zone) {
@@ -194,7 +193,7 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 	}
 	dirty := m.dirtyZones
 	m.dirtyZones = nil
-	if stop := m.counted > 0 && m.wholly == m.counted; stop != m.stopped {
+	if stop := m.counted > 0 && m.allDown == m.counted; stop != m.stopped {
 		m.setStopped(now, stop)
 	}
 	for _, z := range dirty {
@@ -207,16 +206,16 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 	}
 }
 
-// updateCounts updates what z contributes to the number of zones that count and the number that are fully down.
+// updateCounts updates what z contributes to disruption.counted and disruption.allDown.
 func (m *Monitor) updateCounts(z *zone) {
-	counts, whole := z.Size > 0, z.Size > 0 && z.State == FullDisruption
+	counts, allDown := z.Size > 0, z.Size > 0 && z.State == FullDisruption
 	m.counted += one(counts) - one(z.counts)
-	m.wholly += one(whole) - one(z.whole)
-	z.counts, z.whole = counts, whole
+	m.allDown += one(allDown) - one(z.allDown)
+	z.counts, z.allDown = counts, allDown
 }
 
-// setStopped begins or ends a stop. At its beginning the readiness NoExecute taints are removed. At its end every token
-// bucket is empty, and nodes that became silent during the stop have time to give a sign of life.
+// setStopped begins or ends a stop. At its beginning, the NoExecute taints of nodes that are down are removed. At its
+// end, every token bucket is empty, and nodes that became silent during the stop have time to give a sign of life.
 func (m *Monitor) setStopped(now unit.Instant, stop bool) {
 	m.stopped = stop
 	if stop {
@@ -240,7 +239,8 @@ func (m *Monitor) setStopped(now unit.Instant, stop bool) {
 	}
 }
 
-// setRate gives z the rate of its state. A bucket that was empty, or had no rate, begins empty.
+// setRate gives z the rate of its state. If the rate changes, a full bucket stays full, unless the rate was zero. Any
+// other bucket is empty then.
 func (m *Monitor) setRate(now unit.Instant, z *zone) {
 	rate := m.o.EvictionRate
 	switch {
@@ -273,18 +273,18 @@ func interval(rate float32) time.Duration {
 func (m *Monitor) schedule(z *zone) {
 	if z.queue.Len() == 0 || z.rate <= 0 {
 		m.zonesDue.Remove(z)
-		z.held = false
+		z.waits = false
 		return
 	}
 	z.due = max(z.next, m.noEvictionsBefore)
 	m.zonesDue.Set(z)
 }
 
-// roomEvery is how often a zone whose next node has no room is checked again. Chosen: 1 s. Room changes with every pod,
-// and a tenth of the interval at upstream's rate is soon enough.
+// roomEvery is the interval at which a zone is checked again while there is no room for the pods of its next node.
+// Chosen: 1 s, a tenth of the interval between grants at upstream's rate. Room changes with every pod.
 const roomEvery = time.Second
 
-// grantDue grants NoExecute taints that are due.
+// grantDue grants the first NoExecute taint to the nodes whose time has come.
 func (m *Monitor) grantDue(now unit.Instant) {
 	for m.zonesDue.Len() > 0 && m.zonesDue.First().due <= now {
 		z := m.zonesDue.First()
@@ -293,10 +293,13 @@ func (m *Monitor) grantDue(now unit.Instant) {
 			m.schedule(z)
 			continue
 		}
-		if slow := z.last.Add(interval(m.o.SecondaryRate)); m.o.ByRoom && z.last != 0 && slow > now && !m.hasRoomFor(n) {
-			if !z.held {
-				z.held = true
-				m.explain(z.label(), fmt.Sprintf("node %s: its pods request %v, other moving pods request %v, and healthy nodes have %v left: wait", n.Name, n.leaving, m.moving(), m.room))
+		slow := z.last.Add(interval(m.o.SecondaryRate))
+		if m.o.ByRoom && z.last != 0 && slow > now && !m.hasRoomFor(n) {
+			if !z.waits {
+				z.waits = true
+				m.explain(z.label(), fmt.Sprintf(
+					"node %s: its pods request %v, other moving pods request %v, and healthy nodes have %v left: wait",
+					n.Name, n.leaving, m.moving(), m.room))
 			}
 			z.due = min(now.Add(roomEvery), slow)
 			m.zonesDue.Set(z)
@@ -305,9 +308,10 @@ func (m *Monitor) grantDue(now unit.Instant) {
 		z.queue.Remove(n)
 		z.last = now
 		z.next = now.Add(interval(z.rate))
-		z.held = false
+		z.waits = false
 		n.granted, n.waits = true, false
-		m.explain(n.Name, fmt.Sprintf("evictions granted: %s, %d of %d nodes down, %g nodes per second", z.label(), z.Down, z.Size, z.rate))
+		m.explain(n.Name, fmt.Sprintf("evictions granted: %s, %d of %d nodes down, %g nodes per second",
+			z.label(), z.Down, z.Size, z.rate))
 		m.updateShare(n)
 		m.markDirty(n)
 		m.schedule(z)
