@@ -7,12 +7,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// A lane is the queue of writes of one kind, oldest first; mu guards it. Lanes do not wait for each other: the Throttle
-// decides which write goes next, and it sees only writes that wait at it.
+// A lane is the queue of writes of one kind. Lanes do not wait for each other. The Throttle decides which write goes
+// next, and it sees only writes that wait at it. So each lane has some writes waiting there.
 type lane struct {
-	mu    sync.Mutex
-	queue []func(context.Context)
-	ready chan struct{} // as many tokens as writes are queued, up to the number of workers
+	mu    sync.Mutex              // guards queue
+	queue []func(context.Context) // oldest first
+	ready chan struct{}           // as many tokens as writes are queued, up to the number of workers
 }
 
 // lanes execute writes, a bounded number of each kind at once.
@@ -33,7 +33,7 @@ func (l *lane) put(write func(context.Context)) {
 	l.mu.Unlock()
 	select {
 	case l.ready <- struct{}{}:
-	default: // as many tokens as workers: each looks again when it has finished
+	default: // there are as many tokens as workers: each worker takes more writes when it has finished
 	}
 }
 

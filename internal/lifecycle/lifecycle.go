@@ -8,25 +8,24 @@
 // One goroutine owns the Monitor and receives facts, in order, through one channel: changes from three watches, the
 // results of writes, and a probe of the API server every few seconds. It sleeps until the next deadline and does not
 // scan. Writes run concurrently, at most WritesInFlight at once and no more than the API server sustains: a
-// kube.Throttle throttles them, nodes first, Events last. A few waiting writes of each kind wait at the Throttle, the
-// rest in lanes.go.
+// kube.Throttle throttles them, nodes first, Events last. Of the writes that wait, a few of each kind wait at the
+// Throttle, the rest in its lane (lanes.go).
 //
 // # Invariants
 //
-//   - Every write of a node names the resourceVersion that it was decided on. If the node was updated meanwhile, the
+//   - Every write of a node names the resourceVersion for which it was decided. If the node was updated meanwhile, the
 //     write fails and is decided again. Every write of a pod names its UID.
 //   - Before a node is marked silent, its lease is read once more from the API server. Before pods of a missing node
 //     are deleted, the node is read. So a watch that lags harms no node.
 //   - The Monitor gets the result of a write before the write counts as done, and an older version that a watch brings
 //     later is dropped. So nothing is written twice because the watch was slow.
-//   - A write that waited is decided again before it is sent: on the latest version of a node, and whether a pod must
-//     still be deleted.
+//   - A write that waited is decided again before it is sent: a node is written by its latest version, and a pod is
+//     deleted only if it still must be.
 //   - No decision is made before all three watches have delivered their first lists.
 //   - Nothing is written while Options.Leads returns false.
 //
-// The package keeps nothing on disk: what a next leader needs is in the API. It does not elect the leader
-// (kube/election) and opens no port. Nodes and pods that upstream's controllers would treat differently are listed in
-// core/lifecycle and in oracle/README.md.
+// The package keeps nothing on disk: everything that the next leader needs is in the API. It does not elect the leader
+// (kube/election) and opens no port. core/lifecycle and oracle/README.md say what differs from upstream's controllers.
 package lifecycle
 
 import (
@@ -52,8 +51,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// WritesInFlightDefault bounds the writes that wait for an answer. Chosen: half of the scheduler's binds, since both
-// may work at once. core/throttle lowers the number for a server that cannot sustain it.
+// WritesInFlightDefault limits the writes that wait for an answer. Chosen: half of the scheduler's binds, because both
+// may work at the same time. core/throttle lowers the number for a server that cannot sustain it.
 const WritesInFlightDefault = 32
 
 // contactEvery is the interval of probes of the API server. Chosen: a little less than half of
@@ -63,9 +62,9 @@ const contactEvery = 5 * time.Second
 // Options configure the controller.
 type Options struct {
 	Client         *kube.Client
-	Events         *kube.Client // for Events, so that they do not wait behind other writes; nil: Client
-	Health         corelifecycle.Options
-	WritesInFlight int // zero: WritesInFlightDefault
+	Events         *kube.Client          // for Events, so that they do not wait behind other writes; nil: Client
+	Monitor        corelifecycle.Options // of the decisions
+	WritesInFlight int                   // zero: WritesInFlightDefault
 	// RespectBudgets evicts pods through the Eviction API, which refuses while that would violate a
 	// PodDisruptionBudget. Upstream deletes them.
 	RespectBudgets bool
@@ -84,7 +83,8 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
 	c := newController(o, remote{writes}, recorders{
-		nodes: kube.NewRecorder(ctx, events, "node-controller", ""), evictions: kube.NewRecorder(ctx, events, "taint-eviction-controller", ""),
+		nodes:     kube.NewRecorder(ctx, events, "node-controller", ""),
+		evictions: kube.NewRecorder(ctx, events, "taint-eviction-controller", ""),
 	})
 	watches, err := o.Client.Gathering(kube.GatherRenewals)
 	if err != nil {
@@ -141,7 +141,7 @@ func check(o *Options) error {
 	if o.Client == nil {
 		return errors.New("no API client")
 	}
-	errs := []error{o.Health.Check()}
+	errs := []error{o.Monitor.Check()}
 	if o.WritesInFlight < 0 {
 		errs = append(errs, fmt.Errorf("writes in flight: %d: must not be negative", o.WritesInFlight))
 	}
@@ -172,37 +172,39 @@ func trimNode(obj runtime.Object) {
 
 func trimPod(obj runtime.Object) {
 	if p, ok := obj.(*corev1.Pod); ok {
-		translate.TrimHealthPod(p)
+		translate.TrimLifecyclePod(p)
 	}
 }
 
-// recorders write Events under the names of upstream's controllers.
+// recorders write Events as upstream's node controller and taint eviction controller do, under their names.
 type recorders struct{ nodes, evictions record.EventRecorder }
 
 // A fact changes the Monitor's state; it runs on the controller's goroutine.
 type fact func(now unit.Instant)
 
-// controller is the state of the goroutine that owns the Monitor. Other goroutines use facts, api, lanes and metrics
-// only.
+// controller is the goroutine that owns the Monitor, and what it shares with others.
 type controller struct {
+	// Set once. Other goroutines may use these.
 	o   Options
 	api api
 	recorders
 	metrics *Metrics
-
-	facts   chan fact
-	start   time.Time
+	start   time.Time // when it was made
 	clock   *clock.Clock
-	monitor *corelifecycle.Monitor
 	lanes   lanes
 
-	synced bool
-	latest map[string]*corev1.Node             // newest version, from a watch or an answer
-	leases map[string]unit.Wall                // newest renewTime
-	pods   map[corelifecycle.PodID]*corev1.Pod // bound pods, trimmed, for Events
+	// facts are the facts that wait for the goroutine. All others use this channel to reach the fields below.
+	facts chan fact
+
+	// Only the goroutine that owns the Monitor uses the fields from here on.
+	monitor *corelifecycle.Monitor
+	synced  bool                                // all first lists have arrived
+	latest  map[string]*corev1.Node             // newest version, from a watch or an answer
+	leases  map[string]unit.Wall                // newest renewTime
+	pods    map[corelifecycle.PodID]*corev1.Pod // bound pods, trimmed, for Events
 }
 
-// factsMax is how many facts may wait; see the scheduler's constant of that name.
+// factsMax is how many facts may wait. Chosen as in package scheduler: about one burst of a watch.
 const factsMax = 1024
 
 func newController(o Options, a api, r recorders) *controller {
@@ -210,10 +212,19 @@ func newController(o Options, a api, r recorders) *controller {
 		o.Leads = func() bool { return true }
 	}
 	c := &controller{
-		o: o, api: a, recorders: r, metrics: o.Metrics, facts: make(chan fact, factsMax), start: time.Now(), clock: clock.New(),
-		lanes: newLanes(o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[corelifecycle.PodID]*corev1.Pod{},
+		o:         o,
+		api:       a,
+		recorders: r,
+		metrics:   o.Metrics,
+		start:     time.Now(),
+		clock:     clock.New(),
+		lanes:     newLanes(o.WritesInFlight),
+		facts:     make(chan fact, factsMax),
+		latest:    map[string]*corev1.Node{},
+		leases:    map[string]unit.Wall{},
+		pods:      map[corelifecycle.PodID]*corev1.Pod{},
 	}
-	c.monitor = corelifecycle.New(c.clock.Now(), o.Health)
+	c.monitor = corelifecycle.New(c.clock.Now(), o.Monitor)
 	return c
 }
 
@@ -252,18 +263,19 @@ func (c *controller) run(ctx context.Context) {
 	writing.Go(func() { c.lanes.run(ctx) })
 	c.metrics.zones(func() []corelifecycle.Zone { return c.askZones(ctx) })
 	defer c.metrics.zones(nil)
-	slog.Info("lifecycle controller starts", "grace", c.o.Health.Grace, "startup_grace", c.o.Health.StartupGrace)
+	slog.Info("lifecycle controller starts", "grace", c.o.Monitor.Grace, "startup_grace", c.o.Monitor.StartupGrace)
 	reported := false
 	for {
 		c.receiveAll()
 		if c.synced {
 			if !reported {
 				reported = true
-				slog.Info("lifecycle controller has its first lists", "after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
+				slog.Info("lifecycle controller has its first lists",
+					"after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
 			}
 			began := time.Now()
 			d := c.monitor.Advance(c.clock.Now())
-			c.metrics.pass.Observe(time.Since(began).Seconds())
+			c.metrics.decision.Observe(time.Since(began).Seconds())
 			c.carryOut(d)
 			if !d.Wake.IsZero() {
 				timer.Reset(max(0, d.Wake.Sub(c.clock.Now())))
@@ -297,7 +309,13 @@ func (c *controller) carryOut(d corelifecycle.Decision) {
 	}
 	for _, n := range d.Notices {
 		if n.Pod != nil {
-			ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: n.Pod.Namespace, Name: n.Pod.Name, UID: types.UID(n.Pod.ID)}
+			ref := &corev1.ObjectReference{
+				APIVersion: "v1",
+				Kind:       "Pod",
+				Namespace:  n.Pod.Namespace,
+				Name:       n.Pod.Name,
+				UID:        types.UID(n.Pod.ID),
+			}
 			c.evictions.Event(ref, corev1.EventTypeNormal, n.Reason, n.Message)
 			continue
 		}
@@ -310,7 +328,7 @@ func (c *controller) carryOut(d corelifecycle.Decision) {
 	}
 }
 
-// write queues what a requires and reports the result to the Monitor.
+// write queues the writes of a. Their result is reported to the Monitor.
 func (c *controller) write(a corelifecycle.Action) {
 	kind := throttle.Evict
 	switch {
@@ -320,60 +338,60 @@ func (c *controller) write(a corelifecycle.Action) {
 		kind = throttle.Readiness
 	}
 	c.lanes[kind].put(func(ctx context.Context) {
-		t, wanted := c.renew(ctx, a)
+		r, wanted := c.renew(ctx, a)
 		if !wanted {
 			return
 		}
 		err := kube.ErrNotLeading
 		if c.o.Leads() {
-			err = c.perform(kube.As(ctx, kind), t)
+			err = c.perform(kube.As(ctx, kind), r)
 		}
-		c.send(ctx, func(now unit.Instant) { c.monitor.Done(now, t.Action, err == nil) })
+		c.send(ctx, func(now unit.Instant) { c.monitor.Done(now, r.Action, err == nil) })
 	})
 }
 
-// turn is an action that is about to be executed, with the newest known state of its object.
-type turn struct {
+// renewedAction is an action that is about to be performed, with the newest known state of its object.
+type renewedAction struct {
 	corelifecycle.Action
-	node    *corev1.Node
-	renewed unit.Wall
-	pod     *corev1.Pod
+	node    *corev1.Node // nil: it is gone, or the action is about a pod
+	renewed unit.Wall    // the newest renewTime of the node; zero: none is known
+	pod     *corev1.Pod  // nil: it is gone, or the action is about a node
 }
 
 // renew asks the goroutine that owns the Monitor what to write instead of an action that waited. The node may have
 // changed, so that a write decided on an older version would be refused, or may have recovered.
-func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (turn, bool) {
+func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (renewedAction, bool) {
 	type answer struct {
-		turn
+		renewedAction
 		wanted bool
 	}
-	asked := make(chan answer, 1)
+	answers := make(chan answer, 1)
 	c.send(ctx, func(now unit.Instant) {
 		renewed, wanted := c.monitor.Renew(now, a)
-		t := turn{Action: renewed}
+		r := renewedAction{Action: renewed}
 		if a.Pod != nil {
-			t.pod = c.pods[a.Pod.ID]
+			r.pod = c.pods[a.Pod.ID]
 		} else {
-			t.node, t.renewed = c.latest[a.Node], c.leases[a.Node]
+			r.node, r.renewed = c.latest[a.Node], c.leases[a.Node]
 		}
-		asked <- answer{t, wanted}
+		answers <- answer{r, wanted}
 	})
 	select {
-	case got := <-asked:
-		return got.turn, got.wanted
+	case got := <-answers:
+		return got.renewedAction, got.wanted
 	case <-ctx.Done():
-		return turn{}, false
+		return renewedAction{}, false
 	}
 }
 
-func (c *controller) perform(ctx context.Context, t turn) error {
+func (c *controller) perform(ctx context.Context, r renewedAction) error {
 	switch {
-	case t.Pod == nil:
-		return c.markNode(ctx, t.Action, t.node, t.renewed)
-	case t.Do == corelifecycle.MarkNotReady:
-		return c.markPod(ctx, t.Action, t.pod)
+	case r.Pod == nil:
+		return c.markNode(ctx, r.Action, r.node, r.renewed)
+	case r.Do == corelifecycle.MarkNotReady:
+		return c.markPod(ctx, r.Action, r.pod)
 	}
-	return c.endPod(ctx, t.Action, t.pod)
+	return c.endPod(ctx, r.Action, r.pod)
 }
 
 // askZones asks the goroutine that owns the Monitor for the zones.
@@ -392,7 +410,8 @@ func (c *controller) askZones(ctx context.Context) []corelifecycle.Zone {
 
 // seeNode passes a node to the Monitor unless a newer version of it is known.
 func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
-	if known := c.latest[node.Name]; known != nil && known.UID == node.UID && older(node.ResourceVersion, known.ResourceVersion) {
+	known := c.latest[node.Name]
+	if known != nil && known.UID == node.UID && older(node.ResourceVersion, known.ResourceVersion) {
 		return
 	}
 	c.latest[node.Name] = node

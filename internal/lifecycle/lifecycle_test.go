@@ -27,7 +27,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// server is one node, its lease and its pods behind an API that checks resourceVersions.
+// server is an API server with one node, its lease and its pods. It checks resourceVersions.
 type server struct {
 	mu        sync.Mutex
 	down      bool
@@ -65,7 +65,9 @@ func testLease(renewed time.Time) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &t}}
 }
 
-func (s *server) patchNode(_ context.Context, name string, t types.PatchType, body []byte, _ ...string) (*corev1.Node, error) {
+func (s *server) patchNode(
+	_ context.Context, name string, t types.PatchType, body []byte, _ ...string,
+) (*corev1.Node, error) {
 	time.Sleep(10 * time.Millisecond) // virtual
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,14 +192,23 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &server{podReady: map[string]string{}, refuse: map[string][]error{}, renewed: time.Now()}
-		c := newController(Options{Health: corelifecycle.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
+		c := newController(Options{Monitor: corelifecycle.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
 			recorders{nodes: record.NewFakeRecorder(1000), evictions: record.NewFakeRecorder(1000)})
 		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
 		s.mu.Lock()
 		s.store(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: wellknown.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}},
+			Spec: corev1.NodeSpec{
+				Taints: []corev1.Taint{
+					{Key: wellknown.TaintNotReady, Effect: corev1.TaintEffectNoSchedule},
+					{Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule},
+				},
+			},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{
+					condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse),
+				},
+			},
 		})
 		s.mu.Unlock()
 		var done sync.WaitGroup
@@ -206,7 +217,8 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		c.sendRenewals(ctx, []kube.Renewal{{Name: "n", Renewed: unit.WallOf(s.renewed)}})
 		// A second node stays alive: if every node were silent, none would be tainted for eviction.
 		c.nodeHandler().OnAdd(&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
+			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
 		}, true)
 		done.Go(func() {
 			for ctx.Err() == nil {
@@ -232,7 +244,7 @@ func wait(d time.Duration) {
 
 const healthy = "Ready=True MemoryPressure=False example.com/mine:NoSchedule"
 
-func TestReadyNodeIsFreedAtOnce(t *testing.T) {
+func TestTaintOfNewNodeIsRemovedAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, _ *controller) {
 		wait(200 * time.Millisecond) // the watch takes 100 ms, the write 10 ms
 		if got := s.describe(); got != healthy || s.writes != 1 {
@@ -253,7 +265,8 @@ func TestSilentNode(t *testing.T) {
 		if got := s.describe(); got != want {
 			t.Errorf("after 51 s: %s", got)
 		}
-		if s.node.Status.Conditions[0].Reason != "NodeStatusUnknown" || s.node.Status.Conditions[2].Reason != "NodeStatusNeverUpdated" {
+		if s.node.Status.Conditions[0].Reason != "NodeStatusUnknown" ||
+			s.node.Status.Conditions[2].Reason != "NodeStatusNeverUpdated" {
 			t.Errorf("reasons %q, %q", s.node.Status.Conditions[0].Reason, s.node.Status.Conditions[2].Reason)
 		}
 		if !strings.Contains(s.podReady["p"], `"status":"False"`) {
@@ -264,7 +277,9 @@ func TestSilentNode(t *testing.T) {
 		}
 		// The agent is back.
 		s.edit(func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}
+			n.Status.Conditions = []corev1.NodeCondition{
+				condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse),
+			}
 		})
 		wait(time.Second)
 		if got := s.describe(); got != healthy {
@@ -273,7 +288,7 @@ func TestSilentNode(t *testing.T) {
 	})
 }
 
-// TestWatchThatLags: the lease is renewed, but the watch does not bring it. The read before the node is marked does.
+// TestWatchThatLags: the lease is renewed, but the watch does not bring that. The read before the node is marked does.
 func TestWatchThatLags(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, _ *controller) {
 		for range 30 {
@@ -300,7 +315,12 @@ func TestConflict(t *testing.T) {
 			})
 			stale := c.latest["n"].DeepCopy()
 			stale.Spec.Unschedulable = true
-			c.monitor.NodeSeen(now, 0, corelifecycle.Node{Name: "n", UID: "u", Cordoned: true, Status: map[corelifecycle.ConditionType]corelifecycle.Status{corelifecycle.Ready: corelifecycle.True}})
+			c.monitor.NodeSeen(now, 0, corelifecycle.Node{
+				Name:     "n",
+				UID:      "u",
+				Cordoned: true,
+				Status:   map[corelifecycle.ConditionType]corelifecycle.Status{corelifecycle.Ready: corelifecycle.True},
+			})
 		})
 		wait(2 * time.Second)
 		const want = "Ready=True MemoryPressure=False example.com/mine:NoSchedule example.com/theirs:NoExecute unschedulable:NoSchedule"
@@ -310,7 +330,7 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-func TestNobodyIsJudgedWhileTheAPIIsAway(t *testing.T) {
+func TestNoNodeIsMarkedWhileTheAPIServerIsAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, _ *controller) {
 		wait(time.Second)
 		s.mu.Lock()
@@ -318,18 +338,18 @@ func TestNobodyIsJudgedWhileTheAPIIsAway(t *testing.T) {
 		s.mu.Unlock()
 		wait(10 * time.Minute)
 		if got := s.describe(); got != healthy {
-			t.Errorf("while away: %s", got)
+			t.Errorf("while the API server is away: %s", got)
 		}
 		s.mu.Lock()
 		s.down = false
 		s.mu.Unlock()
 		wait(45 * time.Second)
 		if got := s.describe(); got != healthy {
-			t.Errorf("45 s after its return: %s", got)
+			t.Errorf("45 s after the API server's return: %s", got)
 		}
 		wait(15 * time.Second)
 		if got := s.describe(); !strings.HasPrefix(got, "Ready=Unknown") {
-			t.Errorf("60 s after its return: %s", got)
+			t.Errorf("60 s after the API server's return: %s", got)
 		}
 	})
 }

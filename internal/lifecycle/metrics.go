@@ -9,24 +9,24 @@ import (
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 )
 
-// Metrics are the controller's measurements. They have the names of upstream's node lifecycle, taint eviction and pod
-// garbage collection, so that existing dashboards and alerts work.
+// Metrics are the controller's metrics. They have the names of those of upstream's node lifecycle, taint eviction and
+// pod garbage collection controllers, so that existing dashboards and alerts work.
 type Metrics struct {
 	Registry *prometheus.Registry
 
 	nodeEvictions   *prometheus.CounterVec // by zone
 	node            prometheus.Histogram   // duration of writing one node
-	pass            prometheus.Histogram   // duration of one decision
+	decision        prometheus.Histogram   // duration of one decision
 	podDeletions    prometheus.Counter
 	podDeletionTime prometheus.Histogram
 	podsCollected   *prometheus.CounterVec // by namespace and reason
 
-	mu       sync.Mutex
-	askZones func() []corelifecycle.Zone // guarded by mu; nil: this process does not lead
+	mu       sync.Mutex                  // guards askZones
+	askZones func() []corelifecycle.Zone // nil: this process does not lead
 	gauges   [3]*prometheus.Desc         // health, size, down
 }
 
-// NewMetrics returns a set with its own registry.
+// NewMetrics returns metrics with a new registry.
 func NewMetrics() *Metrics {
 	const nodes, taints = "node_collector", "taint_eviction_controller"
 	gauge := func(name, help string) *prometheus.Desc {
@@ -34,26 +34,47 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
-		nodeEvictions: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: nodes, Name: "evictions_total",
-			Help: "Nodes whose pods were evicted because the node is down, since this process became the leader"}, []string{"zone"}),
-		node: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: nodes, Name: "update_node_health_duration_seconds",
-			Help: "Seconds to write what was decided about one node", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
-		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: nodes, Name: "update_all_nodes_health_duration_seconds",
-			Help: "Seconds of one decision about all changes since the previous one", Buckets: prometheus.ExponentialBuckets(0.00001, 4, 8)}),
-		podDeletions: prometheus.NewCounter(prometheus.CounterOpts{Subsystem: taints, Name: "pod_deletions_total",
-			Help: "Pods deleted because of NoExecute taints"}),
-		podDeletionTime: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: taints, Name: "pod_deletion_duration_seconds",
-			Help:    "Seconds from the end of a pod's tolerations to its deletion",
-			Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240}}),
-		podsCollected: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "pod_gc_collector", Name: "force_delete_pods_total",
-			Help: "Pods removed because their node is gone or out of service"}, []string{"namespace", "reason"}),
+		nodeEvictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: nodes,
+			Name:      "evictions_total",
+			Help:      "Nodes whose pods were evicted because the node is down, since this process became the leader",
+		}, []string{"zone"}),
+		node: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Subsystem: nodes,
+			Name:      "update_node_health_duration_seconds",
+			Help:      "Seconds to write what was decided about one node",
+			Buckets:   prometheus.ExponentialBuckets(0.001, 4, 8),
+		}),
+		decision: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Subsystem: nodes,
+			Name:      "update_all_nodes_health_duration_seconds",
+			Help:      "Seconds of one decision about all changes since the previous one",
+			Buckets:   prometheus.ExponentialBuckets(0.00001, 4, 8),
+		}),
+		podDeletions: prometheus.NewCounter(prometheus.CounterOpts{
+			Subsystem: taints,
+			Name:      "pod_deletions_total",
+			Help:      "Pods deleted because of NoExecute taints",
+		}),
+		podDeletionTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Subsystem: taints,
+			Name:      "pod_deletion_duration_seconds",
+			Help:      "Seconds from the end of a pod's tolerations to its deletion",
+			Buckets:   []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240},
+		}),
+		podsCollected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "pod_gc_collector",
+			Name:      "force_delete_pods_total",
+			Help:      "Pods removed because their node is gone or out of service",
+		}, []string{"namespace", "reason"}),
 		gauges: [3]*prometheus.Desc{
-			gauge("zone_health", "Percentage of a zone's nodes that are up"), gauge("zone_size", "Nodes of a zone"),
+			gauge("zone_health", "Percentage of a zone's nodes that are up"),
+			gauge("zone_size", "Nodes of a zone"),
 			gauge("unhealthy_nodes_in_zone", "Nodes of a zone that are down"),
 		},
 	}
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.nodeEvictions, m.node, m.pass, m.podDeletions, m.podDeletionTime, m.podsCollected, m)
+		m.nodeEvictions, m.node, m.decision, m.podDeletions, m.podDeletionTime, m.podsCollected, m)
 	return m
 }
 
@@ -64,14 +85,14 @@ func (m *Metrics) zones(ask func() []corelifecycle.Zone) {
 	m.askZones = ask
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, g := range m.gauges {
 		out <- g
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	ask := m.askZones

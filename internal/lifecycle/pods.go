@@ -21,9 +21,11 @@ import (
 
 // markPod sets a pod on a silent node to not Ready.
 func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
-	version, err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
+	notReady := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}
+	version, err := c.patchPod(ctx, *a.Pod, "", notReady)
 	if err != nil {
-		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another pod has its name
+		gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // a conflict: another pod has its name
+		if ctx.Err() == nil && !gone {
 			slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
 		}
 		return err
@@ -34,7 +36,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	c.send(ctx, func(now unit.Instant) {
 		latest := c.pods[a.Pod.ID]
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
-			return // the watch was faster: it has brought what we wrote, and perhaps later changes
+			return // the watch was faster: it has brought this write, and perhaps later changes
 		}
 		p := translate.LifecyclePod(latest)
 		p.Ready = false
@@ -43,7 +45,8 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	return nil
 }
 
-// endPod deletes a pod: with its termination grace period because of a taint, at once because of its node.
+// endPod deletes a pod: with its termination grace period if the reason is a taint, at once if its node is gone or out
+// of service.
 func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	var err error
 	switch a.Do {
@@ -52,7 +55,10 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 	case corelifecycle.CollectOrphan:
 		if err = c.confirmGone(ctx, a.Node); err == nil {
 			err = c.remove(ctx, *a.Pod, "orphaned", &corev1.PodCondition{
-				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
+				Type:    corev1.DisruptionTarget,
+				Status:  corev1.ConditionTrue,
+				Reason:  "DeletionByPodGC",
+				Message: "PodGC: node no longer exists",
 			})
 		}
 	case corelifecycle.CollectOutOfService:
@@ -72,7 +78,7 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 		slog.Debug("pod changed meanwhile", "pod", name, "err", err)
 	case apierrors.IsTooManyRequests(err):
 		slog.Info("pod stays: its eviction was refused", "pod", name, "node", a.Node, "err", err)
-	case errors.Is(err, errBack):
+	case errors.Is(err, errNodeExists):
 		slog.Info("pod stays: its node exists", "pod", name, "node", a.Node)
 	case ctx.Err() == nil:
 		slog.Warn("delete pod failed; will retry", "pod", name, "node", a.Node, "why", reasonOf(a.Do), "err", err)
@@ -81,7 +87,11 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 }
 
 func reasonOf(v corelifecycle.Verb) string {
-	return map[corelifecycle.Verb]string{corelifecycle.Evict: "taint", corelifecycle.CollectOrphan: "node is gone", corelifecycle.CollectOutOfService: "node is out of service"}[v]
+	return map[corelifecycle.Verb]string{
+		corelifecycle.Evict:               "taint",
+		corelifecycle.CollectOrphan:       "node is gone",
+		corelifecycle.CollectOutOfService: "node is out of service",
+	}[v]
 }
 
 // evict deletes a pod as upstream's taint eviction does, or through the Eviction API.
@@ -90,11 +100,15 @@ func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1
 	preconditions := metav1.Preconditions{UID: &uid}
 	if c.o.RespectBudgets { // the API server writes the condition itself
 		return c.api.evictPod(ctx, &policyv1.Eviction{
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &preconditions},
+			ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &preconditions},
 		})
 	}
 	condition := corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint",
+		Type:    corev1.DisruptionTarget,
+		Status:  corev1.ConditionTrue,
+		Reason:  "DeletionByTaintManager",
+		Message: "Taint manager: deleting due to NoExecute taint",
 	}
 	if pod != nil {
 		condition.ObservedGeneration = pod.Generation
@@ -105,9 +119,10 @@ func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1
 	return c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &preconditions})
 }
 
-// errBack reports that a node that the watch reported as gone exists.
-var errBack = errors.New("node exists")
+// errNodeExists is the error if a node exists that the watch reported as gone.
+var errNodeExists = errors.New("node exists")
 
+// confirmGone returns nil if the API server confirms that a node does not exist.
 func (c *controller) confirmGone(ctx context.Context, node string) error {
 	switch err := c.api.getNode(ctx, node); {
 	case apierrors.IsNotFound(err):
@@ -115,10 +130,11 @@ func (c *controller) confirmGone(ctx context.Context, node string) error {
 	case err != nil:
 		return fmt.Errorf("read node %s: %w", node, err)
 	}
-	return errBack
+	return errNodeExists
 }
 
-// remove sets a pod that no node runs to Failed, unless it has ended, and deletes it at once.
+// remove deletes a pod that no node runs any more, without a grace period. Before that, it sets the pod's phase to
+// Failed unless the pod has ended.
 func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason string, why *corev1.PodCondition) error {
 	if !p.Ended {
 		var conditions []corev1.PodCondition
@@ -130,7 +146,8 @@ func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason str
 		}
 	}
 	uid, now := types.UID(p.ID), int64(0)
-	if err := c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
+	o := metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}
+	if err := c.api.deletePod(ctx, p.Namespace, p.Name, o); err != nil {
 		return err
 	}
 	c.metrics.podsCollected.WithLabelValues(p.Namespace, reason).Inc()
@@ -138,14 +155,20 @@ func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason str
 }
 
 // patchPod writes a phase, unless it is empty, and conditions into a pod's status. It returns the resulting version.
-func (c *controller) patchPod(ctx context.Context, p corelifecycle.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) (version string, err error) {
+func (c *controller) patchPod(
+	ctx context.Context, p corelifecycle.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition,
+) (version string, err error) {
 	status := map[string]any{}
 	if phase != "" {
 		status["phase"] = phase
 	}
 	var list []map[string]any
 	for _, condition := range conditions {
-		one := map[string]any{"type": condition.Type, "status": condition.Status, "lastTransitionTime": metav1.NewTime(time.Now())}
+		one := map[string]any{
+			"type":               condition.Type,
+			"status":             condition.Status,
+			"lastTransitionTime": metav1.NewTime(time.Now()),
+		}
 		if condition.Reason != "" {
 			one["reason"], one["message"] = condition.Reason, condition.Message
 		}

@@ -29,12 +29,20 @@ import (
 // bound returns a Ready pod on node n that tolerates a lost node for that many seconds.
 func bound(name string, seconds int64) *corev1.Pod {
 	toleration := func(key string) corev1.Toleration {
-		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
+		return corev1.Toleration{
+			Key:               key,
+			Operator:          corev1.TolerationOpExists,
+			Effect:            corev1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds,
+		}
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid"), Generation: 3},
-		Spec:       corev1.PodSpec{NodeName: "n", Tolerations: []corev1.Toleration{toleration(wellknown.TaintNotReady), toleration(wellknown.TaintUnreachable)}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		Spec: corev1.PodSpec{
+			NodeName:    "n",
+			Tolerations: []corev1.Toleration{toleration(wellknown.TaintNotReady), toleration(wellknown.TaintUnreachable)},
+		},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 }
 
@@ -56,7 +64,9 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 		if got := s.ended(); got != "p deleted" {
 			t.Errorf("31 s after the taint: %s", got)
 		}
-		for _, part := range []string{`"uid":"p-uid"`, `"type":"DisruptionTarget"`, `"reason":"DeletionByTaintManager"`, `"observedGeneration":3`} {
+		for _, part := range []string{
+			`"uid":"p-uid"`, `"type":"DisruptionTarget"`, `"reason":"DeletionByTaintManager"`, `"observedGeneration":3`,
+		} {
 			if !strings.Contains(s.podReady["p"], part) {
 				t.Errorf("no %s in %s", part, s.podReady["p"])
 			}
@@ -68,8 +78,9 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 	})
 }
 
-// A pod is marked not Ready while its node returns: its agent reports Ready at once, and the watch brings that before
-// the answer to our own write. The agent's report counts: when the node is silent again, the pod is marked again.
+// TestAnswerThatComesAfterTheWatch: a pod is marked not Ready while its node returns. Its agent reports Ready at once,
+// and the watch brings that before the answer to the mark. The agent's report counts: when the node is silent again,
+// the pod is marked again.
 func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		var patches atomic.Int32
@@ -94,7 +105,7 @@ func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 	})
 }
 
-// Upstream gives up after five attempts in 50 ms.
+// TestEvictionsAreRetriedUntilDone: unlike upstream, which gives up after five attempts in 50 ms.
 func TestEvictionsAreRetriedUntilDone(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		for range 12 {
@@ -116,16 +127,17 @@ func TestBudgetsAreRespectedWhenAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		c.post(func(unit.Instant) { c.o.RespectBudgets = true })
 		for range 5 {
-			s.refuse["p"] = append(s.refuse["p"], apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0))
+			s.refuse["p"] = append(s.refuse["p"],
+				apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0))
 		}
 		c.podHandler().OnAdd(bound("p", 0), false)
 		wait(52 * time.Second)
 		if got := s.ended(); got != "" {
-			t.Errorf("refused, and yet: %s", got)
+			t.Errorf("the eviction was refused, but: %s", got)
 		}
 		wait(30 * time.Second)
 		if got := s.ended(); got != "p evicted" {
-			t.Errorf("when the budget allows: %s", got)
+			t.Errorf("when the budget allows it: %s", got)
 		}
 	})
 }
@@ -137,7 +149,7 @@ func TestPodsOfADeletedNodeAreCollected(t *testing.T) {
 		c.nodeHandler().OnDelete(s.node)
 		wait(50 * time.Second)
 		if got := s.ended(); got != "" {
-			t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
+			t.Errorf("the API server has the node, but: %s", got) // the watch was wrong
 		}
 		s.mu.Lock()
 		s.gone = true
@@ -160,10 +172,13 @@ func TestTerminatingPodsOfANodeOutOfServiceAreRemoved(t *testing.T) {
 		c.podHandler().OnAdd(p, false)
 		wait(52 * time.Second)
 		if got := s.ended(); got != "" {
-			t.Errorf("silent is not out of service, and yet: %s", got)
+			t.Errorf("the node is silent, not out of service, but: %s", got)
 		}
 		s.edit(func(n *corev1.Node) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: wellknown.TaintOutOfService, Effect: corev1.TaintEffectNoExecute})
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{
+				Key:    wellknown.TaintOutOfService,
+				Effect: corev1.TaintEffectNoExecute,
+			})
 		})
 		wait(time.Second)
 		if got := s.ended(); got != "p removed" {
@@ -185,7 +200,8 @@ func TestNothingIsWrittenWithoutTheLead(t *testing.T) {
 	})
 }
 
-// Evictions that no server answers do not delay marks: each kind of write has its own workers.
+// TestLanes: evictions that the server does not answer do not delay marks, because each kind of write has workers of
+// its own.
 func TestLanes(t *testing.T) {
 	l := newLanes(2)
 	hang, marked := make(chan struct{}), make(chan struct{})
@@ -205,9 +221,9 @@ func TestLanes(t *testing.T) {
 	<-done
 }
 
-// TestWhatWaitedIsAskedAgain: pods must be evicted, and the server is slow. Meanwhile the node returns: pods whose
-// eviction was not sent stay.
-func TestWhatWaitedIsAskedAgain(t *testing.T) {
+// TestWaitingEvictionsAreRenewed: pods must be evicted, and the server is slow. Meanwhile the node returns: pods whose
+// eviction was not sent yet stay.
+func TestWaitingEvictionsAreRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		turns := make(chan struct{})
 		for i := range 10 {
@@ -225,7 +241,7 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 		close(turns)
 		wait(time.Minute)
 		if got := strings.Count(s.ended(), "deleted"); got != 4 {
-			t.Errorf("%d pods ended, want the 4 that were on their way: %s", got, s.ended())
+			t.Errorf("%d pods ended, want the 4 whose evictions were in flight: %s", got, s.ended())
 		}
 		cancelled := 0
 		for events := c.evictions.(*record.FakeRecorder).Events; len(events) > 0; {
@@ -234,15 +250,15 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 			}
 		}
 		if cancelled != 6 {
-			t.Errorf("%d cancellations were told, want 6", cancelled)
+			t.Errorf("%d Events about cancellations, want 6", cancelled)
 		}
 	})
 }
 
-// TestMarkIsDecidedAnewAtItsTurn: a node changes again and again while its mark waits behind others. When its turn
-// comes, it is written once, on the node's current version. Otherwise, with thousands waiting, each write would fail
-// because of its version and wait again.
-func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
+// TestWaitingMarkIsRenewed: a node changes again and again while its mark waits behind other writes. The mark is
+// written once, for the node's current version. Otherwise, with thousands of waiting writes, each would fail because of
+// its version and wait again.
+func TestWaitingMarkIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		wait(time.Second)
 		before := s.writes
@@ -264,19 +280,21 @@ func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 		cordon := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 		uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
 		meanwhile(cordon, cordon, cordon)
-		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 || s.conflicts != 0 {
-			t.Errorf("cordoned: %s: %d writes, %d refused for their version; want one and none", got, s.writes-before, s.conflicts)
+		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 ||
+			s.conflicts != 0 {
+			t.Errorf("cordoned: %s: %d writes, %d conflicts; want one and none", got, s.writes-before, s.conflicts)
 		}
 		meanwhile(uncordon, cordon)
-		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 || s.conflicts != 0 {
-			t.Errorf("and back: %s: %d writes, %d refused for their version; want no more", got, s.writes-before, s.conflicts)
+		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 ||
+			s.conflicts != 0 {
+			t.Errorf("not cordoned any more: %s: %d writes, %d conflicts; want no more", got, s.writes-before, s.conflicts)
 		}
 	})
 }
 
-// TestWritesPassTheGate: however many writes are decided at once, the API server gets only as many at a time as the
+// TestWritesPassTheThrottle: however many writes are decided at once, the API server gets only as many at a time as the
 // limit allows, including Events and the reads that writes need.
-func TestWritesPassTheGate(t *testing.T) {
+func TestWritesPassTheThrottle(t *testing.T) {
 	for _, may := range []int{1, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			config, requests := atonce.RefusingServer(10 * time.Millisecond)

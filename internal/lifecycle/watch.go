@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// post passes on a fact from a watch, which has no context of its own.
+// post hands a fact from a watch to the controller; watches pass no context.
 func (c *controller) post(f fact) { c.send(context.Background(), f) }
 
 func (c *controller) nodeHandler() cache.ResourceEventHandler {
@@ -35,7 +35,7 @@ func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-// sendRenewals passes renewals that arrived together on as one fact.
+// sendRenewals hands renewals that arrived together to the controller as one fact.
 func (c *controller) sendRenewals(ctx context.Context, batch []kube.Renewal) {
 	if len(batch) == 0 {
 		return

@@ -26,14 +26,17 @@ import (
 type api interface {
 	ready(ctx context.Context) error
 	lease(ctx context.Context, node string) (*coordinationv1.Lease, error)
-	patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) (*corev1.Node, error)
+	patchNode(
+		ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string,
+	) (*corev1.Node, error)
 	getNode(ctx context.Context, name string) error
 	patchPodStatus(ctx context.Context, namespace, name string, body []byte) (version string, err error)
 	deletePod(ctx context.Context, namespace, name string, o metav1.DeleteOptions) error
 	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
 
-// remote is the real API server. A Throttle throttles the writes and bounds how long an answer may take.
+// remote is the real API server. Its client has a Throttle, which limits the writes in flight and how long an answer
+// may take.
 type remote struct{ client *kube.Client }
 
 func (r remote) ready(ctx context.Context) error { return r.client.Ready(ctx) }
@@ -43,7 +46,9 @@ func (r remote) lease(ctx context.Context, node string) (*coordinationv1.Lease, 
 	return out, r.client.Get(ctx, kube.Leases, corev1.NamespaceNodeLease, node, out)
 }
 
-func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) (*corev1.Node, error) {
+func (r remote) patchNode(
+	ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string,
+) (*corev1.Node, error) {
 	out := &corev1.Node{}
 	return out, r.client.Patch(ctx, kube.Nodes, "", name, t, body, out, subresources...)
 }
@@ -66,10 +71,10 @@ func (r remote) evictPod(ctx context.Context, e *policyv1.Eviction) error {
 	return r.client.Evict(ctx, e)
 }
 
-// errAlive reports a renewal that the watch had not brought yet.
+// errAlive is the error if the API server shows a renewal that the watch has not brought yet.
 var errAlive = errors.New("node renewed its lease")
 
-// errGone is the result of an action about a node that is no longer known.
+// errGone is the error of an action about a node that is no longer known.
 var errGone = errors.New("node is gone")
 
 // markNode writes conditions, taints and labels of one node and passes its new version to the Monitor.
@@ -89,7 +94,8 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 		if a.StartsEvictions() {
 			c.metrics.nodeEvictions.WithLabelValues(translate.LifecycleNode(node).Zone).Inc()
 		}
-		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))
+		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop,
+			"took", took.Round(time.Millisecond))
 	case errors.Is(err, errAlive):
 		slog.Debug("node renewed its lease meanwhile", "node", a.Node)
 		return nil
@@ -101,8 +107,11 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 	return err
 }
 
-// writeNode returns the newest version of the node that the API server answered with, even together with an error.
-func (c *controller) writeNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) (after *corev1.Node, err error) {
+// writeNode writes conditions, then taints and labels. It returns the newest version of the node with which the API
+// server answered, even together with an error; nil: none.
+func (c *controller) writeNode(
+	ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall,
+) (after *corev1.Node, err error) {
 	if len(a.Unknown) > 0 {
 		if err := c.confirmSilence(ctx, a.Node, renewed); err != nil {
 			return nil, err
@@ -130,7 +139,8 @@ func (c *controller) writeNode(ctx context.Context, a corelifecycle.Action, node
 	return tainted, nil
 }
 
-// confirmSilence reads the node's lease once more. A renewal that the watch has not brought is passed to the Monitor.
+// confirmSilence reads the node's lease once more. A renewal that the watch has not brought yet is passed to the
+// Monitor.
 func (c *controller) confirmSilence(ctx context.Context, node string, renewed unit.Wall) error {
 	lease, err := c.api.lease(ctx, node)
 	if apierrors.IsNotFound(err) {
@@ -164,8 +174,8 @@ func conditionsPatch(node *corev1.Node, unknown []corelifecycle.UnknownCondition
 	return guarded(node, "status", map[string]any{"conditions": conditions})
 }
 
-// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so it must contain the taints of
-// other writers too; the resourceVersion ensures that none was added meanwhile.
+// taintsPatch replaces the list of taints and sets labels. A patch can only replace the whole list, so it must contain
+// the taints of other writers, too. The resourceVersion ensures that none was added meanwhile.
 func taintsPatch(node *corev1.Node, a corelifecycle.Action, now time.Time) ([]byte, error) {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
 		return slices.ContainsFunc(a.Drop, corelifecycle.Taint{Key: t.Key, Effect: corelifecycle.Effect(t.Effect)}.Same)

@@ -75,7 +75,7 @@ func healthLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
 	}
 }
 
-// LifecyclePod translates what the lifecycle controller needs to know of a pod. It reads only what TrimHealthPod
+// LifecyclePod translates what the lifecycle controller needs to know of a pod. It reads only what TrimLifecyclePod
 // leaves.
 func LifecyclePod(pod *corev1.Pod) lifecycle.Pod {
 	out := lifecycle.Pod{
@@ -119,8 +119,8 @@ func LifecycleToleration(t *corev1.Toleration) lifecycle.Toleration {
 	return out
 }
 
-// TrimHealthPod removes what neither LifecyclePod nor an Event about the pod reads, which is most of the pod.
-func TrimHealthPod(pod *corev1.Pod) {
+// TrimLifecyclePod removes what neither LifecyclePod nor an Event about the pod reads, which is most of the pod.
+func TrimLifecyclePod(pod *corev1.Pod) {
 	keep := corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, SchedulingGates: pod.Spec.SchedulingGates,
 		Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,

@@ -70,7 +70,7 @@ func TestLifecyclePodOfATrimmedPod(t *testing.T) {
 	if got := LifecyclePod(pod); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	TrimHealthPod(pod)
+	TrimLifecyclePod(pod)
 	if got := LifecyclePod(pod); !reflect.DeepEqual(got, want) {
 		t.Errorf("trimmed: got  %+v\nwant %+v", got, want)
 	}

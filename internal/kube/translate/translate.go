@@ -8,7 +8,8 @@
 // benchmarks, so that the same object means the same everywhere. Defaults and bounds are applied here: the core may
 // compute with the values that a function returns, whatever the object contains.
 //
-// Every function depends on its arguments alone and does not change them, except TrimHealthPod, whose purpose that is.
+// Every function depends on its arguments alone and does not change them, except TrimLifecyclePod, whose purpose that
+// is.
 // fields_test.go checks, field by field, that the functions read of a pod what the table in podfields says.
 //
 // # What it does not do
