@@ -22,7 +22,10 @@ func nodeWith(offers scheduler.Node, pods []scheduler.Pod) *Node {
 }
 
 func TestCheck(t *testing.T) {
-	node := scheduler.Node{PodsMax: 3, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: 2000}, {Resource: "memory", Value: 1 << 30}}}
+	node := scheduler.Node{
+		PodsMax:     3,
+		Allocatable: []scheduler.Amount{{Resource: "cpu", Value: 2000}, {Resource: "memory", Value: 1 << 30}},
+	}
 	for _, c := range []struct {
 		name string
 		pod  scheduler.Pod
@@ -43,7 +46,10 @@ func TestCheck(t *testing.T) {
 			"OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{"a native resource that the node does not have", pod(0, 0, scheduler.Amount{Resource: "hugepages-2Mi", Value: 1}), nil,
 			"OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 1, used: 0, capacity: 0"},
-		{"an extended resource that only the cluster counts", pod(0, 0, scheduler.Amount{Resource: "example.com/license", Value: 1}), nil, ""},
+		{
+			"an extended resource that only the cluster counts",
+			pod(0, 0, scheduler.Amount{Resource: "example.com/license", Value: 1}), nil, "",
+		},
 		{"nothing asked for is nothing refused, however full the node", pod(0, 0), []scheduler.Pod{pod(5000, 5<<30)}, ""},
 	} {
 		got := ""

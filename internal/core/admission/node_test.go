@@ -83,7 +83,11 @@ func randomPod(r *rand.Rand, id int) scheduler.Pod {
 		p.NodeSelector = []scheduler.Label{{Key: "disk", Value: []string{"ssd", "tape"}[r.IntN(2)]}}
 	}
 	if r.IntN(6) == 0 {
-		names := scheduler.Requirement{Key: "metadata.name", Op: scheduler.In, Values: []string{fmt.Sprintf("n%d", r.IntN(2))}}
+		names := scheduler.Requirement{
+			Key:    "metadata.name",
+			Op:     scheduler.In,
+			Values: []string{fmt.Sprintf("n%d", r.IntN(2))},
+		}
 		p.NodeAffinity = &[]scheduler.NodeTerm{
 			{Names: []scheduler.Requirement{names}},
 			{Labels: []scheduler.Requirement{{Key: "disk", Op: scheduler.Exists}}, Broken: r.IntN(2) == 0},
@@ -162,7 +166,9 @@ func TestNodeAgreesWithItsTwin(t *testing.T) {
 // pod that asks for nothing else.
 func compareWithScheduler(t *testing.T, at string, w *twin, n *Node, pod scheduler.Pod, verdicts map[string]int) {
 	t.Helper()
-	pod.Requests = slices.DeleteFunc(pod.Requests, func(a scheduler.Amount) bool { return a.Resource == "example.com/license" })
+	pod.Requests = slices.DeleteFunc(pod.Requests, func(a scheduler.Amount) bool {
+		return a.Resource == "example.com/license"
+	})
 	affinity := scheduler.Pod{ID: pod.ID, NodeSelector: pod.NodeSelector, NodeAffinity: pod.NodeAffinity}
 	affinity.Tolerations = []scheduler.Toleration{{Exists: true}}
 	ports := scheduler.Pod{ID: pod.ID, Ports: pod.Ports, Tolerations: affinity.Tolerations}
@@ -244,7 +250,10 @@ func BenchmarkCheck(b *testing.B) {
 	for i := range 110 {
 		n.Set(scheduler.Pod{ID: scheduler.PodID(fmt.Sprint(i)), Requests: []scheduler.Amount{{Resource: "cpu", Value: 0}}})
 	}
-	pod := scheduler.Pod{ID: "x", Requests: []scheduler.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: 0}}}
+	pod := scheduler.Pod{
+		ID:       "x",
+		Requests: []scheduler.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: 0}},
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		n.Check(pod)

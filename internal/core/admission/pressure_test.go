@@ -20,14 +20,20 @@ func TestUnderPressure(t *testing.T) {
 		want       string
 	}{
 		{"no pressure", Applicant{Class: qos.BestEffort}, nil, ""},
-		{"BestEffort and memory", Applicant{Class: qos.BestEffort}, []eviction.Condition{memory}, "The node had condition: [MemoryPressure]. "},
+		{
+			"BestEffort and memory", Applicant{Class: qos.BestEffort}, []eviction.Condition{memory},
+			"The node had condition: [MemoryPressure]. ",
+		},
 		{"BestEffort that tolerates it", Applicant{Pod: tolerant, Class: qos.BestEffort}, []eviction.Condition{memory}, ""},
 		{
 			"BestEffort that tolerates something else", Applicant{Pod: elsewhere, Class: qos.BestEffort},
 			[]eviction.Condition{memory}, "The node had condition: [MemoryPressure]. ",
 		},
 		{"Burstable and memory", Applicant{Class: qos.Burstable}, []eviction.Condition{memory}, ""},
-		{"Guaranteed and disk", Applicant{Class: qos.Guaranteed}, []eviction.Condition{disk}, "The node had condition: [DiskPressure]. "},
+		{
+			"Guaranteed and disk", Applicant{Class: qos.Guaranteed}, []eviction.Condition{disk},
+			"The node had condition: [DiskPressure]. ",
+		},
 		{
 			"a tolerant pod and disk", Applicant{Pod: elsewhere, Class: qos.Guaranteed},
 			[]eviction.Condition{disk}, "The node had condition: [DiskPressure]. ",
@@ -37,7 +43,10 @@ func TestUnderPressure(t *testing.T) {
 			[]eviction.Condition{pid, memory}, "The node had condition: [MemoryPressure PIDPressure]. ",
 		},
 		{"critical under all", Applicant{Critical: true, Class: qos.BestEffort}, []eviction.Condition{memory, disk, pid}, ""},
-		{"started before, under all", Applicant{Started: true, Class: qos.BestEffort}, []eviction.Condition{memory, disk, pid}, ""},
+		{
+			"started before, under all", Applicant{Started: true, Class: qos.BestEffort},
+			[]eviction.Condition{memory, disk, pid}, "",
+		},
 	} {
 		got := ""
 		if r := UnderPressure(c.applicant, c.conditions); r != nil {

@@ -59,7 +59,8 @@ func turn(a, b Resize) int {
 		cmp.Compare(b.Want.Priority, a.Want.Priority),
 		yes(a.Class == qos.Guaranteed)-yes(b.Class == qos.Guaranteed),
 		cmp.Compare(waits(a), waits(b)),
-		cmp.Compare(a.Want.Namespace, b.Want.Namespace), cmp.Compare(a.Want.Name, b.Want.Name), cmp.Compare(a.Want.ID, b.Want.ID),
+		cmp.Compare(a.Want.Namespace, b.Want.Namespace), cmp.Compare(a.Want.Name, b.Want.Name),
+		cmp.Compare(a.Want.ID, b.Want.ID),
 	)
 }
 

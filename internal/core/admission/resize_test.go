@@ -46,7 +46,10 @@ func (m *member) has() [2]int64 {
 }
 
 func (n *node) facts() scheduler.Node {
-	return scheduler.Node{PodsMax: 110, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: n.cpu}, {Resource: "memory", Value: n.memory}}}
+	return scheduler.Node{
+		PodsMax:     110,
+		Allocatable: []scheduler.Amount{{Resource: "cpu", Value: n.cpu}, {Resource: "memory", Value: n.memory}},
+	}
 }
 
 func (n *node) judge() {
@@ -63,7 +66,13 @@ func (n *node) judgeOnce() (allocated bool) {
 		held = append(held, has)
 		if m.want != m.allocated {
 			asking = append(asking, m)
-			pending = append(pending, Resize{Want: placed(m.name, m.priority, m.want), Has: has, Class: m.class, Since: m.since, Never: m.never})
+			pending = append(pending, Resize{
+				Want:  placed(m.name, m.priority, m.want),
+				Has:   has,
+				Class: m.class,
+				Since: m.since,
+				Never: m.never,
+			})
 		} else {
 			m.reason, m.reported, m.since = "", "", 0
 		}
@@ -127,7 +136,14 @@ func TestResizes(t *testing.T) {
 			}
 			n.cpu, n.memory = amounts[0], amounts[1]
 		case "pod":
-			m := &member{name: name, want: amounts, allocated: amounts, actual: amounts, priority: int32(number("priority")), class: qos.Burstable}
+			m := &member{
+				name:      name,
+				want:      amounts,
+				allocated: amounts,
+				actual:    amounts,
+				priority:  int32(number("priority")),
+				class:     qos.Burstable,
+			}
 			if d.HasArg("guaranteed") {
 				m.class = qos.Guaranteed
 			}
@@ -171,7 +187,12 @@ func TestNoResizeIsMissed(t *testing.T) {
 			shrunk := false
 			switch i := r.IntN(len(n.pods) + 1); {
 			case i == len(n.pods):
-				m := &member{name: fmt.Sprintf("p%d", step), want: amounts(), priority: int32(r.IntN(2)), class: []qos.Class{qos.Burstable, qos.Guaranteed}[r.IntN(2)]}
+				m := &member{
+					name:     fmt.Sprintf("p%d", step),
+					want:     amounts(),
+					priority: int32(r.IntN(2)),
+					class:    []qos.Class{qos.Burstable, qos.Guaranteed}[r.IntN(2)],
+				}
 				m.allocated, m.actual = m.want, m.want
 				if NewNode(n.facts(), n.held()...).Check(placed(m.name, 0, m.want)) == nil {
 					n.pods = append(n.pods, m)
@@ -232,9 +253,15 @@ func TestNever(t *testing.T) {
 		want   string
 	}{
 		{Change{Class: qos.Guaranteed, CPU: true, Memory: true}, ""},
-		{Change{Class: qos.Guaranteed, CPU: true, StaticCPUs: true}, `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`},
+		{
+			Change{Class: qos.Guaranteed, CPU: true, StaticCPUs: true},
+			`Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`,
+		},
 		{Change{Class: qos.Guaranteed, Memory: true, StaticCPUs: true}, ""},
-		{Change{Class: qos.Guaranteed, Memory: true, StaticMemory: true}, `Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"`},
+		{
+			Change{Class: qos.Guaranteed, Memory: true, StaticMemory: true},
+			`Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"`,
+		},
 		{Change{Class: qos.Burstable, CPU: true, Memory: true, StaticCPUs: true, StaticMemory: true}, ""},
 		{Change{Class: qos.Burstable, Memory: true, Swap: true}, "In-place resize of containers with swap is not supported."},
 	} {

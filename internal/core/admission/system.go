@@ -36,11 +36,17 @@ func Suits(n Needs, s System) *Rejection {
 	}
 	switch {
 	case n.OSLabel != nil && *n.OSLabel != s.OS:
-		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+		return &Rejection{
+			Reason:  "PodOSSelectorNodeLabelDoesNotMatch",
+			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+		}
 	case n.OS != "" && n.OS != s.OS:
 		return &Rejection{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	case n.StrictGroups && !s.StrictGroups:
-		return &Rejection{Reason: "SupplementalGroupsPolicyNotSupported", Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
+		return &Rejection{
+			Reason:  "SupplementalGroupsPolicyNotSupported",
+			Message: "SupplementalGroupsPolicy=Strict is not supported in this node",
+		}
 	case n.AppArmor && !s.AppArmor:
 		return &Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}

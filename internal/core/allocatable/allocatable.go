@@ -149,7 +149,13 @@ func Compute(m machine.Machine, s Settings) (Resources, error) {
 	if s.ReservedCPUs > 0 {
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
 	}
-	r := Resources{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs.Union(m.Offline)}
+	r := Resources{
+		enforcePods:      s.EnforcePods,
+		StorageUncounted: s.StorageUncounted,
+		system:           s.System,
+		kube:             s.Kube,
+		cpus:             m.CPUs.Union(m.Offline),
+	}
 	memoryThreshold := unit.Bytes(s.EvictionHard[MemoryAvailable].Of(int64(m.Memory)))
 	r.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
 	r.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)
@@ -203,17 +209,21 @@ func (r Resources) checkReservations() error {
 	var problems []string
 	check := func(resource string, capacity, withheld fmt.Stringer, over bool) {
 		if over {
-			problems = append(problems, fmt.Sprintf("%s: reservations and eviction threshold of %v exceed the capacity of %v", resource, withheld, capacity))
+			problems = append(problems, fmt.Sprintf("%s: reservations and eviction threshold of %v exceed the capacity of %v",
+				resource, withheld, capacity))
 		}
 	}
 	check("cpu", r.CPU.Capacity, r.CPU.Withheld(), r.CPU.Withheld() > r.CPU.Capacity)
 	check("memory", r.Memory.Capacity, r.Memory.Withheld(), r.Memory.Withheld() > r.Memory.Capacity)
-	check("ephemeral-storage", r.EphemeralStorage.Capacity, r.EphemeralStorage.Withheld(), r.EphemeralStorage.Withheld() > r.EphemeralStorage.Capacity)
+	check("ephemeral-storage", r.EphemeralStorage.Capacity, r.EphemeralStorage.Withheld(),
+		r.EphemeralStorage.Withheld() > r.EphemeralStorage.Capacity)
 	if known := r.PIDs.Capacity > 0; known && r.PIDs.Withheld() > r.PIDs.Capacity {
-		problems = append(problems, fmt.Sprintf("pid: reservations of %d exceed the capacity of %d", r.PIDs.Withheld(), r.PIDs.Capacity))
+		problems = append(problems, fmt.Sprintf("pid: reservations of %d exceed the capacity of %d",
+			r.PIDs.Withheld(), r.PIDs.Capacity))
 	}
 	if len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("compute allocatable: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
+	return fmt.Errorf("compute allocatable: %s; lower systemReserved, kubeReserved or evictionHard",
+		strings.Join(problems, "; "))
 }

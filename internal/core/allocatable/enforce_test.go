@@ -10,7 +10,9 @@ import (
 // The two reservations of issue 3: 256 shares and 524288000 bytes, 1024 shares and 1073741824 bytes.
 func TestReservedGroupsOfTheIssue(t *testing.T) {
 	l, err := Compute(example(), Settings{
-		System: Reserved{CPU: 250, Memory: 500 * unit.MiB}, Kube: Reserved{CPU: 1000, Memory: unit.GiB, PIDs: 1000}, MaxPods: 110,
+		System:  Reserved{CPU: 250, Memory: 500 * unit.MiB},
+		Kube:    Reserved{CPU: 1000, Memory: unit.GiB, PIDs: 1000},
+		MaxPods: 110,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +41,8 @@ func TestReservedGroupsOfTheIssue(t *testing.T) {
 	if l, err = Compute(example(), Settings{System: Reserved{EphemeralStorage: unit.GiB}}); err != nil {
 		t.Fatal(err)
 	}
-	if v := l.EnforcedOn(SystemReserved, false, true); v.CPUShares.IsSet() || !v.Memory.IsKept() || !v.PIDs.IsKept() || v.MemoryMin.IsSet() || v.HugePages != nil {
+	if v := l.EnforcedOn(SystemReserved, false, true); v.CPUShares.IsSet() || !v.Memory.IsKept() || !v.PIDs.IsKept() ||
+		v.MemoryMin.IsSet() || v.HugePages != nil {
 		t.Errorf("nothing reserved: %+v", v)
 	}
 }

@@ -159,7 +159,11 @@ func (l *Lowering) descend(now unit.Instant, seen GroupMemory, dip unit.Bytes) L
 	if l.unified {
 		file = High
 	}
-	m := LoweringDecision{Wake: now.Add(lowerEvery), Reason: fmt.Sprintf("usage %v, %v of it cold, is above the target of %v by %v", seen.Usage, seen.Cold, l.target, max(0, seen.Usage-l.target))}
+	m := LoweringDecision{
+		Wake: now.Add(lowerEvery),
+		Reason: fmt.Sprintf("usage %v, %v of it cold, is above the target of %v by %v", seen.Usage, seen.Cold, l.target,
+			max(0, seen.Usage-l.target)),
+	}
 	after := seen.Usage
 	if now >= l.nextDip && dip >= marginMin {
 		after -= dip

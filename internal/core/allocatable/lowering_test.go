@@ -111,7 +111,12 @@ func TestScenarios(t *testing.T) {
 			var out strings.Builder
 			switch d.Cmd {
 			case "group":
-				k = &kernel{unified: d.CmdArgs[0].Key == "v2", limit: unit.LimitTo(size("limit")), hot: size("hot"), cold: size("cold")}
+				k = &kernel{
+					unified: d.CmdArgs[0].Key == "v2",
+					limit:   unit.LimitTo(size("limit")),
+					hot:     size("hot"),
+					cold:    size("cold"),
+				}
 				if k.limit == unit.LimitTo(unit.Bytes(0)) {
 					k.limit = unit.Unlimited[unit.Bytes]()
 				}
@@ -201,7 +206,8 @@ func TestLoweringIsSafeAndEnds(t *testing.T) {
 			k.charge(0, min(max(0, limit-k.usage()-1), size(ceilingMin/8)))
 		}
 		if k.kills > 0 || !fits {
-			t.Fatalf("seed %d: unified %v, target %v of %v: %d kills, done %v, hot %v, cold %v, limit %v", seed, k.unified, target, limit, k.kills, fits, k.hot, k.cold, k.limit)
+			t.Fatalf("seed %d: unified %v, target %v of %v: %d kills, done %v, hot %v, cold %v, limit %v", seed, k.unified,
+				target, limit, k.kills, fits, k.hot, k.cold, k.limit)
 		}
 		if got, _ := k.limit.Get(); got != target || !k.high.IsUnlimited() && k.unified {
 			t.Fatalf("seed %d: limit %v, high %v, want %v and unlimited", seed, k.limit, k.high, target)

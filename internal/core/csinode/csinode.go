@@ -237,12 +237,14 @@ func Check(i Info) string {
 		if !qualified {
 			domain, name = "x", key
 		}
-		if !isLabel(name) || name == "" || !isLabel(domain) && len(domain) <= labelMax || len(domain) > domainMax || domain == "" {
-			return fmt.Sprintf("NodeGetInfo: accessible_topology key %.100q: want a label's name, like topology.example.com/zone", key)
+		if !isLabel(name) || name == "" || !isLabel(domain) && len(domain) <= labelMax || len(domain) > domainMax ||
+			domain == "" {
+			return fmt.Sprintf("NodeGetInfo: accessible_topology key %.100q: want a label's name, like "+
+				"topology.example.com/zone", key)
 		}
 		if value := i.Topology[key]; !isLabel(value) {
-			return fmt.Sprintf("NodeGetInfo: accessible_topology %s: %.100q: want a label's value: at most %d letters, digits, dashes, dots and underscores",
-				key, value, labelMax)
+			return fmt.Sprintf("NodeGetInfo: accessible_topology %s: %.100q: want a label's value: "+
+				"at most %d letters, digits, dashes, dots and underscores", key, value, labelMax)
 		}
 	}
 	return ""

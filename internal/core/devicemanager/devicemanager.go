@@ -117,7 +117,9 @@ func (s *State) Listed(resource string, devices []numa.Device) bool {
 	if e == nil || !e.connected {
 		return false
 	}
-	devices = slices.SortedStableFunc(slices.Values(devices), func(x, y numa.Device) int { return cmp.Compare(x.ID, y.ID) })
+	devices = slices.SortedStableFunc(slices.Values(devices), func(x, y numa.Device) int {
+		return cmp.Compare(x.ID, y.ID)
+	})
 	devices = slices.CompactFunc(devices, func(x, y numa.Device) bool { return x.ID == y.ID })
 	news := !e.listed || !slices.EqualFunc(e.devices, devices, sameDevice)
 	e.listed = true

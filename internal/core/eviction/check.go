@@ -129,7 +129,8 @@ func (s *step) planPodCheck() {
 			continue
 		}
 		d := checkMet
-		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains([]string{reclaimAsked, reclaimRuns, reclaimUnseen, countAsked, countRuns}, m.Held) {
+		reclaims := []string{reclaimAsked, reclaimRuns, reclaimUnseen, countAsked, countRuns}
+		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains(reclaims, m.Held) {
 			d = freeing(m.Signal)
 		}
 		s.podsDue = s.podsDue.Earlier(s.now.Add(d))

@@ -156,11 +156,13 @@ func conditionOf(s allocatable.Signal) Condition {
 // containerfs are dropped, as upstream drops them.
 func withContainerFS(all []Threshold, d Disks) []Threshold {
 	twin := map[allocatable.Signal]allocatable.Signal{
-		allocatable.NodeFSAvailable: allocatable.ContainerFSAvailable, allocatable.NodeFSInodesFree: allocatable.ContainerFSInodesFree,
+		allocatable.NodeFSAvailable:  allocatable.ContainerFSAvailable,
+		allocatable.NodeFSInodesFree: allocatable.ContainerFSInodesFree,
 	}
 	if d == ImageDisk {
 		twin = map[allocatable.Signal]allocatable.Signal{
-			allocatable.ImageFSAvailable: allocatable.ContainerFSAvailable, allocatable.ImageFSInodesFree: allocatable.ContainerFSInodesFree,
+			allocatable.ImageFSAvailable:  allocatable.ContainerFSAvailable,
+			allocatable.ImageFSInodesFree: allocatable.ContainerFSInodesFree,
 		}
 	}
 	var out, copies []Threshold

@@ -46,7 +46,8 @@ func exceeded(p Pod, disks Disks) (Cause, string) {
 		}
 	}
 	if p.StorageLimit.IsSet() && int64(p.Used.Storage) > p.StorageLimit.Value {
-		return CausePodStorage, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", p.StorageLimit)
+		return CausePodStorage, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
+			p.StorageLimit)
 	}
 	for _, c := range p.Containers {
 		var used int64
@@ -57,7 +58,8 @@ func exceeded(p Pod, disks Disks) (Cause, string) {
 			used += c.Rootfs.Bytes
 		}
 		if c.StorageLimit.Value > 0 && used > c.StorageLimit.Value {
-			return CauseContainerStorage, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, c.StorageLimit)
+			return CauseContainerStorage, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name,
+				c.StorageLimit)
 		}
 	}
 	return "", ""

@@ -33,7 +33,8 @@ func (s *step) message(p Pod, t Threshold) (string, map[string]string) {
 		quantity = unit.Bytes(t.amount(o)).String() // also for counts: upstream prints every percentage as bytes
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", resource, quantity, printed(t.Signal, o.Available))
+	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", resource, quantity,
+		printed(t.Signal, o.Available))
 	annotations := map[string]string{}
 	if p.Used == nil {
 		return text.String(), annotations

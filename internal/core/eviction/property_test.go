@@ -16,14 +16,27 @@ func randomPods(random *rand.Rand) []Pod {
 	var pods []Pod
 	for i := range random.IntN(12) {
 		p := Pod{
-			ID: fmt.Sprint("p", i), Namespace: "default", Name: fmt.Sprint("p", i), Priority: int32(random.IntN(3)), Critical: random.IntN(6) == 0,
+			ID:            fmt.Sprint("p", i),
+			Namespace:     "default",
+			Name:          fmt.Sprint("p", i),
+			Priority:      int32(random.IntN(3)),
+			Critical:      random.IntN(6) == 0,
 			MemoryRequest: unit.Bytes(random.IntN(4)) * 10, StorageRequest: unit.Bytes(random.IntN(4)) * 10,
-			Containers: []Container{{Name: "c", Rootfs: &Disk{int64(random.IntN(30)), int64(random.IntN(9))}, Logs: &Disk{int64(random.IntN(20)), 1}}},
-			Volumes:    []Volume{{Name: "v", Used: &Disk{int64(random.IntN(30)), int64(random.IntN(9))}, Local: true, Freed: random.IntN(3) > 0}},
+			Containers: []Container{
+				{Name: "c", Rootfs: &Disk{int64(random.IntN(30)), int64(random.IntN(9))}, Logs: &Disk{int64(random.IntN(20)), 1}},
+			},
+			Volumes: []Volume{
+				{Name: "v", Used: &Disk{int64(random.IntN(30)), int64(random.IntN(9))}, Local: true, Freed: random.IntN(3) > 0},
+			},
 		}
 		if random.IntN(8) > 0 {
 			set := unit.Bytes(random.IntN(60))
-			p.Used = &Usage{WorkingSet: set, Cache: unit.Bytes(random.IntN(int(set) + 1)), Swap: unit.Bytes(random.IntN(10)), PIDs: int64(random.IntN(20))}
+			p.Used = &Usage{
+				WorkingSet: set,
+				Cache:      unit.Bytes(random.IntN(int(set) + 1)),
+				Swap:       unit.Bytes(random.IntN(10)),
+				PIDs:       int64(random.IntN(20)),
+			}
 		}
 		if random.IntN(6) == 0 {
 			p.Grace = unit.Of(time.Duration(random.IntN(60)) * time.Second)
@@ -54,7 +67,12 @@ func randomConfig(random *rand.Rand) Config {
 			if random.IntN(3) > 0 {
 				continue
 			}
-			t := Threshold{Signal: signal, Value: allocatable.Threshold{Amount: int64(1 + random.IntN(150))}, Text: "x", Grace: grace}
+			t := Threshold{
+				Signal: signal,
+				Value:  allocatable.Threshold{Amount: int64(1 + random.IntN(150))},
+				Text:   "x",
+				Grace:  grace,
+			}
 			if random.IntN(3) == 0 {
 				t.Reclaim = allocatable.Threshold{Amount: int64(random.IntN(60))}
 			}
@@ -89,6 +107,20 @@ func afterReclaim(c Config, f Facts) (*Decider, unit.Instant, Decision) {
 		now++
 	}
 	return d, now, d.Step(now, f)
+}
+
+// firstRanked returns how many pods, in the order of the ranking, free what the first threshold requires.
+func firstRanked(out Decision) (count int) {
+	for _, m := range out.Met[:min(1, len(out.Met))] {
+		var sum int64
+		for _, r := range out.Ranking {
+			if sum < m.Deficit-m.Coming && !r.Critical && r.Frees > 0 && !r.Ending {
+				sum += r.Frees
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // TestNobodyTooMany checks on random nodes: no victim is critical, of unknown usage, or frees nothing that is needed;
@@ -143,19 +175,11 @@ func TestNobodyTooMany(t *testing.T) {
 				}
 			}
 			if possible >= wanted && m.Taken < wanted {
-				t.Fatalf("seed %d: %s wants %d, pods could free %d, victims free %d: %s", seed, m.Signal, wanted, possible, m.Taken, m.Held)
+				t.Fatalf("seed %d: %s wants %d, pods could free %d, victims free %d: %s",
+					seed, m.Signal, wanted, possible, m.Taken, m.Held)
 			}
 		}
-		prefix := 0
-		for _, m := range out.Met[:min(1, len(out.Met))] {
-			var sum int64
-			for _, r := range out.Ranking {
-				if sum < m.Deficit-m.Coming && !r.Critical && r.Frees > 0 && !r.Ending {
-					sum, prefix = sum+r.Frees, prefix+1
-				}
-			}
-		}
-		if prefix > len(out.Victims) {
+		if firstRanked(out) > len(out.Victims) {
 			spared++
 		}
 	}
@@ -237,8 +261,17 @@ func FuzzStep(f *testing.F) {
 // often than a signal without them. A signal without notifications is polled the more often, the nearer it is to its
 // threshold.
 func TestWhatRingsIsNotPolled(t *testing.T) {
-	c := Config{Thresholds: []Threshold{{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
-	f := Facts{Quick: true, Signals: map[allocatable.Signal]Observation{allocatable.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}
+	c := Config{Thresholds: []Threshold{{
+		Signal: allocatable.AllocatableMemory,
+		Value:  allocatable.Threshold{Amount: int64(100 * unit.MiB)},
+		Text:   "100Mi",
+	}}}
+	f := Facts{
+		Quick: true,
+		Signals: map[allocatable.Signal]Observation{
+			allocatable.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)},
+		},
+	}
 	now := unit.Instant(time.Hour)
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) > 100*time.Millisecond {
 		t.Errorf("polled after %v", wake.Sub(now))
@@ -247,7 +280,10 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != checkNotified {
 		t.Errorf("looked at again after %v, want %v", wake.Sub(now), checkNotified)
 	}
-	f.Signals[allocatable.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
+	f.Signals[allocatable.AllocatableMemory] = Observation{
+		Available: int64(20*unit.GiB + 100*unit.MiB),
+		Capacity:  int64(24 * unit.GiB),
+	}
 	wake := New(c).Step(now, f).Wake
 	if want := 2500 * time.Millisecond; wake.Sub(now) != want { // half of 20 GiB at 4 GiB/s
 		t.Errorf("far from the threshold checked again after %v, want %v", wake.Sub(now), want)

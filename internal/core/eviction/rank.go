@@ -57,7 +57,8 @@ func Rank(signal allocatable.Signal, pods []Pod, memory MemorySignal, disks Disk
 			over = 0
 		}
 		return cmp.Or(
-			trueFirst(!a.Critical, !b.Critical), over, cmp.Compare(a.Priority, b.Priority), known, cmp.Compare(b.excess, a.excess),
+			trueFirst(!a.Critical, !b.Critical), over, cmp.Compare(a.Priority, b.Priority), known,
+			cmp.Compare(b.excess, a.excess),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID),
 		)
 	})

@@ -100,8 +100,23 @@ func (w *world) value(text string) (allocatable.Threshold, string) {
 }
 
 func (w *world) set(key, value string) {
-	bytes := map[string]*unit.Bytes{"memory": &w.memory, "system": &w.system, "cache": &w.cache, "limit": &w.limit, "swap": &w.swap, "dead": &w.dead, "unused": &w.unused}
-	counts := map[string]*int64{"disk": &w.disk.Bytes, "used": &w.other.Bytes, "inodes": &w.disk.Inodes, "files": &w.other.Inodes, "images": &w.images.Bytes, "pids": &w.pids}
+	bytes := map[string]*unit.Bytes{
+		"memory": &w.memory,
+		"system": &w.system,
+		"cache":  &w.cache,
+		"limit":  &w.limit,
+		"swap":   &w.swap,
+		"dead":   &w.dead,
+		"unused": &w.unused,
+	}
+	counts := map[string]*int64{
+		"disk":   &w.disk.Bytes,
+		"used":   &w.other.Bytes,
+		"inodes": &w.disk.Inodes,
+		"files":  &w.other.Inodes,
+		"images": &w.images.Bytes,
+		"pids":   &w.pids,
+	}
 	switch {
 	case bytes[key] != nil:
 		*bytes[key] = unit.Bytes(amount(w.t, value))
@@ -121,7 +136,10 @@ func (w *world) set(key, value string) {
 }
 
 func (w *world) pod(words []string) {
-	b := &body{Pod: Pod{ID: words[0], Namespace: "default", Name: words[0], Used: &Usage{PIDs: 1}}, frees: 200 * time.Millisecond}
+	b := &body{
+		Pod:   Pod{ID: words[0], Namespace: "default", Name: words[0], Used: &Usage{PIDs: 1}},
+		frees: 200 * time.Millisecond,
+	}
 	for _, old := range w.pods {
 		if old.Name == words[0] {
 			b = old

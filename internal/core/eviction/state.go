@@ -39,7 +39,11 @@ type Trend struct {
 // State returns a copy of what d remembers.
 func (d *Decider) State() State {
 	s := State{
-		Disks: d.disks, Seen: maps.Clone(d.seen), Spent: maps.Clone(d.spent), Asked: maps.Clone(d.asked), Kills: maps.Clone(d.kills),
+		Disks:   d.disks,
+		Seen:    maps.Clone(d.seen),
+		Spent:   maps.Clone(d.spent),
+		Asked:   maps.Clone(d.asked),
+		Kills:   maps.Clone(d.kills),
 		PodsDue: d.podsDue,
 		Trends:  map[allocatable.Signal]Trend{},
 	}

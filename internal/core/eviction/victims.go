@@ -197,8 +197,14 @@ func (s *step) take(r Ranked, t Threshold) {
 		grace = max(graceLeast, grace)
 	}
 	v := Victim{
-		ID: p.ID, Namespace: p.Namespace, Name: p.Name, Grace: grace, Cause: Cause(t.Signal), Disruption: true, Frees: r.Frees,
-		Ending: !p.KillAt.IsZero(),
+		ID:         p.ID,
+		Namespace:  p.Namespace,
+		Name:       p.Name,
+		Grace:      grace,
+		Cause:      Cause(t.Signal),
+		Disruption: true,
+		Frees:      r.Frees,
+		Ending:     !p.KillAt.IsZero(),
 	}
 	v.Message, v.Annotations = s.message(p, t)
 	s.add(v)

@@ -56,8 +56,12 @@ type body struct {
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, now: unit.Instant(0).Add(time.Hour), memory: 8 * unit.GiB, disk: Disk{int64(100 * unit.GiB), 1_000_000},
-		images: Disk{int64(100 * unit.GiB), 1_000_000}, pids: 32768, counting: 200 * time.Millisecond, done: map[Step]unit.Instant{}, busy: map[Step]unit.Instant{},
-		held: map[Threshold]string{}, config: Config{Transition: 5 * time.Minute},
+		images:   Disk{int64(100 * unit.GiB), 1_000_000},
+		pids:     32768,
+		counting: 200 * time.Millisecond,
+		done:     map[Step]unit.Instant{},
+		busy:     map[Step]unit.Instant{},
+		held:     map[Threshold]string{}, config: Config{Transition: 5 * time.Minute},
 	}
 }
 
@@ -146,7 +150,13 @@ func (w *world) facts() Facts {
 		at -= at % unit.Instant(w.stale)
 	}
 	used := w.system + working
-	m := NodeMemory{Total: w.memory, WorkingSet: used, Available: w.memory - used + cache + w.cache, SwapFree: w.swap - swapped, SwapRoom: w.swap - swapped}
+	m := NodeMemory{
+		Total:      w.memory,
+		WorkingSet: used,
+		Available:  w.memory - used + cache + w.cache,
+		SwapFree:   w.swap - swapped,
+		SwapRoom:   w.swap - swapped,
+	}
 	f.Signals[allocatable.MemoryAvailable] = w.config.Memory.Node(m, at)
 	if w.limit > 0 {
 		f.Signals[allocatable.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, m, at)
@@ -248,7 +258,8 @@ func (w *world) run(d time.Duration) {
 }
 
 func (w *world) say(format string, args ...any) {
-	fmt.Fprintf(&w.out, "%-10v %s\n", w.now.Sub(unit.Instant(0).Add(time.Hour)).Round(time.Millisecond), fmt.Sprintf(format, args...))
+	fmt.Fprintf(&w.out, "%-10v %s\n", w.now.Sub(unit.Instant(0).Add(time.Hour)).Round(time.Millisecond),
+		fmt.Sprintf(format, args...))
 }
 
 func (w *world) told() string {

@@ -129,7 +129,10 @@ func TestPickIsFair(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"silence count=50 zone=zone-1 for=10m", "at 5m return", "flap up=1s down=2s percent=10", "slow delay=1s nodes=a,b", "at", "flap up=-1s"} {
+	for _, text := range []string{
+		"silence count=50 zone=zone-1 for=10m", "at 5m return", "flap up=1s down=2s percent=10", "slow delay=1s nodes=a,b",
+		"at", "flap up=-1s",
+	} {
 		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

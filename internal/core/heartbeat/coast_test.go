@@ -12,7 +12,12 @@ import (
 func TestCoastIsStep(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		c := Config{Seed: seed, RuntimeEvery: -1, MainLoopMax: -1, ReportEvery: time.Duration(1+random.IntN(60)) * 5 * time.Second}
+		c := Config{
+			Seed:         seed,
+			RuntimeEvery: -1,
+			MainLoopMax:  -1,
+			ReportEvery:  time.Duration(1+random.IntN(60)) * 5 * time.Second,
+		}
 		latency := time.Duration(1 + random.IntN(int(3*time.Second)))
 		start := unit.Instant(0).Add(time.Hour)
 		slow := newCoaster(c, start, latency)
@@ -30,8 +35,10 @@ func TestCoastIsStep(t *testing.T) {
 				if want != fast {
 					t.Fatalf("seed %d at %v: Coast leaves\n%+v, Step\n%+v", seed, now.Sub(start), fast, want)
 				}
-				if gotRenewed != 0 && gotRenewed != slow.renewed || gotRenewed == 0 && slow.renewed != renewed || gotReported != 0 && gotReported != slow.reported || gotReported == 0 && slow.reported != reported {
-					t.Fatalf("seed %d at %v: Coast renewed at %v and reported at %v, Step at %v and %v", seed, now.Sub(start), gotRenewed, gotReported, slow.renewed, slow.reported)
+				if gotRenewed != 0 && gotRenewed != slow.renewed || gotRenewed == 0 && slow.renewed != renewed ||
+					gotReported != 0 && gotReported != slow.reported || gotReported == 0 && slow.reported != reported {
+					t.Fatalf("seed %d at %v: Coast renewed at %v and reported at %v, Step at %v and %v", seed, now.Sub(start),
+						gotRenewed, gotReported, slow.renewed, slow.reported)
 				}
 			} else { // a request of Step is in flight that Coast has not begun: both finish it
 				slow.settle()
@@ -53,7 +60,13 @@ type coaster struct {
 }
 
 func newCoaster(c Config, now unit.Instant, latency time.Duration) *coaster {
-	return &coaster{beat: New(c, now), now: now, latency: latency, answers: map[FactKind]unit.Instant{}, sent: map[FactKind]unit.Instant{}}
+	return &coaster{
+		beat:    New(c, now),
+		now:     now,
+		latency: latency,
+		answers: map[FactKind]unit.Instant{},
+		sent:    map[FactKind]unit.Instant{},
+	}
 }
 
 // until plays everything that happens before end.

@@ -20,7 +20,13 @@ func TestNoActionTwiceAndAlwaysAWake(t *testing.T) {
 		for range 2000 {
 			d := b.Step(now, facts...)
 			facts = nil
-			for kind, do := range map[FactKind]bool{RuntimeAsked: d.AskRuntime, Registered: d.Register, Renewed: d.Renew, Computed: d.Compute, Reported: d.Report} {
+			for kind, do := range map[FactKind]bool{
+				RuntimeAsked: d.AskRuntime,
+				Registered:   d.Register,
+				Renewed:      d.Renew,
+				Computed:     d.Compute,
+				Reported:     d.Report,
+			} {
 				if do && underWay[kind] {
 					t.Fatalf("seed %d: action %d given while under way", seed, kind)
 				}
@@ -29,7 +35,8 @@ func TestNoActionTwiceAndAlwaysAWake(t *testing.T) {
 			if (d.Renew || d.Compute || d.Report) && !registered {
 				t.Fatalf("seed %d: %+v before registration", seed, d)
 			}
-			if d.Wake.IsZero() && !underWay[RuntimeAsked] && !underWay[Registered] && !underWay[Renewed] && !underWay[Computed] && !underWay[Reported] {
+			if d.Wake.IsZero() && !underWay[RuntimeAsked] && !underWay[Registered] && !underWay[Renewed] &&
+				!underWay[Computed] && !underWay[Reported] {
 				t.Fatalf("seed %d: sleeps for ever", seed)
 			}
 			if !d.Wake.IsZero() && d.Wake <= now {
@@ -65,7 +72,8 @@ func TestSameSeedSameBeat(t *testing.T) {
 		now := unit.Instant(0).Add(time.Hour)
 		b := New(Config{Seed: seed, RuntimeEvery: -1, MainLoopMax: -1}, now)
 		for range 50 {
-			d := b.Step(now, Fact{Kind: Registered, OK: true}, Fact{Kind: Renewed, OK: true}, Fact{Kind: Computed, OK: true}, Fact{Kind: Reported, OK: true})
+			d := b.Step(now, Fact{Kind: Registered, OK: true}, Fact{Kind: Renewed, OK: true},
+				Fact{Kind: Computed, OK: true}, Fact{Kind: Reported, OK: true})
 			now = max(now.Add(time.Millisecond), d.Wake)
 			wakes = append(wakes, d.Wake)
 		}

@@ -91,7 +91,8 @@ func (l *load) add(after time.Duration, name string) {
 func (l *load) print(out *strings.Builder) {
 	fmt.Fprintf(out, "%8s %8s %7s %8s\n", "from", "register", "renews", "reports")
 	for i := range int((l.to - l.from) / l.every) {
-		fmt.Fprintf(out, "%8s %8d %7d %8d\n", l.from+time.Duration(i)*l.every, l.count[i]["register"], l.count[i]["renew"], l.count[i]["report"])
+		fmt.Fprintf(out, "%8s %8d %7d %8d\n", l.from+time.Duration(i)*l.every, l.count[i]["register"], l.count[i]["renew"],
+			l.count[i]["report"])
 	}
 }
 
@@ -274,7 +275,11 @@ func (w *world) act(d Decision) {
 		if w.runtime == "dead" {
 			w.schedule(w.now.Add(2*time.Second), w.outcome("ask runtime", Fact{Kind: RuntimeAsked}))
 		} else {
-			w.schedule(w.now.Add(w.latency["runtime"]), w.outcome("ask runtime", Fact{Kind: RuntimeAsked, OK: true, Ready: w.runtime == "ready"}))
+			w.schedule(w.now.Add(w.latency["runtime"]), w.outcome("ask runtime", Fact{
+				Kind:  RuntimeAsked,
+				OK:    true,
+				Ready: w.runtime == "ready",
+			}))
 		}
 	}
 	if d.Compute {
@@ -361,7 +366,8 @@ func (w *world) say(format string, args ...any) {
 
 func (w *world) row(at, start unit.Instant) {
 	if w.from == start {
-		fmt.Fprintf(&w.out, "%8s %5s %8s %6s %8s %7s %6s %10s\n", "until", "asks", "register", "renews", "computes", "reports", "failed", "lease gap")
+		fmt.Fprintf(&w.out, "%8s %5s %8s %6s %8s %7s %6s %10s\n", "until", "asks", "register", "renews", "computes",
+			"reports", "failed", "lease gap")
 		w.from = 0
 	}
 	fmt.Fprintf(&w.out, "%8s %5d %8d %6d %8d %7d %6d %10s\n", at.Sub(start), w.count["ask"], w.count["register"], w.count["renew"],

@@ -10,11 +10,13 @@ import (
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string][]int{
-		"": nil, "\n": nil, "0": {0}, "0-3\n": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "7,1": {1, 7}, "1,1-2": {1, 2}, "63-64": {63, 64}, "8191": {8191},
+		"": nil, "\n": nil, "0": {0}, "0-3\n": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7},
+		"7,1": {1, 7}, "1,1-2": {1, 2}, "63-64": {63, 64}, "8191": {8191},
 		"62-129": span(62, 129), "0-63": span(0, 63), "64-127": span(64, 127), "5-5": {5},
 	} {
 		s, err := Parse(text)
-		if got := slices.Collect(s.All()); err != nil || !slices.Equal(got, want) || s.Len() != len(want) || s.IsEmpty() != (len(want) == 0) {
+		if got := slices.Collect(s.All()); err != nil || !slices.Equal(got, want) || s.Len() != len(want) ||
+			s.IsEmpty() != (len(want) == 0) {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 		if !s.Equal(Of(want...)) {
@@ -22,7 +24,8 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, reason := range map[string]string{
-		"x": "not a number", "1-": "not a number", "-1": "not a number", "1,,2": "not a number", "3-1": "ends before", "8192": "above", "0-8192": "above", "1 2": "not a number", "0-99999999999": "not a number",
+		"x": "not a number", "1-": "not a number", "-1": "not a number", "1,,2": "not a number", "1 2": "not a number",
+		"3-1": "ends before", "8192": "above", "0-8192": "above", "0-99999999999": "not a number",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%q: %v, want %q", text, err, reason)

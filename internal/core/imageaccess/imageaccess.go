@@ -78,7 +78,10 @@ const (
 
 // The policies by their names in the KubeletConfiguration.
 var modes = map[string]mode{
-	"NeverVerify": never, "NeverVerifyPreloadedImages": pulled, "NeverVerifyAllowlistedImages": notAllowed, "AlwaysVerify": always,
+	"NeverVerify":                  never,
+	"NeverVerifyPreloadedImages":   pulled,
+	"NeverVerifyAllowlistedImages": notAllowed,
+	"AlwaysVerify":                 always,
 }
 
 // NewPolicy returns the policy of a name; allowed is preloadedImagesVerificationAllowlist: names without tag and
@@ -86,14 +89,17 @@ var modes = map[string]mode{
 func NewPolicy(name string, allowed []string) (Policy, error) {
 	m, ok := modes[name]
 	if !ok {
-		return Policy{}, fmt.Errorf("imagePullCredentialsVerificationPolicy %q: want NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify", name)
+		return Policy{}, fmt.Errorf("imagePullCredentialsVerificationPolicy %q: want NeverVerify, "+
+			"NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify", name)
 	}
 	p := Policy{mode: m, allowed: map[string]bool{}}
 	for _, pattern := range allowed {
 		begin, open := strings.CutSuffix(pattern, "*")
 		switch {
-		case pattern != strings.TrimSpace(pattern) || strings.Contains(begin, "*") || open && (!strings.HasSuffix(begin, "/") || begin == "/"):
-			return Policy{}, fmt.Errorf("preloadedImagesVerificationAllowlist %q: want the name of an image, or what names begin with followed by /*", pattern)
+		case pattern != strings.TrimSpace(pattern) || strings.Contains(begin, "*") ||
+			open && (!strings.HasSuffix(begin, "/") || begin == "/"):
+			return Policy{}, fmt.Errorf("preloadedImagesVerificationAllowlist %q: want the name of an image, or what names "+
+				"begin with followed by /*", pattern)
 		case open:
 			p.allowedIn = append(p.allowedIn, begin)
 		case begin == "" || NameOf(begin) != begin:
@@ -112,7 +118,9 @@ func (p Policy) checks(image string, byNode bool) bool {
 		return byNode
 	case notAllowed:
 		name := NameOf(image)
-		return !p.allowed[name] && !slices.ContainsFunc(p.allowedIn, func(begin string) bool { return strings.HasPrefix(name, begin) })
+		return !p.allowed[name] && !slices.ContainsFunc(p.allowedIn, func(begin string) bool {
+			return strings.HasPrefix(name, begin)
+		})
 	case always:
 		return true
 	default:

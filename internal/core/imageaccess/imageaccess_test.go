@@ -43,23 +43,37 @@ func TestMay(t *testing.T) {
 		user   User
 		want   bool
 	}{
-		"preloaded":                            {"NeverVerifyPreloadedImages", Question{Image: app}, nobody, true},
-		"preloaded, but all are checked":       {"AlwaysVerify", Question{Image: app}, alice, false},
-		"begun, and the agent died":            {"NeverVerifyPreloadedImages", Question{Image: app, Intent: true}, alice, false},
-		"records cannot be read":               {"NeverVerifyPreloadedImages", Question{Image: app, Unknown: true}, alice, false},
-		"nothing is checked":                   {"NeverVerify", Question{Image: app, Record: private}, nobody, true},
-		"no credentials":                       {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, nobody, false},
-		"the same secret":                      {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, alice, true},
-		"another tag of the name":              {"NeverVerifyPreloadedImages", Question{Image: "r.io/app", Record: private}, alice, true},
-		"the same image under another name":    {"NeverVerifyPreloadedImages", Question{Image: "r.io/other", Record: private}, alice, false},
-		"a name that says nothing":             {"NeverVerifyPreloadedImages", Question{Image: "r.io/torn", Record: private}, alice, false},
-		"everybody":                            {"NeverVerifyPreloadedImages", Question{Image: "r.io/open:1", Record: private}, nobody, true},
-		"the same credential, another secret":  {"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "x")}}, true},
-		"the same secret, another credential":  {"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("a", "y")}}, true},
-		"another secret, another credential":   {"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "y")}}, false},
-		"sums that are not known do not match": {"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "")}}, false},
-		"the account":                          {"AlwaysVerify", Question{Image: app, Record: private}, User{Account: &Account{UID: "acc"}}, true},
-		"another account":                      {"AlwaysVerify", Question{Image: app, Record: private}, User{Account: &Account{UID: "acc", Name: "n"}}, false},
+		"preloaded":                      {"NeverVerifyPreloadedImages", Question{Image: app}, nobody, true},
+		"preloaded, but all are checked": {"AlwaysVerify", Question{Image: app}, alice, false},
+		"begun, and the agent died":      {"NeverVerifyPreloadedImages", Question{Image: app, Intent: true}, alice, false},
+		"records cannot be read":         {"NeverVerifyPreloadedImages", Question{Image: app, Unknown: true}, alice, false},
+		"nothing is checked":             {"NeverVerify", Question{Image: app, Record: private}, nobody, true},
+		"no credentials":                 {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, nobody, false},
+		"the same secret":                {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, alice, true},
+		"another tag of the name":        {"NeverVerifyPreloadedImages", Question{Image: "r.io/app", Record: private}, alice, true},
+		"the same image under another name": {
+			"NeverVerifyPreloadedImages", Question{Image: "r.io/other", Record: private}, alice, false,
+		},
+		"a name that says nothing": {
+			"NeverVerifyPreloadedImages", Question{Image: "r.io/torn", Record: private}, alice, false,
+		},
+		"everybody": {"NeverVerifyPreloadedImages", Question{Image: "r.io/open:1", Record: private}, nobody, true},
+		"the same credential, another secret": {
+			"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "x")}}, true,
+		},
+		"the same secret, another credential": {
+			"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("a", "y")}}, true,
+		},
+		"another secret, another credential": {
+			"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "y")}}, false,
+		},
+		"sums that are not known do not match": {
+			"AlwaysVerify", Question{Image: app, Record: private}, User{Secrets: []Secret{secret("b", "")}}, false,
+		},
+		"the account": {"AlwaysVerify", Question{Image: app, Record: private}, User{Account: &Account{UID: "acc"}}, true},
+		"another account": {
+			"AlwaysVerify", Question{Image: app, Record: private}, User{Account: &Account{UID: "acc", Name: "n"}}, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := may(policy(t, c.policy), c.q, c.user); got != c.want {

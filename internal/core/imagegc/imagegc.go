@@ -127,7 +127,8 @@ type Disk struct {
 // start. A capacity that is not positive is an error.
 func (c *Collector) Goal(d Disk) (unit.Bytes, bool, error) {
 	if d.Capacity <= 0 {
-		return 0, false, fmt.Errorf("collect images: file system of images: capacity %v: cannot tell how full it is", d.Capacity)
+		return 0, false, fmt.Errorf("collect images: file system of images: capacity %v: cannot tell how full it is",
+			d.Capacity)
 	}
 	available := int64(min(max(0, d.Available), d.Capacity))
 	used := 100 - percent(available, int64(d.Capacity))
@@ -148,8 +149,9 @@ func share(n, percent int64) int64 { return n/100*percent + n%100*percent/100 }
 // ShortMessage is the text of the Node's Event FreeDiskSpaceFailed, in upstream's words.
 func ShortMessage(d Disk, freed unit.Bytes) string {
 	used := 100 - percent(int64(min(max(0, d.Available), d.Capacity)), int64(max(1, d.Capacity)))
-	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). Failed to free sufficient space by "+
-		"deleting unused images (freed %d bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
+		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
+		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
 		used, humane(d.Capacity), int64(freed))
 }
 

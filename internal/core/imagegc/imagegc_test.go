@@ -79,7 +79,12 @@ func ids(images []Image) []string {
 func TestNothingInUse(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		config := Config{High: 85, Low: 80, AgeMin: time.Duration(random.IntN(300)) * time.Second, AgeMax: time.Duration(random.IntN(3)) * time.Hour}
+		config := Config{
+			High:   85,
+			Low:    80,
+			AgeMin: time.Duration(random.IntN(300)) * time.Second,
+			AgeMax: time.Duration(random.IntN(3)) * time.Hour,
+		}
 		now := unit.Instant(0).Add(time.Hour)
 		a, b := New(config, now), New(config, now)
 		first, last := map[string]unit.Instant{}, map[string]unit.Instant{}

@@ -235,7 +235,8 @@ func (m Machine) checkDevices(p *problems) {
 			p.add(field, d.Address, "want devices in the order of their addresses, each once")
 		}
 		if d.Class >= 1<<24 || d.Vendor >= 1<<16 || d.Device >= 1<<16 {
-			p.add(field, fmt.Sprintf("class %#x, vendor %#x, device %#x", d.Class, d.Vendor, d.Device), "want 24, 16 and 16 bits")
+			p.add(field, fmt.Sprintf("class %#x, vendor %#x, device %#x", d.Class, d.Vendor, d.Device),
+				"want 24, 16 and 16 bits")
 		}
 	}
 }

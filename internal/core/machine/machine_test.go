@@ -15,7 +15,13 @@ func odd() Machine {
 	return Machine{
 		NUMANodes: []NUMANode{
 			{ID: 4, CPUs: idset.Of(4, 5, 6, 7)},
-			{ID: 0, CPUs: idset.Of(0, 1, 2, 3), Memory: 4 * unit.GiB, Installed: 5 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 512}},
+			{
+				ID:        0,
+				CPUs:      idset.Of(0, 1, 2, 3),
+				Memory:    4 * unit.GiB,
+				Installed: 5 * unit.GiB,
+				HugePages: map[unit.Bytes]int64{2 * unit.MiB: 512},
+			},
 			{ID: 2, Memory: 8 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 8}},
 		},
 		Cores:     []idset.Set{idset.Of(4, 6), idset.Of(0, 2)},
@@ -36,10 +42,12 @@ func TestComplete(t *testing.T) {
 	if got := strings.Join(cores, " "); got != "0,2 1 3 4,6 5 7" {
 		t.Errorf("cores %s", got)
 	}
-	if m.CPUs.String() != "0-7" || m.Memory != 12*unit.GiB || !maps.Equal(m.HugePages, map[unit.Bytes]int64{unit.GiB: 0, 2 * unit.MiB: 520}) {
+	if m.CPUs.String() != "0-7" || m.Memory != 12*unit.GiB ||
+		!maps.Equal(m.HugePages, map[unit.Bytes]int64{unit.GiB: 0, 2 * unit.MiB: 520}) {
 		t.Errorf("totals: CPUs %v, memory %v, huge pages %v", m.CPUs, m.Memory, m.HugePages)
 	}
-	if len(m.Sockets) != 2 || m.Sockets[4].String() != "4-7" || m.L3[0].String() != "0-3" || len(m.Dies) != 2 || m.ImageFS != m.NodeFS {
+	if len(m.Sockets) != 2 || m.Sockets[4].String() != "4-7" || m.L3[0].String() != "0-3" || len(m.Dies) != 2 ||
+		m.ImageFS != m.NodeFS {
 		t.Errorf("sockets %v, L3 %v, dies %v", m.Sockets, m.L3, m.Dies)
 	}
 	if n, ok := m.NUMANode(4); !ok || n.Distances[2] != 20 || n.Distances[4] != 10 || n.Distances[0] != 20 {
@@ -58,7 +66,12 @@ func TestCompleteWithoutNUMA(t *testing.T) {
 	if err := m.Check(); err != nil {
 		t.Error(err)
 	}
-	want := NUMANode{CPUs: idset.Of(0, 1), Memory: unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 3}, Distances: map[NUMAID]int{0: 10}}
+	want := NUMANode{
+		CPUs:      idset.Of(0, 1),
+		Memory:    unit.GiB,
+		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 3},
+		Distances: map[NUMAID]int{0: 10},
+	}
 	if len(m.NUMANodes) != 1 || !reflect.DeepEqual(m.NUMANodes[0], want) {
 		t.Errorf("nodes %+v", m.NUMANodes)
 	}
@@ -67,7 +80,8 @@ func TestCompleteWithoutNUMA(t *testing.T) {
 func TestInstalled(t *testing.T) {
 	m := odd().Complete()
 	i := m.Installed()
-	if i.Memory != 13*unit.GiB || i.NUMANodes[0].Memory != 5*unit.GiB || i.NUMANodes[0].Installed != 0 || i.NUMANodes[1].Memory != 8*unit.GiB {
+	if i.Memory != 13*unit.GiB || i.NUMANodes[0].Memory != 5*unit.GiB || i.NUMANodes[0].Installed != 0 ||
+		i.NUMANodes[1].Memory != 8*unit.GiB {
 		t.Errorf("installed: %v, nodes %+v", i.Memory, i.NUMANodes)
 	}
 	if m.NUMANodes[0].Memory != 4*unit.GiB {
@@ -80,7 +94,9 @@ func TestCheckReportsEverything(t *testing.T) {
 		damage func(m *Machine)
 		want   []string
 	}{
-		"nothing at all": {func(m *Machine) { *m = Machine{HugePages: map[unit.Bytes]int64{3 * unit.MiB: -1}, Swap: -1, PIDs: -1} },
+		"nothing at all": {func(m *Machine) {
+			*m = Machine{HugePages: map[unit.Bytes]int64{3 * unit.MiB: -1}, Swap: -1, PIDs: -1}
+		},
 			[]string{"cpus: none", "memory: 0", "hugepages: 3Mi", "hugepages 3Mi: -1", "swap: -1", "pids: -1", "nodefs: 0", "imagefs: 0", "numa nodes: none"}},
 		"sets": {func(m *Machine) { m.Offline, m.Isolated = idset.Of(3, 8), idset.Of(8, 9) },
 			[]string{"offline: 3: is online too", "isolated: 9: is no CPU"}},

@@ -42,7 +42,11 @@ func BenchmarkOffer(b *testing.B) {
 			}
 			s := l.NewState()
 			pod := func(i int) Pod {
-				return Pod{UID: fmt.Sprint(i), Guaranteed: true, Containers: []Container{{Name: "c", CPU: 4 * unit.CPU, Memory: []MemoryRequest{{Bytes: unit.GiB}}}}}
+				return Pod{
+					UID:        fmt.Sprint(i),
+					Guaranteed: true,
+					Containers: []Container{{Name: "c", CPU: 4 * unit.CPU, Memory: []MemoryRequest{{Bytes: unit.GiB}}}},
+				}
 			}
 			for i := range 60 {
 				o, r := s.Offer(pod(i), nil)

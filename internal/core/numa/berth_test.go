@@ -40,10 +40,12 @@ func TestBerths(t *testing.T) {
 			p.Berth = believed.Assignment.Berth()
 			offer, rejection := real.Offer(p, nil)
 			if rejection != nil {
-				t.Fatalf("seed %d history %d: %+v was offered %+v and then refused: %s", seed, i, p, believed.Assignment, rejection.Message())
+				t.Fatalf("seed %d history %d: %+v was offered %+v and then refused: %s", seed, i, p, believed.Assignment,
+					rejection.Message())
 			}
 			if got := placesOf(offer.Assignment); got != want {
-				t.Fatalf("seed %d history %d: %+v policy %v\nwas offered %+v\nand then %+v", seed, i, p, w.l.config.Topology, believed.Assignment, offer.Assignment)
+				t.Fatalf("seed %d history %d: %+v policy %v\nwas offered %+v\nand then %+v", seed, i, p, w.l.config.Topology,
+					believed.Assignment, offer.Assignment)
 			}
 			kept++
 		}
@@ -81,7 +83,8 @@ func TestBerthIsNoRight(t *testing.T) {
 		offer, passedCPUs := w.s.Offer(p, nil)
 		if rejection != nil {
 			if passedCPUs == nil {
-				t.Fatalf("case %d: refused anywhere (%s), and offered %+v in %+v", i, rejection.Message(), offer.Assignment, p.Berth)
+				t.Fatalf("case %d: refused anywhere (%s), and offered %+v in %+v", i, rejection.Message(), offer.Assignment,
+					p.Berth)
 			}
 			continue
 		}

@@ -130,7 +130,8 @@ func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 	}
 	switch n := max(o.Reserved.Len(), o.ReservedCount); {
 	case n <= 0:
-		bad("cpuManagerPolicy: static: reserve some CPU with systemReserved, kubeReserved or reservedSystemCPUs: else nothing would be left to share")
+		bad("cpuManagerPolicy: static: reserve some CPU with systemReserved, kubeReserved or reservedSystemCPUs: else " +
+			"nothing would be left to share")
 	case n > m.CPUs.Len():
 		bad("cpuManagerPolicy: static: %d CPUs are reserved of %d", n, m.CPUs.Len())
 	}
@@ -154,7 +155,8 @@ func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 		bad("cpuManagerPolicyOptions: align-by-socket: contradicts topologyManagerPolicy single-numa-node: keep one")
 	}
 	if sockets, nodes := len(m.Sockets), nodesWithCPUs(m); sockets > nodes {
-		bad("cpuManagerPolicyOptions: align-by-socket: %d sockets are more than %d NUMA nodes with CPUs: a socket is no more than a node here", sockets, nodes)
+		bad("cpuManagerPolicyOptions: align-by-socket: %d sockets are more than %d NUMA nodes with CPUs: a socket is no "+
+			"more than a node here", sockets, nodes)
 	}
 }
 

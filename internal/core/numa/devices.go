@@ -52,7 +52,13 @@ type deviceTable struct {
 func (l *Layout) table(p Plugin) *deviceTable {
 	devices := slices.SortedStableFunc(slices.Values(p.Devices), func(a, b Device) int { return cmp.Compare(a.ID, b.ID) })
 	devices = slices.CompactFunc(devices, func(a, b Device) bool { return a.ID == b.ID })
-	t := &deviceTable{resource: p.Resource, gone: p.Gone, prefers: p.Prefers, healthy: bitset.New(len(devices)), near: bitset.New(len(l.nodeID))}
+	t := &deviceTable{
+		resource: p.Resource,
+		gone:     p.Gone,
+		prefers:  p.Prefers,
+		healthy:  bitset.New(len(devices)),
+		near:     bitset.New(len(l.nodeID)),
+	}
 	for i, d := range devices {
 		t.ids = append(t.ids, d.ID)
 		t.places = append(t.places, l.places(d.Nodes))
@@ -77,7 +83,9 @@ func (p *pool) away() bool { return p.gone || p.healthy.IsEmpty() }
 // choose returns the devices for a container: those that the plugin prefers, otherwise in ascending order of ids. held
 // are the devices that finished init containers of the pod have passed on. If it fails, it returns the reason in
 // upstream's words.
-func (p *pool) choose(count int, held, affinity bitset.Set, ask func(available, included bitset.Set) []string) (bitset.Set, string) {
+func (p *pool) choose(
+	count int, held, affinity bitset.Set, ask func(available, included bitset.Set) []string,
+) (bitset.Set, string) {
 	switch {
 	case p.gone:
 		return nil, "cannot allocate unregistered device " + p.resource
@@ -99,7 +107,8 @@ func (p *pool) choose(count int, held, affinity bitset.Set, ask func(available, 
 	}
 	available := p.free()
 	if missing := count - got.Count(); available.Count() < missing {
-		return nil, fmt.Sprintf("requested number of devices unavailable for %s. Requested: %d, Available: %d", p.resource, missing, available.Count())
+		return nil, fmt.Sprintf("requested number of devices unavailable for %s. Requested: %d, Available: %d", p.resource,
+			missing, available.Count())
 	}
 	aligned, elsewhere := p.split(available, affinity)
 	if count-got.Count() < aligned.Count() {

@@ -63,7 +63,8 @@ func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Rejection) 
 // for a new one.
 func (s *State) Commit(o Offer) error {
 	if o.revision != s.revision {
-		return fmt.Errorf("commit offer to pod %s: made at revision %d, the state is at %d: %w", o.Assignment.Pod, o.revision, s.revision, ErrStale)
+		return fmt.Errorf("commit offer to pod %s: made at revision %d, the state is at %d: %w", o.Assignment.Pod, o.revision,
+			s.revision, ErrStale)
 	}
 	if problems := s.Adopt(o.Assignment); problems != nil {
 		panic(fmt.Sprintf("numa: an offer was impossible: %q", problems))
@@ -241,7 +242,9 @@ func (w *work) assign(c *Container, init bool, a asked, h hints.Hint) *Rejection
 }
 
 func (w *work) assignDevices(h *Assigned, a asked, at hints.Hint) *Rejection {
-	a.devices = slices.SortedStableFunc(slices.Values(a.devices), func(x, y DeviceRequest) int { return cmp.Compare(x.Resource, y.Resource) })
+	a.devices = slices.SortedStableFunc(slices.Values(a.devices), func(x, y DeviceRequest) int {
+		return cmp.Compare(x.Resource, y.Resource)
+	})
 	for _, d := range a.devices {
 		i, ok := w.pool(d.Resource)
 		if !ok {
@@ -292,7 +295,9 @@ func (w *work) passedOnDevices(pool int) bitset.Set {
 func (w *work) passOnDevices(resource string, ids []string, init bool) {
 	for i := range w.passedDevices {
 		if w.passedDevices[i].Resource == resource {
-			w.passedDevices[i].IDs = slices.DeleteFunc(w.passedDevices[i].IDs, func(id string) bool { return slices.Contains(ids, id) })
+			w.passedDevices[i].IDs = slices.DeleteFunc(w.passedDevices[i].IDs, func(id string) bool {
+				return slices.Contains(ids, id)
+			})
 		}
 	}
 	if init {
@@ -340,12 +345,14 @@ func (w *work) misaligned(container string, a asked) *Rejection {
 		return nil
 	}
 	if a.cpus%w.l.cpu.Threads != 0 {
-		return w.rejectSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus, w.l.cpu.Threads))
+		return w.rejectSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus,
+			w.l.cpu.Threads))
 	}
 	whole := w.shared.Clone()
 	whole.Drop(w.l.reservedCores)
 	if have := whole.Count(); a.cpus > have {
-		return w.rejectSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.cpu.Threads))
+		return w.rejectSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, "+
+			"requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.cpu.Threads))
 	}
 	return nil
 }

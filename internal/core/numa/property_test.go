@@ -43,8 +43,17 @@ const gpu, nic = "example.com/gpu", "example.com/nic"
 func newWorld(t *testing.T, rng *rand.Rand) *world {
 	m := someMachine(rng)
 	c := Config{
-		CPU:      CPUConfig{Static: rng.IntN(8) > 0, ReservedCount: 1, FullPCPUsOnly: rng.IntN(4) == 0, StrictReservation: rng.IntN(2) == 0, DistributeNUMA: rng.IntN(4) == 0},
-		Memory:   MemoryConfig{Static: rng.IntN(8) > 0, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{m.NUMANodes[0].ID: {0: unit.GiB}}},
+		CPU: CPUConfig{
+			Static:            rng.IntN(8) > 0,
+			ReservedCount:     1,
+			FullPCPUsOnly:     rng.IntN(4) == 0,
+			StrictReservation: rng.IntN(2) == 0,
+			DistributeNUMA:    rng.IntN(4) == 0,
+		},
+		Memory: MemoryConfig{
+			Static:   rng.IntN(8) > 0,
+			Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{m.NUMANodes[0].ID: {0: unit.GiB}},
+		},
 		Topology: TopologyConfig{Policy: Policy(rng.IntN(4)), PodScope: rng.IntN(2) == 0, PreferClosest: rng.IntN(2) == 0},
 	}
 	l, err := New(m, c)
@@ -62,7 +71,11 @@ func someMachine(rng *rand.Rand) machine.Machine {
 	m := machine.Machine{Sockets: map[machine.SocketID]idset.Set{}}
 	id, cpu := machine.NUMAID(0), 0
 	for range 1 + rng.IntN(8) {
-		n := machine.NUMANode{ID: id, Memory: unit.Bytes(2+rng.IntN(6)) * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 256}}
+		n := machine.NUMANode{
+			ID:        id,
+			Memory:    unit.Bytes(2+rng.IntN(6)) * unit.GiB,
+			HugePages: map[unit.Bytes]int64{2 * unit.MiB: 256},
+		}
 		if rng.IntN(6) > 0 || id == 0 {
 			for range 2 + 2*rng.IntN(4) {
 				n.CPUs = n.CPUs.Union(idset.Of(cpu))
@@ -205,7 +218,11 @@ func (w *world) changePlugin(resource string) {
 func (w *world) randomPod(uid string) Pod {
 	p := Pod{UID: uid, Guaranteed: w.rng.IntN(5) > 0, PodLevel: w.rng.IntN(10) == 0}
 	container := func(name string) Container {
-		c := Container{Name: name, CPU: unit.MilliCPU(500 * w.rng.IntN(14)), Memory: []MemoryRequest{{Bytes: unit.Bytes(1+w.rng.IntN(12)) * 512 * unit.MiB}}}
+		c := Container{
+			Name:   name,
+			CPU:    unit.MilliCPU(500 * w.rng.IntN(14)),
+			Memory: []MemoryRequest{{Bytes: unit.Bytes(1+w.rng.IntN(12)) * 512 * unit.MiB}},
+		}
 		if w.rng.IntN(4) == 0 {
 			c.Memory = append(c.Memory, MemoryRequest{2 * unit.MiB, unit.Bytes(w.rng.IntN(5)) * 128 * unit.MiB})
 		}
@@ -324,7 +341,8 @@ func (w *world) checkMemory() {
 func (s *State) snapshot() string {
 	text := fmt.Sprintf("shared %v memory %v\n", s.shared.IDs(), s.memory)
 	for _, p := range s.pools {
-		text += fmt.Sprintf("%s gone %v prefers %v ids %v near %v healthy %v taken %v\n", p.resource, p.gone, p.prefers, p.ids, p.places, p.healthy.Members(), p.taken.Members())
+		text += fmt.Sprintf("%s gone %v prefers %v ids %v near %v healthy %v taken %v\n", p.resource, p.gone, p.prefers,
+			p.ids, p.places, p.healthy.Members(), p.taken.Members())
 	}
 	for _, a := range s.assignments {
 		text += fmt.Sprintf("%s %+v\n", a.Pod, a.Containers)
@@ -338,7 +356,10 @@ func TestExcess(t *testing.T) {
 	for n := range 4 {
 		m.NUMANodes = append(m.NUMANodes, machine.NUMANode{ID: machine.NUMAID(n), CPUs: idset.Of(n), Memory: unit.GiB})
 	}
-	l, err := New(m.Complete(), Config{Memory: MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: 512 * unit.MiB}}}})
+	l, err := New(m.Complete(), Config{Memory: MemoryConfig{
+		Static:   true,
+		Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: 512 * unit.MiB}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +369,10 @@ func TestExcess(t *testing.T) {
 	if got := s.Excess(); got != nil {
 		t.Errorf("%+v", got)
 	}
-	s.Adopt(Assignment{Pod: "more", Containers: []Assigned{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}}})
+	s.Adopt(Assignment{
+		Pod:        "more",
+		Containers: []Assigned{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}},
+	})
 	want := []Excess{{Nodes: []machine.NUMAID{0}, Owned: unit.GiB, Has: 512 * unit.MiB}, {Nodes: []machine.NUMAID{2, 3}, Owned: 3 * unit.GiB, Has: 2 * unit.GiB}}
 	if got := s.Excess(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -379,7 +403,11 @@ func TestReservedOffline(t *testing.T) {
 func TestAwayPluginIsWaitedFor(t *testing.T) {
 	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	for n := range 2 {
-		m.NUMANodes = append(m.NUMANodes, machine.NUMANode{ID: machine.NUMAID(n), CPUs: idset.Of(2*n, 2*n+1), Memory: unit.GiB})
+		m.NUMANodes = append(m.NUMANodes, machine.NUMANode{
+			ID:     machine.NUMAID(n),
+			CPUs:   idset.Of(2*n, 2*n+1),
+			Memory: unit.GiB,
+		})
 	}
 	m = m.Complete()
 	device := func(healthy bool) []Device { return []Device{{ID: "g0", Nodes: []machine.NUMAID{1}, Healthy: healthy}} }

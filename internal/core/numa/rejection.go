@@ -67,7 +67,13 @@ func (w *work) tied(a asked) []machine.NUMAID {
 }
 
 func (w *work) rejectSMT(container string, a asked, why string) *Rejection {
-	return &Rejection{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
+	return &Rejection{
+		Reason:    SMTAlignment,
+		Upstream:  "SMT Alignment Error: " + why,
+		Container: container,
+		asked:     a,
+		state:     w.State,
+	}
 }
 
 // Unexpected is the rejection for what none of upstream's other reasons names.

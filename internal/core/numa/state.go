@@ -86,7 +86,9 @@ func (s *State) poolOf(resource string, plugin *Plugin) pool {
 }
 
 func (s *State) pool(resource string) (int, bool) {
-	return slices.BinarySearchFunc(s.pools, resource, func(p pool, resource string) int { return cmp.Compare(p.resource, resource) })
+	return slices.BinarySearchFunc(s.pools, resource, func(p pool, resource string) int {
+		return cmp.Compare(p.resource, resource)
+	})
 }
 
 func (s *State) devicesOfPods(resource string) []string {
@@ -150,7 +152,8 @@ func (s *State) adoptCPUs(pod string, h Assigned, own bitset.Set, problems *[]st
 		return h.CPUs
 	}
 	gone := idset.Of(bad...)
-	*problems = append(*problems, fmt.Sprintf("pod %s: container %s: CPUs %v: offline, reserved or assigned to another pod", pod, h.Container, gone))
+	*problems = append(*problems,
+		fmt.Sprintf("pod %s: container %s: CPUs %v: offline, reserved or assigned to another pod", pod, h.Container, gone))
 	return h.CPUs.Minus(gone)
 }
 
@@ -159,7 +162,8 @@ func (s *State) adoptMemory(pod string, h Assigned, problems *[]string) []Block 
 	for _, b := range h.Memory {
 		nodes, kind := s.l.places(b.Nodes), s.l.memory.Kind(b.PageSize)
 		if nodes.IsEmpty() || kind < 0 || nodes.Count() != len(b.Nodes) {
-			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %v of %s on nodes %v: this machine has no such memory", pod, h.Container, b.Bytes, KindName(b.PageSize), b.Nodes))
+			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %v of %s on nodes %v: this machine has no such "+
+				"memory", pod, h.Container, b.Bytes, KindName(b.PageSize), b.Nodes))
 			continue
 		}
 		s.memory.Change(s.l.memory, nodes, kind, 1, int64(b.Bytes))
@@ -189,7 +193,8 @@ func (s *State) adoptDevices(pod string, h Assigned, before []Assigned, problems
 			s.pools[i].mark(mine)
 		}
 		if bad != nil {
-			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %s %s: assigned to another pod", pod, h.Container, d.Resource, strings.Join(bad, ",")))
+			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %s %s: assigned to another pod", pod, h.Container,
+				d.Resource, strings.Join(bad, ",")))
 		}
 		out = append(out, Devices{d.Resource, mine})
 	}
@@ -227,7 +232,9 @@ func holds(given []Assigned, resource, id string) bool {
 }
 
 func (s *State) find(pod string) (int, bool) {
-	return slices.BinarySearchFunc(s.assignments, pod, func(a *Assignment, pod string) int { return cmp.Compare(a.Pod, pod) })
+	return slices.BinarySearchFunc(s.assignments, pod, func(a *Assignment, pod string) int {
+		return cmp.Compare(a.Pod, pod)
+	})
 }
 
 // Assignment returns what is assigned to a pod.

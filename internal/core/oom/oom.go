@@ -138,7 +138,9 @@ func (s *State) DropContainer(id string) {
 
 // of reports whether the killed process belonged to that container, also if the container was not known at that time.
 func (v Verdict) of(id string) bool {
-	return v.Container.ID == id || slices.ContainsFunc(strings.Split(v.Group, "/"), func(part string) bool { return idIn(part) == id })
+	return v.Container.ID == id || slices.ContainsFunc(strings.Split(v.Group, "/"), func(part string) bool {
+		return idIn(part) == id
+	})
 }
 
 // AddKill interprets a kill and remembers it. counter returns how many processes of a container the kernel has killed
@@ -267,7 +269,8 @@ func (v Verdict) Text() string {
 	case v.Container.ID != "":
 		fmt.Fprintf(&b, " of container %s", v.Container.Name)
 	}
-	fmt.Fprintf(&b, " was killed by the kernel, which was out of memory: it held %s (anonymous %s, files %s, shared %s)", v.RSS(), v.Anon, v.File, v.Shmem)
+	fmt.Fprintf(&b, " was killed by the kernel, which was out of memory: it held %s (anonymous %s, files %s, shared %s)",
+		v.RSS(), v.Anon, v.File, v.Shmem)
 	used, known := v.Used.Get()
 	limit, bounded := v.Limit.Get()
 	switch {

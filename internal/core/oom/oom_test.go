@@ -11,7 +11,17 @@ import (
 const at = unit.Wall(1_800_000_000_000_000_000)
 
 func kill(pid int, group string) Kill {
-	return Kill{PID: pid, Command: "hog", At: at, Anon: 31 * unit.MiB, File: unit.MiB, Group: group, LimitGroup: "/kubepods/burstable/pod7-8", Used: unit.Of(32 * unit.MiB), Limit: unit.Of(32 * unit.MiB)}
+	return Kill{
+		PID:        pid,
+		Command:    "hog",
+		At:         at,
+		Anon:       31 * unit.MiB,
+		File:       unit.MiB,
+		Group:      group,
+		LimitGroup: "/kubepods/burstable/pod7-8",
+		Used:       unit.Of(32 * unit.MiB),
+		Limit:      unit.Of(32 * unit.MiB),
+	}
 }
 
 func none(Container) (int64, bool) { return 0, false }
@@ -34,7 +44,10 @@ func TestWhoseKill(t *testing.T) {
 		{"the first process", kill(100, "/kubepods/burstable/pod7-8/c1"), nil, "c1", true},
 		{"a child", kill(101, "/kubepods/burstable/pod7-8/c1"), nil, "c1", false},
 		{"a child in a group of its own", kill(101, "/kubepods/burstable/pod7-8/c1/inner/job"), nil, "c1", false},
-		{"driver systemd, containerd", kill(200, "/kubepods.slice/kubepods-pod7_8.slice/cri-containerd-c2.scope"), nil, "c2", true},
+		{
+			"driver systemd, containerd", kill(200, "/kubepods.slice/kubepods-pod7_8.slice/cri-containerd-c2.scope"), nil, "c2",
+			true,
+		},
 		{"driver systemd, CRI-O", kill(201, "/kubepods.slice/kubepods-pod7_8.slice/crio-c2.scope"), nil, "c2", false},
 		{"somebody else", kill(100, "/system.slice/ssh.service"), nil, "", false},
 		{"no report, but the first process", kill(200, ""), nil, "c2", true},

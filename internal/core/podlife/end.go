@@ -57,7 +57,9 @@ func (p *plan) stopContainers(order StopOrder) bool {
 		}
 	}
 	if len(group) == 0 && len(sidecars) > 0 {
-		slices.SortFunc(sidecars, func(a, b Container) int { return cmp.Or(place[b.Name]-place[a.Name], cmp.Compare(a.ID, b.ID)) })
+		slices.SortFunc(sidecars, func(a, b Container) int {
+			return cmp.Or(place[b.Name]-place[a.Name], cmp.Compare(a.ID, b.ID))
+		})
 		group, sidecars = sidecars[:1], sidecars[1:]
 		grace = max(grace, sidecarGraceMin)
 	}
@@ -68,7 +70,9 @@ func (p *plan) stopContainers(order StopOrder) bool {
 			})
 		}
 	}
-	slices.SortFunc(group, func(a, b Container) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(group, func(a, b Container) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
 	for _, c := range group {
 		p.doOnce(Action{
 			Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, NoHook: order.Deadline <= p.now,

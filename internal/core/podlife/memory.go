@@ -80,7 +80,9 @@ func (l *Life) dropOutdated(now unit.Instant, spec Spec) {
 	}
 	maps.DeleteFunc(l.asked, func(_ string, at unit.Instant) bool { return now >= at.Add(retryEnd) })
 	maps.DeleteFunc(l.askedBy, func(key string, _ unit.Instant) bool { return l.asked[key].IsZero() })
-	maps.DeleteFunc(l.troubles, func(key string, t *trouble) bool { return strings.HasPrefix(key, endKey) && now >= t.retryAt })
+	maps.DeleteFunc(l.troubles, func(key string, t *trouble) bool {
+		return strings.HasPrefix(key, endKey) && now >= t.retryAt
+	})
 	for _, s := range spec.Containers {
 		hash := s.Hash + " " + s.Fixed
 		// A changed image or memory size starts without back-off.

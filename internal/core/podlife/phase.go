@@ -61,7 +61,11 @@ func (p *plan) conditions(s Status) []Condition {
 	if missing := p.uninitialized(); s.Phase == Succeeded {
 		initialized.Reason = "PodCompleted"
 	} else if len(missing) > 0 && !p.o.Initialized {
-		initialized = Condition{Type: "Initialized", Reason: "ContainersNotInitialized", Message: "containers with incomplete status: " + bracketed(missing)}
+		initialized = Condition{
+			Type:    "Initialized",
+			Reason:  "ContainersNotInitialized",
+			Message: "containers with incomplete status: " + bracketed(missing),
+		}
 	}
 	ready := containersReady(s)
 	podReady := ready
@@ -75,7 +79,12 @@ func (p *plan) conditions(s Status) []Condition {
 	}
 	all := []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
 	if p.order != nil && p.order.Disruption != "" {
-		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Disruption})
+		all = append(all, Condition{
+			Type:    DisruptionTarget,
+			True:    true,
+			Reason:  "TerminationByKubelet",
+			Message: p.order.Disruption,
+		})
 	}
 	if c := p.allRestartingCondition(s.Phase); c != nil {
 		all = append(all, *c)

@@ -215,5 +215,11 @@ func (p *plan) start(s ContainerSpec, last Container) {
 	if last.Name != "" {
 		attempt = max(attempt, last.Attempt+1)
 	}
-	p.do(Action{Kind: StartContainer, Container: s.Name, ID: p.sandbox.ID, Attempt: attempt, Why: fmt.Sprintf("it should run (attempt %d)", attempt)})
+	p.do(Action{
+		Kind:      StartContainer,
+		Container: s.Name,
+		ID:        p.sandbox.ID,
+		Attempt:   attempt,
+		Why:       fmt.Sprintf("it should run (attempt %d)", attempt),
+	})
 }

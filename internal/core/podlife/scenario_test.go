@@ -60,11 +60,19 @@ func TestScenarios(t *testing.T) {
 
 func podOf(t *testing.T, d *datadriven.TestData) *world {
 	w := newWorld()
-	w.o.Spec = Spec{Name: "web_default(uid-1)", Grace: duration(t, d, "grace", 30*time.Second), ActiveDeadline: duration(t, d, "deadline", 0)}
+	w.o.Spec = Spec{
+		Name:           "web_default(uid-1)",
+		Grace:          duration(t, d, "grace", 30*time.Second),
+		ActiveDeadline: duration(t, d, "deadline", 0),
+	}
 	w.o.Spec.Gates = values(d, "gates")
 	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
 		words, limits := strings.Fields(line), map[string]int64{}
-		s := ContainerSpec{Name: words[1], Kind: map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main, "ephemeral": Ephemeral}[words[0]], Image: "app:1"}
+		s := ContainerSpec{
+			Name:  words[1],
+			Kind:  map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main, "ephemeral": Ephemeral}[words[0]],
+			Image: "app:1",
+		}
 		p := program{runs: []run{{0, -1}}, term: run{143, 0}}
 		for _, word := range words[2:] {
 			key, value, _ := strings.Cut(word, "=")
@@ -179,11 +187,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "status":
 		return w.table()
 	case "fail":
-		f := &failure{action: strings.ReplaceAll(first, "-", " "), times: int(number(t, d, "times")), reason: text(d, "reason"), message: text(d, "message"), leaves: text(d, "leaves")}
-		if len(d.CmdArgs) > 1 && len(d.CmdArgs[1].Vals) == 0 {
-			f.container = d.CmdArgs[1].Key
-		}
-		w.failures = append(w.failures, f)
+		w.addFailure(t, d, first)
 	case "probe":
 		w.o.Probes[first] = Probes{Starting: d.HasArg("starting"), Unready: d.HasArg("unready"), Dead: d.HasArg("dead")}
 		if d.HasArg("grace") {
@@ -203,8 +207,6 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		w.o.Past[first] = Past{ID: "other", RestartCount: uint32(n), Running: true}
-	case "image":
-		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
 		w.order(duration(t, d, "grace", 0), StopOrder{
 			Remove:     d.Cmd == "stop" && !d.HasArg("keep"),
@@ -214,6 +216,35 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 			Disruption: text(d, "disruption"),
 			Rejected:   d.Cmd == "refuse",
 		})
+	default:
+		w.machineCommand(t, d, first)
+	}
+	w.wake = w.now // something happened: the shell calls Step
+	return ""
+}
+
+// addFailure makes the next actions of a kind fail.
+func (w *world) addFailure(t *testing.T, d *datadriven.TestData, action string) {
+	t.Helper()
+	f := &failure{
+		action:  strings.ReplaceAll(action, "-", " "),
+		times:   int(number(t, d, "times")),
+		reason:  text(d, "reason"),
+		message: text(d, "message"),
+		leaves:  text(d, "leaves"),
+	}
+	if len(d.CmdArgs) > 1 && len(d.CmdArgs[1].Vals) == 0 {
+		f.container = d.CmdArgs[1].Key
+	}
+	w.failures = append(w.failures, f)
+}
+
+// machineCommand changes something of the runtime, the agent or the machine.
+func (w *world) machineCommand(t *testing.T, d *datadriven.TestData, first string) {
+	t.Helper()
+	switch d.Cmd {
+	case "image":
+		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "forget":
 		w.restartAgent()
 	case "reboot":
@@ -238,6 +269,14 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		w.wall += unit.Wall(step)
+	default:
+		w.specCommand(t, d, first)
+	}
+}
+
+// specCommand runs the commands that change the pod's specification, or how the node treats it.
+func (w *world) specCommand(t *testing.T, d *datadriven.TestData, first string) {
+	switch d.Cmd {
 	case "resize":
 		w.grant(first, limits(t, d))
 		if d.HasArg("restart") {
@@ -249,10 +288,20 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "pending":
 		w.o.Resizing.Pending = nil
 		if d.HasArg("reason") {
-			w.o.Resizing.Pending = &PendingResize{Reason: text(d, "reason"), Message: text(d, "message"), Generation: w.generation + 1}
+			w.o.Resizing.Pending = &PendingResize{
+				Reason:     text(d, "reason"),
+				Message:    text(d, "message"),
+				Generation: w.generation + 1,
+			}
 		}
 	case "debug":
-		w.o.Spec.Containers = append(w.o.Spec.Containers, ContainerSpec{Name: first, Kind: Ephemeral, Hash: "1", Image: "tools:1", Policy: Always})
+		w.o.Spec.Containers = append(w.o.Spec.Containers, ContainerSpec{
+			Name:   first,
+			Kind:   Ephemeral,
+			Hash:   "1",
+			Image:  "tools:1",
+			Policy: Always,
+		})
 		w.programs[first] = program{runs: []run{{0, 5 * time.Second}}, term: run{143, 0}}
 	case "meddle":
 		w.box(first).Size = limits(t, d)
@@ -266,8 +315,6 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
-	w.wake = w.now // something happened: the shell calls Step
-	return ""
 }
 
 func phaseOf(d *datadriven.TestData) Phase {

@@ -50,7 +50,13 @@ func (p *plan) resizeConditions() []Condition {
 		return nil
 	}
 	if r.Pending != nil {
-		out = append(out, Condition{Type: ResizePending, True: true, Reason: r.Pending.Reason, Message: r.Pending.Message, Generation: r.Pending.Generation})
+		out = append(out, Condition{
+			Type:       ResizePending,
+			True:       true,
+			Reason:     r.Pending.Reason,
+			Message:    r.Pending.Message,
+			Generation: r.Pending.Generation,
+		})
 	}
 	if r.Generation == 0 || p.sized() {
 		return out

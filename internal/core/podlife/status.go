@@ -177,7 +177,8 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 	case t != nil && (p.now < t.since.Add(shownFor) || k == nil || t.since >= k.readyAt):
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
-		st.Waiting = &Waiting{ReasonCrashLoopBackOff, fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
+		why := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)
+		st.Waiting = &Waiting{ReasonCrashLoopBackOff, why}
 	case len(p.causes) > 0:
 		text := fmt.Sprintf("container %s exited with a code that restarts all containers", p.causes[0].Name)
 		st.Waiting = &Waiting{"RestartingAllContainers", text}
@@ -217,7 +218,8 @@ func (p *plan) notYet() *Waiting {
 // waitingFor returns the Waiting for a trouble: the failure itself at first, later the back-off.
 func (p *plan) waitingFor(spec ContainerSpec, t *trouble) *Waiting {
 	if pulling[t.reason] && p.now >= t.since.Add(shownFor) {
-		return &Waiting{ReasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)}
+		why := fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)
+		return &Waiting{ReasonImagePullBackOff, why}
 	}
 	return &Waiting{t.reason, t.message}
 }
@@ -229,7 +231,14 @@ func ending(c Container) *Terminated {
 		t.ID, t.StartedAt = c.ID, c.StartedAt
 		return t
 	}
-	t := &Terminated{ID: c.ID, ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt}
+	t := &Terminated{
+		ID:         c.ID,
+		ExitCode:   c.ExitCode,
+		Reason:     c.Reason,
+		Message:    c.Message,
+		StartedAt:  c.StartedAt,
+		FinishedAt: c.FinishedAt,
+	}
 	if t.Reason == "" {
 		t.Reason = ReasonCompleted
 		if c.ExitCode != 0 {

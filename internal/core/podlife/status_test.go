@@ -26,7 +26,8 @@ func TestMessagesOfOnePodAreBounded(t *testing.T) {
 			})
 		}
 		if i%2 == 0 {
-			life.Failed(epoch, Action{Kind: StartContainer, Container: name, Attempt: 2}, "CreateContainerError", strings.Repeat("x", 100<<10))
+			life.Failed(epoch, Action{Kind: StartContainer, Container: name, Attempt: 2}, "CreateContainerError",
+				strings.Repeat("x", 100<<10))
 		}
 	}
 	last, waits, ends := 0, 0, 0

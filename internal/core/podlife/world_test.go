@@ -1,13 +1,10 @@
 package podlife
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -209,7 +206,15 @@ func (w *world) condition(kind string) *Condition {
 
 // pastFrom returns what agent/pods makes of a status that it wrote.
 func pastFrom(st ContainerStatus) Past {
-	p := Past{ID: st.ID, ImageID: st.ImageID, RestartCount: st.RestartCount, Running: st.Running != nil, Ended: st.Ended, Last: st.Last, Over: st.Ended != nil}
+	p := Past{
+		ID:           st.ID,
+		ImageID:      st.ImageID,
+		RestartCount: st.RestartCount,
+		Running:      st.Running != nil,
+		Ended:        st.Ended,
+		Last:         st.Last,
+		Over:         st.Ended != nil,
+	}
 	if st.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
 		p.Ended, p.Last = p.Last, nil
 	}
@@ -276,81 +281,6 @@ func (w *world) perform(a Action) bool {
 	return true
 }
 
-// resize performs the steps of a resize as the shell does: none if memory in use forbids one, otherwise up to the first
-// that fails.
-func (w *world) resize(a Action, line string) bool {
-	var reasons []string
-	for _, step := range a.Steps {
-		if why := step.WhyNot(w.uses[step.Name]); why != "" {
-			reasons = append(reasons, why)
-		}
-	}
-	if len(reasons) > 0 {
-		w.said("%s: refused", line)
-		w.life.Failed(w.now, a, "Error", resize.NotMade(reasons))
-		return false
-	}
-	f := w.failing(a)
-	for i, step := range a.Steps {
-		if f != nil && i == len(a.Steps)/2 {
-			w.said("%s: fails at %s: %s", line, step, f.reason)
-			w.life.Failed(w.now, a, f.reason, f.message)
-			return false
-		}
-		if step.Name == "" {
-			w.group = step.After(w.group)
-			continue
-		}
-		for _, b := range w.containers {
-			if b.ID == step.ID {
-				b.Size = step.After(b.Size)
-			}
-		}
-	}
-	w.said("%s", line)
-	return true
-}
-
-// sizeOf returns the size of a container with these limits, and requests equal to them; zero: no limit.
-func sizeOf(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
-	v := qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu))}
-	if cpu > 0 {
-		v.CPUQuota, v.CPUPeriod = unit.LimitTo(time.Duration(cpu)*100*time.Microsecond), qos.CFSPeriodDefault
-	}
-	if memory > 0 {
-		v.Memory = unit.LimitTo(memory)
-	}
-	return resize.SizeOf(v)
-}
-
-// grant allocates another size to a container, and to the pod's group the sum.
-func (w *world) grant(name string, size resize.Size) {
-	w.spec(name).Size = size
-	w.sizePod()
-	w.generation++
-	w.o.Resizing.Generation = w.generation
-}
-
-// sizePod sets the size of the pod's group to the sum of its containers.
-func (w *world) sizePod() {
-	var sum qos.Values
-	sum.CPUPeriod = qos.CFSPeriodDefault
-	for i, s := range w.o.Spec.Containers {
-		sum.CPUShares = sum.CPUShares.Plus(s.Size.Shares)
-		sum.CPUQuota, sum.Memory = plus(sum.CPUQuota, s.Size.Quota, i), plus(sum.Memory, s.Size.Memory, i)
-	}
-	w.o.Spec.Size = resize.SizeOf(sum)
-}
-
-func plus[T ~int64](sum, more unit.Limit[T], place int) unit.Limit[T] {
-	a, bounded := sum.Get()
-	b, also := more.Get()
-	if also && (bounded || place == 0) {
-		return unit.LimitTo(a + b)
-	}
-	return unit.Unlimited[T]()
-}
-
 func (w *world) failing(a Action) *failure {
 	for _, f := range w.failures {
 		if f.times > 0 && f.action == a.Kind.String() && (f.container == "" || f.container == a.Container) {
@@ -364,8 +294,13 @@ func (w *world) failing(a Action) *failure {
 func (w *world) create(a Action) *box {
 	w.lastID++
 	b := &box{Container: Container{
-		ID: fmt.Sprintf("c%d", w.lastID), Name: a.Container, SandboxID: a.ID, Attempt: a.Attempt, State: Created, CreatedAt: w.wall,
-		Hash: w.spec(a.Container).Hash, ImageID: "sha256:" + w.spec(a.Container).Image,
+		ID:        fmt.Sprintf("c%d", w.lastID),
+		Name:      a.Container,
+		SandboxID: a.ID,
+		Attempt:   a.Attempt,
+		State:     Created,
+		CreatedAt: w.wall,
+		Hash:      w.spec(a.Container).Hash, ImageID: "sha256:" + w.spec(a.Container).Image,
 		Fixed: w.spec(a.Container).Fixed, Size: w.spec(a.Container).Size,
 	}}
 	b.start = a
@@ -447,27 +382,6 @@ func (w *world) nameOf(id string) string {
 	return id
 }
 
-func describe(a Action, target string) string {
-	switch a.Kind {
-	case CreateSandbox:
-		return fmt.Sprintf("create sandbox #%d", a.Attempt)
-	case StartContainer:
-		return fmt.Sprintf("start %s#%d", a.Container, a.Attempt)
-	case StopContainer:
-		if a.NoHook && a.Grace > 0 {
-			target += " without hook"
-		}
-		return fmt.Sprintf("stop %s within %s: %s", target, a.Grace, a.Why)
-	case BeginPreStop:
-		return fmt.Sprintf("begin preStop hook of %s within %s", target, a.Grace)
-	case Resize:
-		return fmt.Sprintf("resize %v", a.Steps)
-	case Finish:
-		return "finish"
-	}
-	return fmt.Sprintf("%s %s: %s", a.Kind, target, a.Why)
-}
-
 // reboot ends every process, including the agent, as a reboot of the machine does. With lost, the runtime loses
 // everything too.
 func (w *world) reboot(lost bool) {
@@ -511,84 +425,4 @@ func (w *world) order(grace time.Duration, o StopOrder) {
 		w.busy = w.now
 	}
 	w.o.Stop = &o
-}
-
-// word describes a container's state in a few words.
-func word(st ContainerStatus) string {
-	switch {
-	case st.Running != nil && st.Ready:
-		return "ready"
-	case st.Running != nil && !st.Started:
-		return "starting"
-	case st.Running != nil && st.Kind == Init:
-		return "running"
-	case st.Running != nil:
-		return "unready"
-	case st.Ended != nil:
-		return fmt.Sprintf("%s(%d)", st.Ended.Reason, st.Ended.ExitCode)
-	case st.Waiting != nil:
-		return st.Waiting.Reason
-	}
-	return "?"
-}
-
-func (s Status) words() string {
-	out := []string{string(s.Phase)}
-	if s.Reason != "" {
-		out[0] += "/" + s.Reason
-	}
-	for _, st := range s.Containers {
-		out = append(out, st.Name+"="+word(st))
-	}
-	return strings.Join(out, " ")
-}
-
-// table formats a status for people.
-func (w *world) table() string {
-	var out strings.Builder
-	s := w.status
-	fmt.Fprintf(&out, "phase %s", cmp.Or(string(s.Phase), "none"))
-	if s.Reason != "" {
-		fmt.Fprintf(&out, ", reason %s: %s", s.Reason, s.Message)
-	}
-	out.WriteString("\n")
-	if len(s.Containers) > 0 {
-		fmt.Fprintf(&out, "%-8s %-27s %-8s %-5s %s\n", "NAME", "STATE", "RESTARTS", "READY", "LAST")
-	}
-	for _, st := range s.Containers {
-		last := "-"
-		if st.Last != nil {
-			last = fmt.Sprintf("%s(%d)", st.Last.Reason, st.Last.ExitCode)
-		}
-		fmt.Fprintf(&out, "%-8s %-27s %-8d %-5t %s\n", st.Name, word(st), st.RestartCount, st.Ready, last)
-		for _, message := range []string{messageOf(st.Waiting), endMessageOf(st.Ended)} {
-			if message != "" {
-				fmt.Fprintf(&out, "         %s\n", message)
-			}
-		}
-	}
-	for _, c := range s.Conditions {
-		if c.Type == DisruptionTarget {
-			fmt.Fprintf(&out, "%s: %s: %s\n", c.Type, c.Reason, c.Message)
-		} else if strings.HasPrefix(c.Type, "PodResize") {
-			fmt.Fprintf(&out, "%s (generation %d)\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "), c.Generation)
-		} else if !c.True {
-			fmt.Fprintf(&out, "not %s\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "))
-		}
-	}
-	return out.String()
-}
-
-func messageOf(waiting *Waiting) string {
-	if waiting == nil {
-		return ""
-	}
-	return waiting.Message
-}
-
-func endMessageOf(t *Terminated) string {
-	if t == nil {
-		return ""
-	}
-	return t.Message
 }

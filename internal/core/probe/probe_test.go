@@ -8,19 +8,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
+func randomSpecs(rnd *rand.Rand) (specs Specs) {
+	for k := range specs {
+		if rnd.IntN(3) > 0 {
+			specs[k] = &Spec{
+				InitialDelay: time.Duration(rnd.IntN(5)) * time.Second,
+				Period:       time.Duration(rnd.IntN(4)) * time.Second,
+				Failures:     rnd.IntN(4),
+				Successes:    rnd.IntN(3),
+				Eager:        rnd.IntN(2) == 0,
+			}
+		}
+	}
+	return specs
+}
+
 // TestRandomHistories checks the package's invariants on random probes, answers and times.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var specs Specs
-		for k := range specs {
-			if rnd.IntN(3) > 0 {
-				specs[k] = &Spec{
-					InitialDelay: time.Duration(rnd.IntN(5)) * time.Second, Period: time.Duration(rnd.IntN(4)) * time.Second,
-					Failures: rnd.IntN(4), Successes: rnd.IntN(3), Eager: rnd.IntN(2) == 0,
-				}
-			}
-		}
+		specs := randomSpecs(rnd)
 		now := unit.Instant(time.Hour)
 		var adopted *Adopted
 		if rnd.IntN(3) == 0 {

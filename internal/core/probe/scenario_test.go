@@ -97,7 +97,13 @@ func newWorld(d *datadriven.TestData) *world {
 			parts := strings.Split(value, "/")
 			failures, _ := strconv.Atoi(parts[2])
 			successes, _ := strconv.Atoi(parts[3])
-			specs[kindOf(arg.Key)] = &Spec{InitialDelay: seconds(parts[0]), Period: seconds(parts[1]), Failures: failures, Successes: successes, Eager: len(parts) > 4}
+			specs[kindOf(arg.Key)] = &Spec{
+				InitialDelay: seconds(parts[0]),
+				Period:       seconds(parts[1]),
+				Failures:     failures,
+				Successes:    successes,
+				Eager:        len(parts) > 4,
+			}
 		}
 	}
 	started := w.now
@@ -126,7 +132,8 @@ func (w *world) print(what, detail string) {
 	if v.Dead {
 		state = append(state, "dead by "+v.By.String())
 	}
-	fmt.Fprintf(&w.out, "%6.1fs %-18s %s\n", w.now.Sub(w.began).Seconds(), strings.TrimSpace(what+" "+detail), strings.Join(state, ", "))
+	fmt.Fprintf(&w.out, "%6.1fs %-18s %s\n", w.now.Sub(w.began).Seconds(), strings.TrimSpace(what+" "+detail),
+		strings.Join(state, ", "))
 }
 
 // pass lets time pass until end, from one event to the next.

@@ -47,8 +47,8 @@ func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want %s or %s", driver, Cgroupfs, Systemd)
 	}
 	if driver == Systemd && len(cgroupRoot) > nameMax {
-		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %.40q...: %d bytes: with the systemd driver at most %d (NAME_MAX), "+
-			"since a slice's name repeats the names above it: shorten it", cgroupRoot, len(cgroupRoot), nameMax)
+		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %.40q...: %d bytes: with the systemd driver at most %d "+
+			"(NAME_MAX), since a slice's name repeats the names above it: shorten it", cgroupRoot, len(cgroupRoot), nameMax)
 	}
 	if err := checkLength(cgroupRoot); err != nil {
 		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %w", err)
@@ -61,9 +61,11 @@ func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 		case part == ".." || part == ".":
 			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: must not contain %q", cgroupRoot, part)
 		case driver == Systemd && strings.HasSuffix(part, sliceSuffix):
-			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver every group is a slice: write it without %s", cgroupRoot, sliceSuffix)
+			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver every group is a slice: write "+
+				"it without %s", cgroupRoot, sliceSuffix)
 		case driver == Systemd && strings.Trim(part, unitCharacters) != "":
-			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver a name may hold letters, digits and :_.- only", cgroupRoot)
+			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver a name may hold letters, "+
+				"digits and :_.- only", cgroupRoot)
 		}
 		l.node = append(l.node, part)
 	}

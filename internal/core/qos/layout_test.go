@@ -37,7 +37,10 @@ func TestLayout(t *testing.T) {
 		{sd.Tier(Burstable), "/kubepods.slice/kubepods-burstable.slice"},
 		{sd.Pod(Guaranteed, "7-8"), "/kubepods.slice/kubepods-pod7_8.slice"},
 		{sd.Pod(BestEffort, "7-8"), "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod7_8.slice"},
-		{sd.Container("/kubepods.slice/kubepods-pod7.slice", "containerd", "abc"), "/kubepods.slice/kubepods-pod7.slice/cri-containerd-abc.scope"},
+		{
+			sd.Container("/kubepods.slice/kubepods-pod7.slice", "containerd", "abc"),
+			"/kubepods.slice/kubepods-pod7.slice/cri-containerd-abc.scope",
+		},
 		{sd.Container("/p.slice", "cri-o", "abc"), "/p.slice/crio-abc.scope"},
 		{nestedSD.Node(), "/plimsoll.slice/plimsoll-a_b.slice/plimsoll-a_b-kubepods.slice"},
 		{nestedSD.Above(), "/plimsoll.slice/plimsoll-a_b.slice"},
@@ -59,7 +62,9 @@ func TestUID(t *testing.T) {
 				}
 			}
 		}
-		for _, other := range []string{"burstable", "kubepods-burstable.slice", "kubepods.slice", "x.scope", "kubepods-pod7", ""} {
+		for _, other := range []string{
+			"burstable", "kubepods-burstable.slice", "kubepods.slice", "x.scope", "kubepods-pod7", "",
+		} {
 			if uid, ok := l.UID(other); ok && !(l.Driver() == Cgroupfs && strings.HasPrefix(other, "pod")) {
 				t.Errorf("%q was taken for the pod %q", other, uid)
 			}

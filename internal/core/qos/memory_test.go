@@ -27,16 +27,24 @@ func TestTierValues(t *testing.T) {
 		policy TierPolicy
 		want   string // shares, memory, low
 	}{
-		"burstable":                      {Burstable, sum, TierPolicy{}, "1536 kept absent"},
-		"burstable without pods":         {Burstable, Requested{}, TierPolicy{}, "2 kept absent"},
-		"best effort":                    {BestEffort, sum, TierPolicy{}, "2 kept absent"},
-		"burstable, half reserved":       {Burstable, sum, half, "1536 974Mi absent"},
-		"best effort, half reserved":     {BestEffort, sum, half, "2 919Mi absent"},
-		"best effort, nothing reserved":  {BestEffort, sum, TierPolicy{ReservesMemory: true, Allocatable: unit.GiB}, "2 1Gi absent"},
-		"best effort, more than there":   {BestEffort, sum, TierPolicy{ReservesMemory: true, ReservedPercent: 100, Allocatable: 64 * unit.MiB}, "2 0 absent"},
-		"burstable, requests protected":  {Burstable, sum, TierPolicy{Memory: MemoryPolicy{On: true, Tiered: true}}, "1536 kept 110Mi"},
-		"burstable, nothing protected":   {Burstable, sum, TierPolicy{Memory: MemoryPolicy{On: true}}, "1536 kept 0"},
-		"best effort is never protected": {BestEffort, sum, TierPolicy{Memory: MemoryPolicy{On: true, Tiered: true}}, "2 kept absent"},
+		"burstable":                  {Burstable, sum, TierPolicy{}, "1536 kept absent"},
+		"burstable without pods":     {Burstable, Requested{}, TierPolicy{}, "2 kept absent"},
+		"best effort":                {BestEffort, sum, TierPolicy{}, "2 kept absent"},
+		"burstable, half reserved":   {Burstable, sum, half, "1536 974Mi absent"},
+		"best effort, half reserved": {BestEffort, sum, half, "2 919Mi absent"},
+		"best effort, nothing reserved": {
+			BestEffort, sum, TierPolicy{ReservesMemory: true, Allocatable: unit.GiB}, "2 1Gi absent",
+		},
+		"best effort, more than there": {
+			BestEffort, sum, TierPolicy{ReservesMemory: true, ReservedPercent: 100, Allocatable: 64 * unit.MiB}, "2 0 absent",
+		},
+		"burstable, requests protected": {
+			Burstable, sum, TierPolicy{Memory: MemoryPolicy{On: true, Tiered: true}}, "1536 kept 110Mi",
+		},
+		"burstable, nothing protected": {Burstable, sum, TierPolicy{Memory: MemoryPolicy{On: true}}, "1536 kept 0"},
+		"best effort is never protected": {
+			BestEffort, sum, TierPolicy{Memory: MemoryPolicy{On: true, Tiered: true}}, "2 kept absent",
+		},
 	} {
 		v := TierValues(c.class, c.sum, c.policy)
 		if got := v.CPUShares.String() + " " + v.Memory.String() + " " + v.MemoryLow.String(); got != c.want {
@@ -49,7 +57,8 @@ func TestTierValues(t *testing.T) {
 		}
 	}
 	v := NodeValues(2000, unit.GiB, unit.Limit[int64]{}, nil, idset.Of(0, 1))
-	if memory, _ := v.Memory.Get(); v.CPUShares.OrZero() != 2048 || memory != unit.GiB || !v.PIDs.IsKept() || v.CPUs.String() != "0-1" {
+	if memory, _ := v.Memory.Get(); v.CPUShares.OrZero() != 2048 || memory != unit.GiB || !v.PIDs.IsKept() ||
+		v.CPUs.String() != "0-1" {
 		t.Errorf("node values %+v", v)
 	}
 }
@@ -67,17 +76,20 @@ func TestMemoryQoS(t *testing.T) {
 		container string // min, low, high
 		pod       string // min, low
 	}{
-		"off":                            {off, container(amounts(-1, 100), amounts(-1, 200)), "absent absent kept", "absent absent"},
-		"burstable":                      {on, container(amounts(-1, 100), amounts(-1, 200)), "0 0 190Mi", "absent absent"},
-		"no limit":                       {on, container(amounts(-1, 100), none), "0 0 953956Ki", "absent absent"},
-		"no limit, node not known":       {sizeless, container(amounts(-1, 100), none), "0 0 kept", "absent absent"},
-		"no request":                     {on, container(none, amounts(-1, 100)), "0 0 90Mi", "absent absent"},
-		"best effort":                    {on, container(none, none), "0 0 kept", "absent absent"},
-		"request is the limit":           {on, container(amounts(-1, 100), amounts(-1, 100)), "0 0 kept", "absent absent"},
-		"guaranteed, tiered":             {tiered, container(amounts(1, 100), amounts(1, 100)), "100Mi absent kept", "100Mi absent"},
-		"burstable, tiered":              {tiered, container(amounts(-1, 100), amounts(-1, 200)), "absent 100Mi 190Mi", "absent 100Mi"},
-		"burstable without it, tiered":   {tiered, container(amounts(1, -1), none), "0 0 kept", "absent absent"},
-		"mark within the request's page": {on, container(Amounts{Memory: unit.Of(unit.Bytes(8192))}, Amounts{Memory: unit.Of(unit.Bytes(8193))}), "0 0 kept", "absent absent"},
+		"off":                          {off, container(amounts(-1, 100), amounts(-1, 200)), "absent absent kept", "absent absent"},
+		"burstable":                    {on, container(amounts(-1, 100), amounts(-1, 200)), "0 0 190Mi", "absent absent"},
+		"no limit":                     {on, container(amounts(-1, 100), none), "0 0 953956Ki", "absent absent"},
+		"no limit, node not known":     {sizeless, container(amounts(-1, 100), none), "0 0 kept", "absent absent"},
+		"no request":                   {on, container(none, amounts(-1, 100)), "0 0 90Mi", "absent absent"},
+		"best effort":                  {on, container(none, none), "0 0 kept", "absent absent"},
+		"request is the limit":         {on, container(amounts(-1, 100), amounts(-1, 100)), "0 0 kept", "absent absent"},
+		"guaranteed, tiered":           {tiered, container(amounts(1, 100), amounts(1, 100)), "100Mi absent kept", "100Mi absent"},
+		"burstable, tiered":            {tiered, container(amounts(-1, 100), amounts(-1, 200)), "absent 100Mi 190Mi", "absent 100Mi"},
+		"burstable without it, tiered": {tiered, container(amounts(1, -1), none), "0 0 kept", "absent absent"},
+		"mark within the request's page": {
+			on, container(Amounts{Memory: unit.Of(unit.Bytes(8192))}, Amounts{Memory: unit.Of(unit.Bytes(8193))}), "0 0 kept",
+			"absent absent",
+		},
 	} {
 		policy := DefaultPolicy()
 		policy.Memory = c.policy

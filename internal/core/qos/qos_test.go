@@ -37,19 +37,38 @@ func TestClassOf(t *testing.T) {
 		pod  Pod
 		want Class
 	}{
-		"nothing stated":                   {Pod{Containers: []Container{container(none, none)}}, BestEffort},
-		"zero counts as absent":            {Pod{Containers: []Container{container(amounts(0, 0), amounts(0, 0))}}, BestEffort},
-		"equal everywhere":                 {Pod{Containers: []Container{full, full}}, Guaranteed},
-		"one container without limits":     {Pod{Containers: []Container{full, container(none, none)}}, Burstable},
-		"init container without limits":    {Pod{Containers: []Container{full}, Init: []Container{container(none, none)}}, Burstable},
-		"request below limit":              {Pod{Containers: []Container{container(amounts(250, 128), amounts(500, 128))}}, Burstable},
-		"memory only":                      {Pod{Containers: []Container{container(amounts(-1, 128), amounts(-1, 128))}}, Burstable},
-		"limits only":                      {Pod{Containers: []Container{container(none, amounts(500, 128))}}, Burstable},
-		"differences that cancel out":      {Pod{Containers: []Container{container(amounts(100, 128), amounts(200, 128)), container(amounts(200, 128), amounts(100, 128))}}, Guaranteed},
-		"pod level rules alone":            {Pod{Containers: []Container{container(none, none)}, Level: &Resources{amounts(500, 128), amounts(500, 128)}}, Guaranteed},
-		"pod level empty":                  {Pod{Containers: []Container{full}, Level: &Resources{}}, BestEffort},
-		"pod level without memory limit":   {Pod{Containers: []Container{full}, Level: &Resources{amounts(500, -1), amounts(500, -1)}}, Burstable},
-		"huge pages alone":                 {Pod{Containers: []Container{container(Amounts{HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB}}, none)}}, BestEffort},
+		"nothing stated":               {Pod{Containers: []Container{container(none, none)}}, BestEffort},
+		"zero counts as absent":        {Pod{Containers: []Container{container(amounts(0, 0), amounts(0, 0))}}, BestEffort},
+		"equal everywhere":             {Pod{Containers: []Container{full, full}}, Guaranteed},
+		"one container without limits": {Pod{Containers: []Container{full, container(none, none)}}, Burstable},
+		"init container without limits": {
+			Pod{Containers: []Container{full}, Init: []Container{container(none, none)}}, Burstable,
+		},
+		"request below limit": {Pod{Containers: []Container{container(amounts(250, 128), amounts(500, 128))}}, Burstable},
+		"memory only":         {Pod{Containers: []Container{container(amounts(-1, 128), amounts(-1, 128))}}, Burstable},
+		"limits only":         {Pod{Containers: []Container{container(none, amounts(500, 128))}}, Burstable},
+		"differences that cancel out": {
+			Pod{
+				Containers: []Container{
+					container(amounts(100, 128), amounts(200, 128)), container(amounts(200, 128), amounts(100, 128)),
+				},
+			},
+			Guaranteed,
+		},
+		"pod level rules alone": {
+			Pod{Containers: []Container{container(none, none)}, Level: &Resources{amounts(500, 128), amounts(500, 128)}},
+			Guaranteed,
+		},
+		"pod level empty": {Pod{Containers: []Container{full}, Level: &Resources{}}, BestEffort},
+		"pod level without memory limit": {
+			Pod{Containers: []Container{full}, Level: &Resources{amounts(500, -1), amounts(500, -1)}}, Burstable,
+		},
+		"huge pages alone": {
+			Pod{
+				Containers: []Container{container(Amounts{HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB}}, none)},
+			},
+			BestEffort,
+		},
 		"recorded by the API server rules": {Pod{Containers: []Container{full}, Recorded: Burstable}, Burstable},
 	} {
 		if got := ClassOf(c.pod); got != c.want {
@@ -64,7 +83,9 @@ func TestRequests(t *testing.T) {
 		pod  Pod
 		want Amounts
 	}{
-		"sum": {Pod{Containers: []Container{container(amounts(100, 10), none), container(amounts(200, 20), none)}}, amounts(300, 30)},
+		"sum": {
+			Pod{Containers: []Container{container(amounts(100, 10), none), container(amounts(200, 20), none)}}, amounts(300, 30),
+		},
 		"init peak is larger in memory only": {Pod{
 			Containers: []Container{container(amounts(300, 10), none)},
 			Init:       []Container{container(amounts(200, 50), none), container(amounts(100, 60), none)},
@@ -78,7 +99,10 @@ func TestRequests(t *testing.T) {
 				sidecar(amounts(50, 10), none),
 			},
 		}, amounts(550, 140)},
-		"overhead": {Pod{Containers: []Container{container(amounts(100, 10), none)}, Overhead: amounts(10, 5)}, amounts(110, 15)},
+		"overhead": {Pod{
+			Containers: []Container{container(amounts(100, 10), none)},
+			Overhead:   amounts(10, 5),
+		}, amounts(110, 15)},
 		"pod level overrides, resource by resource": {Pod{
 			Containers: []Container{container(amounts(100, 10), none)}, Overhead: amounts(10, 5),
 			Level: &Resources{Requests: amounts(1000, -1)},
@@ -114,16 +138,23 @@ func TestPodValuesBindOnlyByCompleteLimits(t *testing.T) {
 		pod           Pod
 		quota, memory bool
 	}{
-		"all limited":                 {Pod{Containers: []Container{limited, limited}}, true, true},
-		"one without":                 {Pod{Containers: []Container{limited, container(none, none)}}, false, false},
-		"one without CPU limit":       {Pod{Containers: []Container{limited, container(none, amounts(-1, 64))}}, false, true},
-		"init without":                {Pod{Containers: []Container{limited}, Init: []Container{container(none, none)}}, false, false},
-		"init after limited sidecar":  {Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, amounts(1, 1)), container(none, none)}}, true, true},
-		"pod level limits":            {Pod{Containers: []Container{container(none, none)}, Level: &Resources{Limits: amounts(500, 128)}}, true, true},
-		"best effort":                 {Pod{Containers: []Container{container(none, none)}}, false, false},
-		"zero limit is none":          {Pod{Containers: []Container{container(amounts(100, 10), amounts(0, 0))}}, false, false},
-		"quota without memory limit":  {Pod{Containers: []Container{container(none, amounts(100, -1))}}, true, false},
-		"sidecar without limit alone": {Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, none)}}, false, false},
+		"all limited":           {Pod{Containers: []Container{limited, limited}}, true, true},
+		"one without":           {Pod{Containers: []Container{limited, container(none, none)}}, false, false},
+		"one without CPU limit": {Pod{Containers: []Container{limited, container(none, amounts(-1, 64))}}, false, true},
+		"init without":          {Pod{Containers: []Container{limited}, Init: []Container{container(none, none)}}, false, false},
+		"init after limited sidecar": {
+			Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, amounts(1, 1)), container(none, none)}}, true,
+			true,
+		},
+		"pod level limits": {
+			Pod{Containers: []Container{container(none, none)}, Level: &Resources{Limits: amounts(500, 128)}}, true, true,
+		},
+		"best effort":                {Pod{Containers: []Container{container(none, none)}}, false, false},
+		"zero limit is none":         {Pod{Containers: []Container{container(amounts(100, 10), amounts(0, 0))}}, false, false},
+		"quota without memory limit": {Pod{Containers: []Container{container(none, amounts(100, -1))}}, true, false},
+		"sidecar without limit alone": {
+			Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, none)}}, false, false,
+		},
 	} {
 		v := PodValues(c.pod, DefaultPolicy())
 		if _, quota := v.CPUQuota.Get(); quota != c.quota || quota == v.CPUQuota.IsUnlimited() {
@@ -165,13 +196,30 @@ func TestContainerValues(t *testing.T) {
 		memory unit.Bytes    // 0: kept
 		huge   unit.Bytes
 	}{
-		"nothing":                      {c: container(none, none), shares: 2},
-		"limit stands for the request": {c: container(none, amounts(2000, 64)), shares: 2048, quota: 200 * time.Millisecond, memory: 64 * unit.MiB},
-		"a zero request stands":        {c: container(amounts(0, -1), amounts(2000, -1)), shares: 2, quota: 200 * time.Millisecond},
-		"pod level limit":              {pod: Pod{Level: &Resources{Limits: amounts(1000, 32)}}, c: container(amounts(100, -1), none), shares: 102, quota: 100 * time.Millisecond, memory: 32 * unit.MiB},
-		"own limit before pod level":   {pod: Pod{Level: &Resources{Limits: amounts(1000, 32)}}, c: container(none, amounts(500, 16)), shares: 512, quota: 50 * time.Millisecond, memory: 16 * unit.MiB},
-		"huge pages":                   {c: container(huge, huge), shares: 2, huge: 8 * unit.MiB},
-		"capped shares":                {c: container(amounts(300_000, -1), none), shares: 262144},
+		"nothing": {c: container(none, none), shares: 2},
+		"limit stands for the request": {
+			c:      container(none, amounts(2000, 64)),
+			shares: 2048,
+			quota:  200 * time.Millisecond,
+			memory: 64 * unit.MiB,
+		},
+		"a zero request stands": {c: container(amounts(0, -1), amounts(2000, -1)), shares: 2, quota: 200 * time.Millisecond},
+		"pod level limit": {
+			pod:    Pod{Level: &Resources{Limits: amounts(1000, 32)}},
+			c:      container(amounts(100, -1), none),
+			shares: 102,
+			quota:  100 * time.Millisecond,
+			memory: 32 * unit.MiB,
+		},
+		"own limit before pod level": {
+			pod:    Pod{Level: &Resources{Limits: amounts(1000, 32)}},
+			c:      container(none, amounts(500, 16)),
+			shares: 512,
+			quota:  50 * time.Millisecond,
+			memory: 16 * unit.MiB,
+		},
+		"huge pages":    {c: container(huge, huge), shares: 2, huge: 8 * unit.MiB},
+		"capped shares": {c: container(amounts(300_000, -1), none), shares: 262144},
 	} {
 		v := ContainerValues(c.pod, c.c, DefaultPolicy())
 		quota, _ := v.CPUQuota.Get()
@@ -202,15 +250,19 @@ func TestOOMScoreAdj(t *testing.T) {
 		c    Container
 		want int
 	}{
-		"guaranteed":             {Pod{Recorded: Guaranteed}, burst(1), -997},
-		"node critical":          {Pod{Recorded: BestEffort, NodeCritical: true}, burst(1), -997},
-		"best effort":            {Pod{Recorded: BestEffort}, container(none, none), 1000},
-		"a tenth":                {Pod{Recorded: Burstable}, burst(400), 900},
-		"nothing requested":      {Pod{Recorded: Burstable}, burst(0), 999},
-		"everything":             {Pod{Recorded: Burstable}, burst(4000), 3},
-		"more than everything":   {Pod{Recorded: Burstable}, burst(8000), 3},
-		"sidecar of larger ones": {Pod{Recorded: Burstable, Containers: []Container{burst(800), burst(400)}}, sidecar(amounts(-1, 4), none), 900},
-		"sidecar of smaller one": {Pod{Recorded: Burstable, Containers: []Container{burst(4)}}, sidecar(amounts(-1, 400), none), 900},
+		"guaranteed":           {Pod{Recorded: Guaranteed}, burst(1), -997},
+		"node critical":        {Pod{Recorded: BestEffort, NodeCritical: true}, burst(1), -997},
+		"best effort":          {Pod{Recorded: BestEffort}, container(none, none), 1000},
+		"a tenth":              {Pod{Recorded: Burstable}, burst(400), 900},
+		"nothing requested":    {Pod{Recorded: Burstable}, burst(0), 999},
+		"everything":           {Pod{Recorded: Burstable}, burst(4000), 3},
+		"more than everything": {Pod{Recorded: Burstable}, burst(8000), 3},
+		"sidecar of larger ones": {
+			Pod{Recorded: Burstable, Containers: []Container{burst(800), burst(400)}}, sidecar(amounts(-1, 4), none), 900,
+		},
+		"sidecar of smaller one": {
+			Pod{Recorded: Burstable, Containers: []Container{burst(4)}}, sidecar(amounts(-1, 400), none), 900,
+		},
 		"pod level remainder is split": {Pod{
 			Recorded: Burstable, Containers: []Container{burst(100), burst(100)},
 			Level: &Resources{Requests: amounts(-1, 1000)},

@@ -67,6 +67,14 @@ func NodeProtection(requested Requested, policy MemoryPolicy) Values {
 
 // NodeValues returns the values of the node's group (kubepods). The hard eviction threshold is not subtracted: pods may
 // use that memory and are then evicted, and not OOM-killed at its edge.
-func NodeValues(cpu unit.MilliCPU, memory unit.Bytes, pids unit.Limit[int64], hugePages map[unit.Bytes]unit.Bytes, cpus idset.Set) Values {
-	return Values{CPUShares: unit.Of(SharesOf(cpu)), Memory: unit.LimitTo(memory), PIDs: pids, HugePages: hugePages, CPUs: cpus}
+func NodeValues(
+	cpu unit.MilliCPU, memory unit.Bytes, pids unit.Limit[int64], hugePages map[unit.Bytes]unit.Bytes, cpus idset.Set,
+) Values {
+	return Values{
+		CPUShares: unit.Of(SharesOf(cpu)),
+		Memory:    unit.LimitTo(memory),
+		PIDs:      pids,
+		HugePages: hugePages,
+		CPUs:      cpus,
+	}
 }

@@ -72,7 +72,8 @@ func gkeMemory(memory unit.Bytes) unit.Bytes {
 	if memory < unit.GiB {
 		return 255 * unit.MiB
 	}
-	return bands(memory, band{4 * unit.GiB, 25}, band{4 * unit.GiB, 20}, band{8 * unit.GiB, 10}, band{112 * unit.GiB, 6}, band{0, 2})
+	return bands(memory, band{4 * unit.GiB, 25}, band{4 * unit.GiB, 20}, band{8 * unit.GiB, 10}, band{112 * unit.GiB, 6},
+		band{0, 2})
 }
 
 // eksMemory: 11 MiB for each possible pod, plus 255 MiB.

@@ -60,19 +60,23 @@ func Recommend(r Report, n Node) Recommendation {
 	out.System.CPU = roundUp(system.CPU.P99, cpuStep)
 	out.Why.SystemCPU = fmt.Sprintf("p99 of %v, rounded up to %v", system.CPU.P99, cpuStep)
 	out.System.Memory = withHeadroom(system.Memory.Peak)
-	out.Why.SystemMemory = fmt.Sprintf("peak of %s and %d%%, rounded up to %v", mebibytes(system.Memory.Peak), memoryHeadroomPercent, memoryStep)
+	out.Why.SystemMemory = fmt.Sprintf("peak of %s and %d%%, rounded up to %v", mebibytes(system.Memory.Peak),
+		memoryHeadroomPercent, memoryStep)
 
 	cpu := runtime.CPU.P99 + agent.CPU.P99
 	out.Kube.CPU = roundUp(cpu, cpuStep)
-	out.Why.KubeCPU = fmt.Sprintf("p99 of runtime %v and agent %v, rounded up to %v", runtime.CPU.P99, agent.CPU.P99, cpuStep)
+	out.Why.KubeCPU = fmt.Sprintf("p99 of runtime %v and agent %v, rounded up to %v", runtime.CPU.P99, agent.CPU.P99,
+		cpuStep)
 	memory := runtime.Memory.Peak + agent.Memory.Peak
-	why := []string{fmt.Sprintf("peak of runtime %s and agent %s", mebibytes(runtime.Memory.Peak), mebibytes(agent.Memory.Peak))}
+	why := []string{fmt.Sprintf("peak of runtime %s and agent %s", mebibytes(runtime.Memory.Peak),
+		mebibytes(agent.Memory.Peak))}
 	if more := n.MaxPods - int64(r.Pods.Peak); more > 0 && r.PerPod.Memory > 0 {
 		memory += r.PerPod.Memory * unit.Bytes(more)
 		why = append(why, fmt.Sprintf("%s for each of %d more pods up to %d", mebibytes(r.PerPod.Memory), more, n.MaxPods))
 	}
 	out.Kube.Memory = withHeadroom(memory)
-	out.Why.KubeMemory = strings.Join(why, ", ") + fmt.Sprintf(", and %d%%, rounded up to %v", memoryHeadroomPercent, memoryStep)
+	out.Why.KubeMemory = strings.Join(why, ", ") + fmt.Sprintf(", and %d%%, rounded up to %v", memoryHeadroomPercent,
+		memoryStep)
 
 	out.Warnings = append(warnings(r, n.MaxPods), out.large(n)...)
 	return out
@@ -82,10 +86,13 @@ func Recommend(r Report, n Node) Recommendation {
 func (r Recommendation) large(n Node) []string {
 	var out []string
 	if cpu := r.System.CPU + r.Kube.CPU; int64(cpu)*100 > largePercent*n.CPUs*int64(unit.CPU) {
-		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: programs that do not belong to the node ran outside the pods; measure again without them", cpu, n.CPUs))
+		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: programs that do not belong to "+
+			"the node ran outside the pods; measure again without them", cpu, n.CPUs))
 	}
 	if memory := r.System.Memory + r.Kube.Memory; memory > n.Memory/100*largePercent {
-		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: programs that do not belong to the node ran outside the pods, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory), n.MaxPods))
+		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: programs that do not belong to "+
+			"the node ran outside the pods, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory),
+			n.MaxPods))
 	}
 	return out
 }
@@ -93,7 +100,8 @@ func (r Recommendation) large(n Node) []string {
 func warnings(r Report, maxPods int64) []string {
 	var out []string
 	if r.For < watchShort {
-		out = append(out, fmt.Sprintf("watched for %v only: rare events (pod starts, updates, log rotation) may not be included", r.For.Round(time.Second)))
+		out = append(out, fmt.Sprintf("watched for %v only: rare events (pod starts, updates, log rotation) may not be "+
+			"included", r.For.Round(time.Second)))
 	}
 	if r.Samples < samplesFew {
 		out = append(out, fmt.Sprintf("%d samples only: p99 is not reliable", r.Samples))
@@ -101,7 +109,8 @@ func warnings(r Report, maxPods int64) []string {
 	if r.Pods.Peak == 0 {
 		out = append(out, fmt.Sprintf("no pods ran: what runtime and agent need for %d pods is not included", maxPods))
 	} else if int64(r.Pods.Peak)*4 < maxPods {
-		out = append(out, fmt.Sprintf("at most %d of %d pods ran: how the agent's memory, and the CPU of runtime and agent, grow with more pods was not measured", r.Pods.Peak, maxPods))
+		out = append(out, fmt.Sprintf("at most %d of %d pods ran: how the agent's memory, and the CPU of runtime and "+
+			"agent, grow with more pods was not measured", r.Pods.Peak, maxPods))
 	}
 	if r.Parts[Runtime].Memory.Peak == 0 {
 		out = append(out, "no container runtime was seen (containerd, dockerd, crio)")

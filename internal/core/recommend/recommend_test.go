@@ -16,11 +16,26 @@ func TestFormulas(t *testing.T) {
 		maxPods int64
 		want    map[string][2]int64 // thousandths of a CPU, MiB
 	}{
-		{8, 32 * unit.GiB, 110, map[string][2]int64{"GKE": {90, 3645}, "EKS": {90, 1465}, "AKS": {180, 2145}, "OpenShift": {500, 2048}}},
+		{8, 32 * unit.GiB, 110, map[string][2]int64{
+			"GKE":       {90, 3645},
+			"EKS":       {90, 1465},
+			"AKS":       {180, 2145},
+			"OpenShift": {500, 2048},
+		}},
 		{1, unit.GiB / 2, 30, map[string][2]int64{"GKE": {60, 255}, "AKS": {60, 128}}},
-		{2, 4 * unit.GiB, 70, map[string][2]int64{"GKE": {70, 1024}, "EKS": {70, 1025}, "AKS": {100, 1024}, "OpenShift": {500, 1024}}},
+		{2, 4 * unit.GiB, 70, map[string][2]int64{
+			"GKE":       {70, 1024},
+			"EKS":       {70, 1025},
+			"AKS":       {100, 1024},
+			"OpenShift": {500, 1024},
+		}},
 		{3, 8 * unit.GiB, 30, map[string][2]int64{"AKS": {120, 619}, "GKE": {75, 1843}}},
-		{64, 256 * unit.GiB, 250, map[string][2]int64{"GKE": {230, 12165}, "EKS": {230, 3005}, "AKS": {740, 4816}, "OpenShift": {816, 10240}}},
+		{64, 256 * unit.GiB, 250, map[string][2]int64{
+			"GKE":       {230, 12165},
+			"EKS":       {230, 3005},
+			"AKS":       {740, 4816},
+			"OpenShift": {816, 10240},
+		}},
 		{128, 128 * unit.GiB, 250, map[string][2]int64{"AKS": {1380, 4816}, "OpenShift": {1584, 8192}}},
 	} {
 		for _, f := range Formulas(c.cpus, c.memory, c.maxPods) {
@@ -94,7 +109,9 @@ func TestQuantiles(t *testing.T) {
 }
 
 func FuzzPodsGroup(f *testing.F) {
-	for _, seed := range []string{"/kubepods/pod1234-5678", "kubepods.slice", "//", "/kubepods/kubepods-pod________.slice"} {
+	for _, seed := range []string{
+		"/kubepods/pod1234-5678", "kubepods.slice", "//", "/kubepods/kubepods-pod________.slice",
+	} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, group string) {

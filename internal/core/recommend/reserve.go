@@ -264,7 +264,8 @@ const consumersMost = 5
 func (w *Watch) Report() Report {
 	r := Report{Samples: len(w.pods), Pods: w.pods.quantiles(), PerPod: PerPod{Memory: w.perPod.quantiles().Peak}}
 	if w.podTime > 0 {
-		r.PerPod.CPUPerHour = time.Duration(w.kubeSpent.Seconds() / w.podTime.Hours() * float64(time.Second)).Round(time.Millisecond)
+		seconds := w.kubeSpent.Seconds() / w.podTime.Hours()
+		r.PerPod.CPUPerHour = time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
 	}
 	if w.last != nil {
 		r.For = w.last.At.Sub(w.first)

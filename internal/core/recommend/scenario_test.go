@@ -68,7 +68,13 @@ func parse(t *testing.T, d *datadriven.TestData) []Sample {
 			s.Slice = &Group{duration(words[1]), mib(words[2])}
 		case "process":
 			args := strings.Split(words[2], "/")
-			p := Process{ID: ProcessID{PID: int(number(words[1])), Start: number(words[1])}, Name: args[0], CPU: duration(words[3]), Resident: mib(words[4]), Private: mib(words[5])}
+			p := Process{
+				ID:       ProcessID{PID: int(number(words[1])), Start: number(words[1])},
+				Name:     args[0],
+				CPU:      duration(words[3]),
+				Resident: mib(words[4]),
+				Private:  mib(words[5]),
+			}
 			p.Part, p.PerPod = Classify(p.Name, args)
 			s.Processes = append(s.Processes, p)
 		case "repeat":
@@ -110,9 +116,11 @@ func later(s Sample, every time.Duration, more []string, duration func(string) t
 
 func show(r Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v, %d samples, pods %d to %d, per pod %s and %v an hour\n", r.For, r.Samples, r.Pods.P50, r.Pods.Peak, mebibytes(r.PerPod.Memory), r.PerPod.CPUPerHour)
+	fmt.Fprintf(&b, "%v, %d samples, pods %d to %d, per pod %s and %v an hour\n", r.For, r.Samples, r.Pods.P50,
+		r.Pods.Peak, mebibytes(r.PerPod.Memory), r.PerPod.CPUPerHour)
 	line := func(name string, u Usage) {
-		fmt.Fprintf(&b, "%-12s cpu %v %v %v, memory %s %s %s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak, mebibytes(u.Memory.P50), mebibytes(u.Memory.P99), mebibytes(u.Memory.Peak))
+		fmt.Fprintf(&b, "%-12s cpu %v %v %v, memory %s %s %s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak,
+			mebibytes(u.Memory.P50), mebibytes(u.Memory.P99), mebibytes(u.Memory.Peak))
 	}
 	for part, u := range r.Parts {
 		line(Part(part).String(), u)
@@ -124,8 +132,10 @@ func show(r Report) string {
 		fmt.Fprintf(&b, "consumer %s: cpu %v, memory %s\n", c.Name, c.CPU, mebibytes(c.Memory))
 	}
 	a := Recommend(r, Node{CPUs: 4, Memory: 8 * unit.GiB, MaxPods: 110})
-	fmt.Fprintf(&b, "systemReserved cpu %v (%s), memory %v (%s)\n", a.System.CPU, a.Why.SystemCPU, a.System.Memory, a.Why.SystemMemory)
-	fmt.Fprintf(&b, "kubeReserved cpu %v (%s), memory %v (%s)\n", a.Kube.CPU, a.Why.KubeCPU, a.Kube.Memory, a.Why.KubeMemory)
+	fmt.Fprintf(&b, "systemReserved cpu %v (%s), memory %v (%s)\n", a.System.CPU, a.Why.SystemCPU, a.System.Memory,
+		a.Why.SystemMemory)
+	fmt.Fprintf(&b, "kubeReserved cpu %v (%s), memory %v (%s)\n", a.Kube.CPU, a.Why.KubeCPU, a.Kube.Memory,
+		a.Why.KubeMemory)
 	for _, w := range a.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}

@@ -54,7 +54,8 @@ func judge(s Socket, a Answer) (Plugin, string) {
 			why = fmt.Sprintf("supported versions %s: want %s among them", shown(a.Versions...), deviceVersion)
 		}
 	case DRA:
-		why = "kind DRAPlugin is not supported: this node's agent does not prepare claimed devices (dynamic resource allocation)"
+		why = "kind DRAPlugin is not supported: this node's agent does not prepare claimed devices " +
+			"(dynamic resource allocation)"
 	default:
 		why = fmt.Sprintf("kind %s is not known: want %s or %s", shown(string(a.Kind)), CSI, Device)
 	}
@@ -83,7 +84,8 @@ func badDriverName(name string) string {
 	if !bad {
 		return ""
 	}
-	return fmt.Sprintf("driver name %s: want a domain name of at most %d letters, digits, dots and dashes, like csi.example.com", shown(name), nameMax)
+	return fmt.Sprintf("driver name %s: want a domain name of at most %d letters, digits, dots and dashes, like "+
+		"csi.example.com", shown(name), nameMax)
 }
 
 // highest returns the highest supported version of CSI. Those of one major version are compatible with each other; of

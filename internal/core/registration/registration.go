@@ -259,7 +259,8 @@ func (r *Registry) take(now unit.Instant, e *entry, p Plugin) string {
 		other := r.entries[path]
 		if !replaces(p, other.plugin) || other.phase != registered {
 			e.blocked = id
-			return fmt.Sprintf("%s %s is registered already, at %s with version %s: this one, with version %s, is registered when that one has gone",
+			return fmt.Sprintf("%s %s is registered already, at %s with version %s: "+
+				"this one, with version %s, is registered when that one has gone",
 				p.Kind, p.Name, other.plugin.Socket.Path, other.plugin.Version, p.Version)
 		}
 		r.unregister(now, other)

@@ -33,7 +33,10 @@ func TestPlan(t *testing.T) {
 		containers []Group
 		want       []string
 	}{
-		{"equal sizes need nothing", Group{Has: size(2, 0, 0), Want: size(2, 0, 0)}, []Group{{Name: "a", Has: size(2, ms, 1), Want: size(2, ms, 1)}}, nil},
+		{
+			"equal sizes need nothing", Group{Has: size(2, 0, 0), Want: size(2, 0, 0)},
+			[]Group{{Name: "a", Has: size(2, ms, 1), Want: size(2, ms, 1)}}, nil,
+		},
 		{"a limit that is new closes, one that goes opens", Group{Has: size(9, ms, 0), Want: size(9, 0, 64)},
 			[]Group{{Name: "a", Has: size(9, ms, 0), Want: size(9, 0, 64)}},
 			[]string{"a memory=64", "(pod) memory=64", "(pod) quota=none", "a quota=none"}},
@@ -41,12 +44,21 @@ func TestPlan(t *testing.T) {
 			[]string{"(pod) shares=20", "a shares=20 quota=1ms/100ms", "(pod) quota=1ms/100ms"}},
 		{"request down and limit up", Group{Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}, []Group{{Name: "a", Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}},
 			[]string{"(pod) quota=2ms/100ms", "a shares=10 quota=2ms/100ms", "(pod) shares=10"}},
-		{"what is not known is written early", Group{Want: size(10, ms, 64)}, nil, []string{"(pod) memory=64", "(pod) quota=1ms/100ms", "(pod) shares=10"}},
+		{
+			"what is not known is written early", Group{Want: size(10, ms, 64)}, nil,
+			[]string{"(pod) memory=64", "(pod) quota=1ms/100ms", "(pod) shares=10"},
+		},
 		{"what leaves keeps the room open and is left alone", Group{Has: size(20, 2*ms, 64), Want: size(10, ms, 128)},
-			[]Group{{Name: "a", Has: size(10, ms, 32), Want: size(5, ms, 96), Leaving: true}, {Name: "b", Has: size(10, ms, 64), Want: size(5, ms, 32)}},
+			[]Group{
+				{Name: "a", Has: size(10, ms, 32), Want: size(5, ms, 96), Leaving: true},
+				{Name: "b", Has: size(10, ms, 64), Want: size(5, ms, 32)},
+			},
 			[]string{"(pod) memory=128", "b memory=32", "b shares=5"}},
 		{"those that shrink go first, in the pod's order", Group{Has: size(40, 0, 0), Want: size(40, 0, 0)},
-			[]Group{{Name: "a", Has: size(10, 0, 1), Want: size(10, 0, 2)}, {Name: "b", Has: size(10, 0, 2), Want: size(10, 0, 1)}, {Name: "c", Has: size(20, 0, 3), Want: size(20, 0, 1)}},
+			[]Group{
+				{Name: "a", Has: size(10, 0, 1), Want: size(10, 0, 2)}, {Name: "b", Has: size(10, 0, 2), Want: size(10, 0, 1)},
+				{Name: "c", Has: size(20, 0, 3), Want: size(20, 0, 1)},
+			},
 			[]string{"b memory=1", "c memory=1", "a memory=2"}},
 	} {
 		var got []string

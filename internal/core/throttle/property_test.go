@@ -14,7 +14,11 @@ func history(t *testing.T, seed uint64) string {
 	t.Helper()
 	chance := rand.New(rand.NewPCG(seed, 1))
 	o := Options{InFlightMax: 1 + chance.IntN(40), Tolerance: 1.1 + 10*chance.Float64()}
-	w := &world{now: start, l: New(start, o), server: server{base: time.Duration(1+chance.IntN(50)) * time.Millisecond, parallel: 1 + chance.IntN(30)}}
+	w := &world{
+		now:    start,
+		l:      New(start, o),
+		server: server{base: time.Duration(1+chance.IntN(50)) * time.Millisecond, parallel: 1 + chance.IntN(30)},
+	}
 	trace := ""
 	closed := unit.Instant(0) // until when a refusal forbade writes
 	longest := time.Duration(0)
@@ -41,7 +45,8 @@ func history(t *testing.T, seed uint64) string {
 		before := w.began
 		w.start()
 		if w.now < closed && w.began != before {
-			t.Fatalf("seed %d: a write began at %v, although a refusal asked for nothing before %v", seed, w.now.Sub(start), closed.Sub(start))
+			t.Fatalf("seed %d: a write began at %v, although a refusal asked for nothing before %v", seed, w.now.Sub(start),
+				closed.Sub(start))
 		}
 		if w.l.InFlight() > o.InFlightMax || w.l.Limit() > float64(o.InFlightMax) || w.l.Limit() < limitMin {
 			t.Fatalf("seed %d: %d in flight, limit %v, at most %d", seed, w.l.InFlight(), w.l.Limit(), o.InFlightMax)
@@ -102,7 +107,8 @@ func TestRandomServers(t *testing.T) {
 			slow = false // it handles little more than one write in each PeriodMax, which is sent whatever the limit
 		}
 		if rate < 0.7*most || slow {
-			t.Errorf("seed %d: base %v, %d at once: %.0f/s of %.0f, %.1f ms each, limit %.1f", seed, s.base, s.parallel, rate, most, 1000*took, w.l.Limit())
+			t.Errorf("seed %d: base %v, %d at once: %.0f/s of %.0f, %.1f ms each, limit %.1f", seed, s.base, s.parallel, rate,
+				most, 1000*took, w.l.Limit())
 		}
 	}
 }
@@ -110,7 +116,11 @@ func TestRandomServers(t *testing.T) {
 // TestFirstThings: when all kinds wait, two thirds of the writes are marks, and every kind gets some.
 func TestFirstThings(t *testing.T) {
 	for parallel := 1; parallel <= 64; parallel *= 2 {
-		w := &world{now: start, l: New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}), server: server{base: 5 * time.Millisecond, parallel: parallel}}
+		w := &world{
+			now:    start,
+			l:      New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}),
+			server: server{base: 5 * time.Millisecond, parallel: parallel},
+		}
 		for _, k := range Kinds() {
 			if k == Bind || k == Overdue {
 				continue // a component that marks nodes does not bind, and its Events do not become overdue
@@ -158,7 +168,11 @@ func TestCrowdOfClasses(t *testing.T) {
 // slowMin writes are in flight at all times, or 20 a second are sent, at most eight at once, until the server refuses.
 func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
 	for _, others := range []int{50, 200, 400} {
-		w := &world{now: start, l: New(start, Options{InFlightMax: 32, Tolerance: ToleranceDefault}), server: server{base: 4 * time.Millisecond, parallel: 4}}
+		w := &world{
+			now:    start,
+			l:      New(start, Options{InFlightMax: 32, Tolerance: ToleranceDefault}),
+			server: server{base: 4 * time.Millisecond, parallel: 4},
+		}
 		for range 100_000 {
 			w.l.Want(w.now, Mark)
 		}

@@ -129,7 +129,12 @@ func (s *server) order(t *testing.T, d *datadriven.TestData) {
 
 // serve returns the outcome of a write that begins while so many are in flight, including itself.
 func (s *server) serve(k Kind, flying int) Outcome {
-	o := Outcome{Kind: k, Class: Class(k.String()), Took: time.Duration(float64(s.base) * max(1, float64(flying+s.others)/float64(s.parallel))), Answer: s.answer}
+	o := Outcome{
+		Kind:   k,
+		Class:  Class(k.String()),
+		Took:   time.Duration(float64(s.base) * max(1, float64(flying+s.others)/float64(s.parallel))),
+		Answer: s.answer,
+	}
 	switch s.answer {
 	case Refused:
 		o.Took, o.RetryAfter = time.Millisecond, s.retryAfter

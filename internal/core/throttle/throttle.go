@@ -54,112 +54,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Kind is the purpose of a write.
-type Kind int
-
-// The kinds, the most important first.
-const (
-	Mark      Kind = iota // conditions and taints of nodes: no more pods are sent to a lost node
-	Readiness             // readiness of pods on lost nodes: takes them out of Services
-	Evict                 // eviction of pods
-	Bind                  // a pod's node
-	Status                // the status of a pod that runs, or why it waits
-	Overdue               // Events that have waited too long (see EventKind)
-	Warning               // Events of type Warning
-	Event                 // other Events
-	kindCount
-)
-
-// kinds holds the name of each kind, and its share of the writes that start and of the limit while a more important
-// kind is active. The shares are chosen so that marks keep two thirds of a busy server when all other kinds wait too,
-// and binds nine tenths when only less important kinds wait. Events cost the server as much as a bind, so they may take
-// a few hundredths from a burst of binds or marks. Overdue Events go out one for each other write. That is enough for a
-// component that makes one Event per write, and more Events than that do not become overdue.
-var kinds = [kindCount]struct {
-	name  string
-	share float64
-}{
-	Mark:      {"mark", 1},
-	Readiness: {"readiness", 1. / 8},
-	Evict:     {"evict", 1. / 8},
-	Bind:      {"bind", 3. / 4},
-	Status:    {"status", 1. / 16},
-	Overdue:   {"overdue", 1},
-	Warning:   {"warning", 1. / 32},
-	Event:     {"event", 1. / 64},
-}
-
-// Kinds returns all kinds, the most important first.
-func Kinds() []Kind {
-	all := make([]Kind, kindCount)
-	for k := range all {
-		all[k] = Kind(k)
-	}
-	return all
-}
-
-func (k Kind) String() string {
-	if k < 0 || k >= kindCount {
-		return fmt.Sprintf("kind %d", int(k))
-	}
-	return kinds[k].name
-}
-
-const (
-	// WarningOverdueAfter and EventOverdueAfter are how long Events wait during a burst before they become overdue.
-	// Chosen: a user who looks up why a pod is not placed waits one second. A burst of some thousand pods, which takes
-	// 10 s at a server that handles 800 binds a second, is not slowed down by its Events.
-	WarningOverdueAfter = time.Second
-	EventOverdueAfter   = 10 * time.Second
-)
-
-// BusyMax is how long a node's Events, other than Warnings, and statuses that only show progress, wait while pods wait
-// for others to start. Chosen: on two CPUs, which start about seven pods a second, the Events and progress of 110 pods
-// (upstream's default maxPods) that come at once wait until the last has started. Lowered, the API server takes CPU
-// time from the starts; raised, users of a larger burst see for longer that nothing is known of a pod.
-const BusyMax = 30 * time.Second
-
-// EventKind returns the kind of an Event at first, and its kind after it has waited for so long. It is for components
-// that make one Event for each write: their Events wait during a burst, and keep up with a load that does not end.
-func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
-	if warning {
-		return Warning, Overdue, WarningOverdueAfter
-	}
-	return Event, Overdue, EventOverdueAfter
-}
-
-// Class is a kind of request: method and resource. Requests of one class take about the same time.
-type Class string
-
-// An Answer is how a write ended.
-type Answer int
-
-// The answers.
-const (
-	Answered  Answer = iota // the server answered, also with an error that the caller caused: the time counts
-	Refused                 // the server is overloaded (429)
-	Failed                  // 5xx, no answer in time, no connection
-	Withdrawn               // the caller gave up: this says nothing about the server
-)
-
-var answers = [...]string{Answered: "answered", Refused: "refused", Failed: "failed", Withdrawn: "withdrawn"}
-
-func (a Answer) String() string {
-	if a < 0 || int(a) >= len(answers) {
-		return fmt.Sprintf("answer %d", int(a))
-	}
-	return answers[a]
-}
-
-// Outcome is the result of a write.
-type Outcome struct {
-	Kind       Kind
-	Class      Class
-	Took       time.Duration // from its start to its answer
-	Answer     Answer
-	RetryAfter time.Duration // from the server's refusal; zero: it sent none
-}
-
 // Options configure a Limiter.
 type Options struct {
 	// InFlightMax is the largest number of writes in flight. It limits the load on a server that answers at once.
@@ -269,7 +163,14 @@ type round struct {
 
 // New returns a Limiter that knows nothing about its server.
 func New(now unit.Instant, o Options) *Limiter {
-	return &Limiter{o: o, limit: 1, heard: now, changed: now, rests: map[Class]*rest{}, probe: probe{next: now.Add(probeEvery)}}
+	return &Limiter{
+		o:       o,
+		limit:   1,
+		heard:   now,
+		changed: now,
+		rests:   map[Class]*rest{},
+		probe:   probe{next: now.Add(probeEvery)},
+	}
 }
 
 // Limit is how many writes may be in flight now. Below one it is the share of the time in which one write may be in
@@ -393,7 +294,8 @@ func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
 			if l.credit[k] >= 1 {
 				due = min(due, k)
 			}
-			if l.inFlight[k] == 0 && now.Sub(l.since[k]) >= StarveAfter && (starving == kindCount || l.since[k] < l.since[starving]) {
+			if l.inFlight[k] == 0 && now.Sub(l.since[k]) >= StarveAfter &&
+				(starving == kindCount || l.since[k] < l.since[starving]) {
 				starving = k
 			}
 		}
@@ -518,8 +420,8 @@ func (l *Limiter) pushedBack(now unit.Instant, o Outcome) (why string) {
 	if o.Answer == Failed {
 		what = "failed or did not answer"
 	}
-	return fmt.Sprintf("%s after %v: %s; limit of writes in flight %.2g, was %.2g; next in %v", o.Class, o.Took.Round(time.Millisecond), what, l.limit, before,
-		l.notBefore.Sub(now).Round(time.Millisecond))
+	return fmt.Sprintf("%s after %v: %s; limit of writes in flight %.2g, was %.2g; next in %v",
+		o.Class, o.Took.Round(time.Millisecond), what, l.limit, before, l.notBefore.Sub(now).Round(time.Millisecond))
 }
 
 func failurePauseOf(failures int) time.Duration {

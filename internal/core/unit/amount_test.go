@@ -35,7 +35,8 @@ func TestLimit(t *testing.T) {
 		{LimitTo(MiB), "1Mi", false, false, true},
 	} {
 		_, some := c.limit.Get()
-		if c.limit.String() != c.text || c.limit.IsKept() != c.kept || c.limit.IsUnlimited() != c.unlimited || some != c.some {
+		if c.limit.String() != c.text || c.limit.IsKept() != c.kept || c.limit.IsUnlimited() != c.unlimited ||
+			some != c.some {
 			t.Errorf("%v: kept %v, unlimited %v, set %v", c.limit, c.limit.IsKept(), c.limit.IsUnlimited(), some)
 		}
 	}

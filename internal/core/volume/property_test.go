@@ -86,7 +86,11 @@ type model struct {
 func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 0)), now: unit.Instant(time.Second), volumes: map[Name]*truth{},
-		uses: map[Pod][]Name{}, wants: map[Pod]map[Name]bool{}, flying: map[int64]Call{}, drivers: map[string]bool{}, count: map[Verb]int{},
+		uses:    map[Pod][]Name{},
+		wants:   map[Pod]map[Name]bool{},
+		flying:  map[int64]Call{},
+		drivers: map[string]bool{},
+		count:   map[Verb]int{},
 	}
 	for i := range 1 + m.rnd.IntN(4) {
 		m.volumes[Name(fmt.Sprintf("v%d", i))] = &truth{

@@ -83,7 +83,8 @@ func Objects(n int) string {
 	if n <= ObjectsMax {
 		return ""
 	}
-	return fmt.Sprintf("the pod names %d Secrets and ConfigMaps, the limit for one pod is %d: put more keys into fewer objects", n, ObjectsMax)
+	return fmt.Sprintf("the pod names %d Secrets and ConfigMaps, the limit for one pod is %d: put more keys into fewer "+
+		"objects", n, ObjectsMax)
 }
 
 // Pod says why the contents of a pod's volumes may not take that much on a medium; empty: they may.
@@ -91,7 +92,8 @@ func Pod(m Medium, wants Use) string {
 	if wants.within(PodMax(m)) {
 		return ""
 	}
-	return fmt.Sprintf("the content of the pod's volumes would take %s, the limit for one pod is %s: mount fewer objects, or name fewer keys in items", wants, PodMax(m))
+	return fmt.Sprintf("the content of the pod's volumes would take %s, the limit for one pod is %s: mount fewer "+
+		"objects, or name fewer keys in items", wants, PodMax(m))
 }
 
 // FS is a file system that all pods share.
@@ -112,5 +114,6 @@ func Shared(fs FS, pods int, has, wants Use) string {
 	if wants.within(share) || more.Plus(half).within(fs.Free) {
 		return ""
 	}
-	return fmt.Sprintf("the content of the pod's volumes would take %s of the node's memory for secrets, of which %s are free; while more than half of it is in use, the limit for one pod is %s", wants, fs.Free, share)
+	return fmt.Sprintf("the content of the pod's volumes would take %s of the node's memory for secrets, of which %s "+
+		"are free; while more than half of it is in use, the limit for one pod is %s", wants, fs.Free, share)
 }

@@ -62,7 +62,8 @@ func TestEverybodyGetsItsShare(t *testing.T) {
 				continue
 			}
 			if !take(i, wants) {
-				t.Fatalf("pod %d of %d has %v and is refused its share %v: %v of %v are free", i, pods, has[i], share, fs.Free, total)
+				t.Fatalf("pod %d of %d has %v and is refused its share %v: %v of %v are free", i, pods, has[i], share, fs.Free,
+					total)
 			}
 		}
 		var sum Use

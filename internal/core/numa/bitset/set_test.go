@@ -43,7 +43,8 @@ func TestAgainstMap(t *testing.T) {
 			t.Fatalf("seed %d round %d: %v and %v share %d", seed, round, s.Members(), u.Members(), s.CountIn(u))
 		}
 		if want := compareFromTheTop(plainS, plainU, n); s.Compare(u) != want || s.Equal(u) != (want == 0) {
-			t.Fatalf("seed %d round %d: %v beside %v: got %d, want %d", seed, round, s.Members(), u.Members(), s.Compare(u), want)
+			t.Fatalf("seed %d round %d: %v beside %v: got %d, want %d", seed, round, s.Members(), u.Members(), s.Compare(u),
+				want)
 		}
 	}
 }

@@ -91,7 +91,8 @@ func TestMergeAgainstPlainTwin(t *testing.T) {
 		wants, impossible := randomWants(rng, &m, perSocket)
 		got, want := m.best(wants, impossible), plainBest(&m, wants, impossible)
 		if !got.Nodes.Equal(want.Nodes) || got.Preferred != want.Preferred {
-			t.Fatalf("seed %d round %d: %d nodes, got %v %v, want %v %v", seed, round, m.nodes, got.Nodes.Members(), got.Preferred, want.Nodes.Members(), want.Preferred)
+			t.Fatalf("seed %d round %d: %d nodes, got %v %v, want %v %v", seed, round, m.nodes, got.Nodes.Members(),
+				got.Preferred, want.Nodes.Members(), want.Preferred)
 		}
 		if m.nodes <= mixtureAbove {
 			fewest = min(fewest, m.steps)
@@ -135,7 +136,8 @@ func TestLargeMachines(t *testing.T) {
 			continue
 		}
 		if cut++; h.Preferred || m.Distance == nil {
-			t.Errorf("seed %d round %d: %d nodes: out of steps, preferred %v, distances %v", seed, round, m.nodes, h.Preferred, m.Distance != nil)
+			t.Errorf("seed %d round %d: %d nodes: out of steps, preferred %v, distances %v", seed, round, m.nodes, h.Preferred,
+				m.Distance != nil)
 		}
 	}
 	t.Logf("%d of %d searches ran out of steps", cut, rounds)
