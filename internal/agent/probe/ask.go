@@ -60,8 +60,8 @@ func dialer() *net.Dialer {
 	}}
 }
 
-// transport connects to containers: directly, whatever proxy the agent has, with a new connection each time, and
-// without verifying certificates, since containers may use any.
+// transport connects to containers by https (http: direct): whatever proxy the agent has, with a new connection each
+// time, and without verifying certificates, since containers may use any.
 var transport = &http.Transport{
 	DialContext:        dialer().DialContext,
 	DisableKeepAlives:  true,
@@ -75,7 +75,7 @@ var transport = &http.Transport{
 // Client returns an HTTP client for one request to a container. It does not follow a redirect to another host; the
 // redirect is the answer.
 func Client() *http.Client {
-	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+	return &http.Client{Transport: direct{}, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if r.URL.Hostname() != via[0].URL.Hostname() {
 			return http.ErrUseLastResponse
 		}
@@ -148,19 +148,25 @@ func failure(format string, args ...any) answer {
 }
 
 func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip string, timeout time.Duration) answer {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	request, err := Request(ctx, action, c, ip, "probe")
 	if err != nil {
 		return answer{err: err}
 	}
-	client := Client()
-	client.Timeout = timeout // not the context's timeout: users know the text of this error
-	response, err := client.Do(request)
-	if err != nil {
+	response, err := Client().Do(request)
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // users know the text that http.Client.Timeout makes
+		return failure("%v (Client.Timeout exceeded while awaiting headers)", err)
+	case err != nil:
 		return failure("%v", err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, outputMax))
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return failure("read response body: %v (Client.Timeout or context cancellation while reading body)", err)
+	case err != nil:
 		return failure("read response body: %v", err)
 	}
 	switch code := response.StatusCode; {
