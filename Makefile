@@ -1,4 +1,4 @@
-# `make` lists the targets. Everything a new machine lacks is installed by `make deps` (Debian, root).
+# `make` lists the targets. `make deps` installs what the machine lacks to build and run (Debian, root).
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 GO ?= go
@@ -31,7 +31,7 @@ bin/plimsoll-controlplane:
 bin/plimsoll-csi:
 	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/plimsoll-csi
 
-# With it the definitions of VolumeSnapshots, as their project publishes them.
+# The program, and in bin/definitions the definitions of VolumeSnapshots from their published module.
 .PHONY: bin/plimsoll-storage
 bin/plimsoll-storage:
 	cd storage && CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -buildvcs=false -ldflags '-s -w' -o ../$@ .
@@ -46,8 +46,8 @@ bin/cni/plimsoll-hostport:
 bin/plimsoll-lab:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-lab
 
-# The tools of that module are containerd, its shim, ctr and runc, of releases that Debian does not have. One and a half
-# minutes the first time, on two cores. runc is C in part.
+# containerd, its shim, ctr and runc, of releases that Debian does not have. One and a half minutes the first time, on
+# two cores. runc is partly written in C, so it is built with cgo.
 .PHONY: bin/containerd2
 bin/containerd2:
 	cd test/containerd && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../$@/ $(addprefix \
@@ -55,12 +55,12 @@ bin/containerd2:
 	cd test/containerd && CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w' -tags seccomp -o ../../$@/ \
 		github.com/opencontainers/runc
 
-# Not built by `build`: tests alone need it. One minute the first time, on two cores.
+# Only tests need it, so `build` does not build it. One minute the first time, on two cores.
 .PHONY: bin/registry
 bin/registry:
 	cd test/registry && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$@ .
 
-# Without -buildvcs=false every commit would make another initial RAM file system of the same program.
+# With -buildvcs the same source would give another initial RAM file system for every commit.
 .PHONY: bin/lab/guest
 bin/lab/guest:
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $@ ./lab/guest
@@ -73,7 +73,7 @@ bin/images/pause: images/pause/pause.c
 	@mkdir -p $(@D)
 	gcc $(PAUSE_CFLAGS) -o $@ $<
 
-# Without -buildvcs=false every commit would make another image of the same program.
+# With -buildvcs the same source would give another image for every commit.
 .PHONY: images
 images: bin/images/pause ## build the archives in bin/images: pause, workload, CoreDNS and metrics-server
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o bin/images/workload ./images/workload
@@ -98,7 +98,7 @@ up: deps build ## start a one-node cluster on this machine and run the demo on i
 	bin/plimsoll kubectl get pods -o wide
 
 .PHONY: down
-down: ## stop the cluster and remove all its files
+down: ## stop the cluster; its objects and images stay in /var/lib/plimsoll (bin/plimsoll down --purge removes them)
 	bin/plimsoll down
 
 .PHONY: test
@@ -117,7 +117,7 @@ test-unit: bin/plimsoll-csi ## run the tests that need no control plane; those t
 	cd test/csisanity && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 .PHONY: oracle-long
-oracle-long: ## compare our requests to the runtime with upstream's for 100,000 pods that Pod Security admits
+oracle-long: ## compare the agent's requests to the runtime with the kubelet's, for 100,000 pods that Pod Security admits
 	cd oracle && $(GO) test -count=1 -timeout 60m -run TestConfinement -v -confine.pods=100000 .
 
 .PHONY: docs
@@ -125,9 +125,9 @@ docs: ## write docs/compatibility.md from the tables of fields, and flags and ou
 	$(GO) test ./internal/kube/compat -run TestCompatibilityIsCurrent -update
 	$(GO) test ./cmd/plimsoll ./cmd/plimsoll-lab -run AreDocumented -update
 
-# What a real control plane, containerd and agent do depends on more than the source: no cache. Every package has
-# instances of its own, and they wait more than they compute: two at a time, the longest first. One measures how fast
-# pods start beside hostile ones: it runs alone.
+# Results are not cached (-count=1), because a real control plane, containerd and agent depend on more than the source.
+# Every package has its own instances and waits more than it computes, so two run at a time, the longest first. The
+# package that measures how fast pods start beside hostile ones runs alone.
 E2E := ./test/e2e/lab ./test/e2e/crash ./test/e2e/pods ./test/e2e/...
 E2E_ALONE := ./test/e2e/hostile
 
@@ -136,13 +136,13 @@ test-e2e: bin/registry ## run the tests on a real control plane, runtime and ker
 	$(GO) test -tags e2e -count=1 -p 2 -timeout 30m $$($(GO) list -tags e2e $(E2E) | grep -v $(E2E_ALONE:./%=/%)$$)
 	$(GO) test -tags e2e -count=1 -timeout 30m $(E2E_ALONE)
 
-# What is run on containerd 2 too. TestRemoveWhileStarting is not: it holds a call of the shim that containerd 2 does
-# not make.
+# The tests that run on containerd 2, too. TestRemoveWhileStarting does not: it delays a call to the shim that
+# containerd 2 does not make.
 ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|TestCgroups|TestOOM|TestNetwork|TestVolumes
 ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 bin/registry ## run every test in virtual machines of the lab, the long ones included
+lab: deps-test build bin/containerd2 bin/registry ## run every test in virtual machines of the lab, also the long ones, and some tests on containerd 2
 	bin/plimsoll-lab build
 	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
@@ -153,13 +153,14 @@ swap: build bench-build ## have upstream's kubelet and our agent take a node fro
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
 
 .PHONY: test-long
-test-long: ## run the tests that take longer: a runtime frozen for longer than a lease, the renewal of a certificate, a thousand nodes on a bad day, hostile tenants one by one (more than an hour)
+test-long: ## run the long tests, more than an hour: a runtime frozen for longer than a Lease, renewal of a certificate, a thousand nodes on a bad day, hostile pods one by one
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestAliveInNameOnly' ./test/e2e/crash
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestPodCertificateRenewal' ./test/e2e/pods
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
-# Seeds that nobody has played. A failure says its seed: PLIMSOLL_SEED is what is added to those of the tests.
+# Plays seeds that no run has played before. PLIMSOLL_SEED is added to the seeds of the tests; a failure prints its
+# seed.
 HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestMasksAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverReject|TestTilesAgree
 
 .PHONY: histories
@@ -184,8 +185,8 @@ conformance-build: build bin/registry ## build upstream's e2e suite, and the ima
 conformance: conformance-build ## run upstream's e2e suite against our components (root; FOCUS='Probing container' or ARGS='--tests once-failed.txt --repeat 10')
 	cd conformance && $(GO) run ./run $(if $(FOCUS)$(ARGS),,--out results/whole.md) $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
 
-# What our driver does not claim (conformance/storage.yaml) skips itself; left out here are whole groups of it, and what
-# restarts the node's kubelet by ssh.
+# Tests of abilities that conformance/storage.yaml does not claim skip themselves. Left out here are whole groups of
+# them, and tests that restart the node's kubelet by ssh.
 STORAGE_SKIP := \[Disruptive\]|\[Feature:(OffByDefault|SELinux|VolumeAttributesClass|snapshotmetadata|volumegroupsnapshot|Windows)\]
 STORAGE_SKIP := $(STORAGE_SKIP)|FeatureGate|Inline-volume|CSI Ephemeral|Pre-provisioned PV|\((ntfs|xfs|ext3)\)|volumeLimits
 
@@ -206,34 +207,41 @@ campaign-pods: ## run the agent's pod logic through random failures for a long t
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: check
-check: ## check format, go.mod, vet, staticcheck (staticcheck.conf says why), imports and that the cores read no clock
+check: ## check format, go.mod, vet, staticcheck (its rules: staticcheck.conf), imports, and that the core reads no clock
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
 	$(GO) vet -tags e2e,lab ./...
 	$(GO) run $(STATICCHECK) -tags e2e,lab ./...
 	$(GO) test -run 'Imports|Rules|Reach|CoreReadsNoClock' .
 
-# What the linker noted in each program; the images hold the programs in bin/images and nothing else.
+# The programs that are built of Go modules. The images contain those in bin/images and nothing else.
+PROGRAMS := $(addprefix bin/,plimsoll plimsoll-controlplane plimsoll-csi plimsoll-storage cni/plimsoll-hostport \
+	images/workload images/coredns images/metrics-server)
+
+# The modules are those that the linker noted in each program.
 .PHONY: sbom
 sbom: build ## write bin/sbom.cdx.json: the modules in every program and image that is built (CycloneDX)
-	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/plimsoll-storage bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server bin/images/pause > bin/sbom.cdx.json
+	$(GO) run ./scripts/sbom $(PROGRAMS) bin/images/pause > bin/sbom.cdx.json
 
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
-# The programs are looked at as they were built. Without -s -w it would also say which vulnerable functions are reached.
+# Checks the built programs. They have no symbols (-s -w), so it cannot say which vulnerable functions they call.
 .PHONY: vulncheck
 vulncheck: ## check everything that is built for known vulnerabilities (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
 	@if [ -z "$(VULNDB)" ]; then echo 'Which database? VULNDB=https://vuln.go.dev, or, without that network, VULNDB=file:///DIR with an unpacked copy of it (https://vuln.go.dev/vulndb.zip)'; exit 1; fi
-	@for f in bin/plimsoll bin/plimsoll-controlplane bin/plimsoll-csi bin/plimsoll-storage bin/cni/plimsoll-hostport bin/images/workload bin/images/coredns bin/images/metrics-server; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
+	@for f in $(PROGRAMS); do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
 
-# With cgo, as upstream publishes its kubelet.
+# Built with cgo, like the kubelet that upstream publishes.
 .PHONY: bench-build
 bench-build: ## build bin/upstream-kubelet, for comparison (several minutes the first time)
 	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-kubelet ./upstream-kubelet
 
+.PHONY: bin/upstream-scheduler
+bin/upstream-scheduler:
+	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$@ ./upstream-scheduler
+
 .PHONY: bench-binds
-bench-binds: build ## measure our scheduler and upstream's end to end, 5,000 pods on 5,000 nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
-	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
+bench-binds: build bin/upstream-scheduler ## measure our scheduler and upstream's end to end, 5,000 pods on 5,000 nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
 	cd bench && $(GO) run ./binds $(ARGS)
 
 .PHONY: bench-evict
@@ -257,8 +265,7 @@ bench-numa: ## measure our decisions on CPUs and NUMA nodes, and the kubelet's (
 	cd bench && $(GO) run ./numa --out results/numa.md $(ARGS)
 
 .PHONY: bench-perf
-bench-perf: build ## run upstream's scheduler_perf workloads against both schedulers, each as a process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
-	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
+bench-perf: build bin/upstream-scheduler ## run upstream's scheduler_perf workloads against both schedulers, each as a process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
 	cd bench && $(GO) run ./perf $(ARGS)
 
 .PHONY: bench-scheduler

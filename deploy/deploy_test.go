@@ -88,7 +88,7 @@ func note(t *testing.T, path string, call *ast.CallExpr, found map[string]bool) 
 		found[request] = true
 	}
 	if method.Sel.Name == "REST" {
-		t.Errorf("%s calls kube.Client.REST, of which this test cannot tell what it asks: use a method with a kind", path)
+		t.Errorf("%s calls kube.Client.REST: this test cannot find out what it requests: use a method with a kind", path)
 	}
 	asks := verbs[method.Sel.Name]
 	if asks == nil {

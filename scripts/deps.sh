@@ -37,7 +37,7 @@ fi
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
-there() { # there 'a|b': one of the programs or files exists
+there() { # there 'a|b' succeeds if one of the programs or files exists
 	local each
 	for each in ${1//|/ }; do
 		case $each in
@@ -73,7 +73,7 @@ if [[ $EUID -ne 0 ]]; then
 fi
 echo "deps: installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# A machine whose package lists are absent or old gets new ones, any other is spared the wait.
+# The package lists are fetched again only if they are absent or too old, because that takes time.
 if ! "${install[@]}" -qq >/dev/null 2>&1; then
 	apt-get update -qq
 	"${install[@]}" -qq >/dev/null
