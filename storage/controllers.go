@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
@@ -32,7 +31,8 @@ import (
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
 )
 
-// provisioner makes and removes volumes, protects the sources of clones, and reports the node's capacity.
+// provisioner makes the controllers that make and remove volumes, protect the sources of clones, and report the node's
+// capacity. The returned function runs them.
 func (s *shared) provisioner(ctx context.Context) (func(context.Context), error) {
 	plugin, controllerCan, err := provision.GetDriverCapabilities(s.driver, callTimeout)
 	if err != nil {
@@ -48,17 +48,27 @@ func (s *shared) provisioner(ctx context.Context) (func(context.Context), error)
 		NodeName:      s.node,
 		ClaimInformer: claims,
 		NodeInfo:      info,
-		// Of a claim that is bound before there is a pod, no scheduler says on which node its volume is to be. The
-		// first node to claim it makes it.
+		// No scheduler chooses a node for a claim that is bound before a pod uses it. The first node whose provisioner
+		// takes the claim makes the volume.
 		ImmediateBinding: true,
 		BaseDelay:        0,
 		MaxDelay:         retryMax,
 	}
 	csiNodes, nodes := s.onlyNode(info)
-	p := provision.NewCSIProvisioner(s.client, callTimeout, s.name+"-"+s.node, "pvc", -1, s.driver, s.snapshots, s.name,
-		plugin, controllerCan, "", false, true, csitranslation.New(), classes.Lister(), csiNodes, nodes,
-		claims.Lister(), nil, nil, false, "", node, false, true,
-		provision.NewInMemoryStore())
+	const (
+		wholeUUID             = -1 // length of the UUID in names of volumes: not cut
+		inTreePlugin          = "" // migrated to this driver: none
+		strictTopology        = false
+		immediateTopology     = true
+		extraCreateMetadata   = false
+		defaultFSType         = "" // the driver chooses
+		publishReadOnly       = false
+		preventModeConversion = true
+	)
+	p := provision.NewCSIProvisioner(s.client, callTimeout, s.name+"-"+s.node, "pvc", wholeUUID, s.driver, s.snapshots,
+		s.name, plugin, controllerCan, inTreePlugin, strictTopology, immediateTopology, csitranslation.New(),
+		classes.Lister(), csiNodes, nodes, claims.Lister(), nil, nil, extraCreateMetadata, defaultFSType, node,
+		publishReadOnly, preventModeConversion, provision.NewInMemoryStore())
 	capacities, space := s.capacities(info)
 	p = capacity.NewProvisionWrapper(p, space)
 	provisioning := controller.NewProvisionController(ctx, s.client, s.name, p,
@@ -83,8 +93,8 @@ func (s *shared) provisioner(ctx context.Context) (func(context.Context), error)
 	}, nil
 }
 
-// onlyNode returns the objects from which the provisioner reads topology: this node's, made from what the driver says,
-// so that no process watches all nodes.
+// onlyNode returns listers of the objects from which the provisioner reads topology: the Node and the CSINode of this
+// node only, made of the driver's answer. So this process does not watch all nodes.
 func (s *shared) onlyNode(info *spec.NodeGetInfoResponse) (storagelisters.CSINodeLister, corelisters.NodeLister) {
 	segments := info.GetAccessibleTopology().GetSegments()
 	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: s.node}}
@@ -106,8 +116,9 @@ func (s *shared) onlyNode(info *spec.NodeGetInfoResponse) (storagelisters.CSINod
 // managedByMax is the longest value of a label.
 const managedByMax = 63
 
-// capacities makes the controller that keeps this node's CSIStorageCapacity objects, of which the scheduler reads
-// whether a volume fits. They belong to no pod, so they have no owner: `up` removes those of a node that is removed.
+// capacities makes the controller that keeps this node's CSIStorageCapacity objects, by which the scheduler knows
+// whether a volume fits. They have no owner, because the process is no pod, so nothing removes them when the node is
+// removed.
 func (s *shared) capacities(info *spec.NodeGetInfoResponse) (informers.SharedInformerFactory, *capacity.Controller) {
 	var segment topology.Segment
 	for key, value := range info.GetAccessibleTopology().GetSegments() {
@@ -122,12 +133,13 @@ func (s *shared) capacities(info *spec.NodeGetInfoResponse) (informers.SharedInf
 	objects := own.Storage().V1().CSIStorageCapacities()
 	queue := workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[capacity.QueueKey](retryMin, retryMax))
+	const immediateBinding = false // of StorageClasses whose volumes are bound at once the scheduler reads no capacity
 	return own, capacity.NewCentralCapacityController(spec.NewControllerClient(s.driver), s.name,
 		s.client.StorageV1(), queue, nil, by, s.namespace, topology.NewFixedNodeTopology(&segment),
-		s.objects.Storage().V1().StorageClasses(), objects, capacityPeriod, false, callTimeout)
+		s.objects.Storage().V1().StorageClasses(), objects, capacityPeriod, immediateBinding, callTimeout)
 }
 
-// ours is a Resizer for the volumes of this node alone.
+// ours is a Resizer for the volumes of this node only.
 type ours struct {
 	resizer.Resizer
 	node *corev1.Node
@@ -175,23 +187,29 @@ func (s *shared) resizer(ctx context.Context) (func(context.Context), error) {
 		return nil, fmt.Errorf("ask the driver where it is: %w", err)
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: info.GetAccessibleTopology().GetSegments()}}
-	// It watches all pods if it has to know which volumes are in use; the driver grows those too.
-	c := resizecontroller.NewResizeController(s.name, ours{all, node}, s.client, resync, s.objects, limiter(), false,
-		retryMax)
+	// With this the controller would watch all pods to know which volumes are in use. The driver grows those, too.
+	const handleVolumeInUseError = false
+	c := resizecontroller.NewResizeController(s.name, ours{all, node}, s.client, resync, s.objects, limiter(),
+		handleVolumeInUseError, retryMax)
 	return func(ctx context.Context) { c.Run(workers, ctx, nil) }, nil
 }
 
-// snapshotter has the driver take and remove the snapshots of this node's volumes.
+// snapshotter makes the controller that has the driver take and remove the snapshots of this node's volumes.
 func (s *shared) snapshotter(context.Context) (func(context.Context), error) {
 	all := snapshotinformers.NewSharedInformerFactory(s.snapshots, resync)
 	ours := snapshotinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = labels.Set{utils.VolumeSnapshotContentManagedByLabel: s.node}.String()
 	})
 	own := snapshotinformers.NewSharedInformerFactoryWithOptions(s.snapshots, resync, ours)
+	const (
+		wholeUUID           = -1 // length of the UUID in names of snapshots: not cut
+		extraCreateMetadata = false
+		groupSnapshots      = false
+	)
 	c := sidecar.NewCSISnapshotSideCarController(s.snapshots, s.client, s.name,
 		own.Snapshot().V1().VolumeSnapshotContents(), all.Snapshot().V1().VolumeSnapshotClasses(),
-		snapshotter.NewSnapshotter(s.driver), nil, callTimeout, resync, "snapshot", -1, "groupsnapshot", -1,
-		false, limiter(), false, nil, nil, limiter())
+		snapshotter.NewSnapshotter(s.driver), nil, callTimeout, resync, "snapshot", wholeUUID, "groupsnapshot",
+		wholeUUID, extraCreateMetadata, limiter(), groupSnapshots, nil, nil, limiter())
 	return func(ctx context.Context) {
 		own.Start(ctx.Done())
 		all.Start(ctx.Done())
@@ -199,21 +217,28 @@ func (s *shared) snapshotter(context.Context) (func(context.Context), error) {
 	}, nil
 }
 
-// cluster binds VolumeSnapshots to their contents, for the whole cluster.
+// cluster makes upstream's snapshot-controller, which binds VolumeSnapshots to their contents for the whole cluster;
+// nil without --snapshot-controller.
 func (s *shared) cluster(ctx context.Context) (func(context.Context), error) {
 	if !s.snapshotController {
 		return nil, nil
 	}
-	// It would be silent for ever about definitions that are missing.
+	// The controller itself reports nothing if the definitions are missing.
 	if _, err := s.snapshots.SnapshotV1().VolumeSnapshotClasses().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		return nil, errors.Join(errors.New("the definitions of VolumeSnapshots have to be installed first"), err)
+		return nil, fmt.Errorf("list VolumeSnapshotClasses: %w (are the definitions of VolumeSnapshots installed?)", err)
 	}
 	all := snapshotinformers.NewSharedInformerFactory(s.snapshots, resync)
 	v1 := all.Snapshot().V1()
+	const (
+		distributed           = true // each node's snapshotter takes the snapshots of its volumes
+		preventModeConversion = true
+		groupSnapshots        = false
+	)
 	c := common.NewCSISnapshotCommonController(s.snapshots, s.client, v1.VolumeSnapshots(), v1.VolumeSnapshotContents(),
 		v1.VolumeSnapshotClasses(), nil, nil, nil, s.objects.Core().V1().PersistentVolumeClaims(),
 		s.objects.Core().V1().PersistentVolumes(), s.objects.Core().V1().Nodes(),
-		snapshotmetrics.NewMetricsManager(), resync, limiter(), limiter(), limiter(), limiter(), true, true, false)
+		snapshotmetrics.NewMetricsManager(), resync, limiter(), limiter(), limiter(), limiter(), distributed,
+		preventModeConversion, groupSnapshots)
 	return func(ctx context.Context) {
 		all.Start(ctx.Done())
 		c.Run(workers, ctx.Done(), nil)

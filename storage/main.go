@@ -5,15 +5,15 @@
 //	plimsoll-storage --kubeconfig storage.kubeconfig --csi-address /run/plimsoll/csi.sock --node-name vm \
 //	  --snapshot-controller
 //
-// They are linked from their published modules, not started as programs of their own: the programs are package main,
-// which cannot be imported, and four processes would each keep a client, a cache of all claims and volumes, and the
-// same libraries: here they share them. external-attacher is left out, because the driver needs no attaching
-// (attachRequired false), and node-driver-registrar, because the driver registers itself. Nothing of the controllers is
-// changed; this program decides only which of them run and for which objects.
+// They are linked from their published modules. As four programs, each would have a client, a cache of all claims and
+// volumes, and the same libraries; here they share them. external-attacher is left out, because the driver needs no
+// attaching (attachRequired false). node-driver-registrar is left out, because the driver registers itself. The
+// controllers are unchanged; this program decides only which of them run, and for which objects.
 //
-// One process runs on each node, beside the node's driver, and handles that node's volumes alone: the provisioner and
-// the snapshotter by their modes for that (--node-deployment), the resizer by a filter on the node affinity of volumes.
-// So no leader is elected. The process ends when the driver's connection is lost; its supervisor starts it again.
+// One process runs on each node, beside the node's driver, and handles only that node's volumes: the provisioner and
+// the snapshotter by their own mode for that (--node-deployment), the resizer by a filter on the node affinity of
+// volumes. So no leader is elected. The process ends when the driver's connection is lost; its supervisor starts it
+// again.
 //
 // This is a separate module so that no other program links the generated clients.
 package main
@@ -48,21 +48,22 @@ import (
 // options are the flags.
 type options struct {
 	kubeconfig         string
-	address            string
-	node               string
-	namespace          string
-	snapshotController bool
+	address            string // of the driver's socket
+	node               string // name of this node
+	namespace          string // of the CSIStorageCapacity objects
+	snapshotController bool   // run the cluster's snapshot-controller, too
 }
 
 // Bounds of what the controllers do. Where no origin is named, the value is the default of upstream's program.
 const (
 	retryMin = time.Second
-	retryMax = time.Minute // chosen; upstream's is 5 minutes: a disk that was full is noticed sooner
-	// A copy runs on in the driver when a call ends, and the next call finds it; so the bound says how often one asks.
+	retryMax = time.Minute // chosen; upstream's is 5 minutes: room on a disk that was full is noticed sooner
+	// callTimeout bounds a call of the driver. A copy continues in the driver after its call has ended, and the next
+	// call finds it. So this says how often the driver is asked about a long copy.
 	callTimeout    = time.Minute // chosen
-	capacityPeriod = time.Minute
+	capacityPeriod = time.Minute // between two readings of the capacity
 	resync         = 15 * time.Minute
-	workers        = 4   // chosen: all volumes are on one disk
+	workers        = 4   // of each controller; chosen: all volumes are on one disk
 	qps            = 50  // chosen: requests a second to the API server, of all controllers together
 	burst          = 100 // chosen
 )
@@ -86,7 +87,7 @@ func main() {
 	flag.StringVar(&o.namespace, "namespace", "kube-system", "namespace of the CSIStorageCapacity objects")
 	flag.BoolVar(
 		&o.snapshotController, "snapshot-controller", false,
-		"run the cluster's snapshot-controller too; one process in a cluster must")
+		"run the cluster's snapshot-controller, too; exactly one process of a cluster must do that")
 	klog.InitFlags(nil)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
@@ -181,7 +182,7 @@ func (s *shared) control(ctx context.Context) error {
 	s.objects.Start(ctx.Done())
 	for kind, synced := range s.objects.WaitForCacheSync(ctx.Done()) {
 		if !synced {
-			return fmt.Errorf("read %v: not before the end", kind)
+			return fmt.Errorf("read %v: the process was ended before the first list was complete", kind)
 		}
 	}
 	for _, c := range controllers {
@@ -191,7 +192,7 @@ func (s *shared) control(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// limiter says when something that failed is tried again.
+// limiter returns the back-off of a controller's objects.
 func limiter() workqueue.TypedRateLimiter[string] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)
 }

@@ -194,8 +194,8 @@ func (s sources) busybox() (blob, error) {
 	return l.blob()
 }
 
-// tools are Debian's programs. nc is a name that Debian's maintainer scripts would make; without it busybox's would be
-// found, which lacks options that tests use.
+// tools adds Debian's programs. The name nc is usually made by Debian's maintainer scripts, which do not run here.
+// Without it tests would find busybox's nc, which lacks options that they use.
 func (s sources) tools(l *layer) {
 	l.tree(filepath.Join(s.debian, "tools"))
 	l.link("bin/nc", "/bin/nc.openbsd")
@@ -235,7 +235,7 @@ func (s sources) page(l *layer, name string) {
 	}
 }
 
-// consumer is upstream's program, with stress from Debian, which it runs.
+// consumer adds upstream's resource-consumer, and Debian's stress, which it runs.
 func (s sources) consumer(l *layer) {
 	l.tree(filepath.Join(s.debian, "stress"))
 	l.file("consumer", 0o755, s.program("resource-consumer"))

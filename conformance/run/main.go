@@ -68,12 +68,12 @@ func parseFlags(args []string) (config, error) {
 		"directory of another containerd than the machine's, with its shim, ctr and runc (make bin/containerd2)")
 	f.StringVar(&c.agent, "agent", "", "program to run as the agent instead of ours: upstream's kubelet, to compare with")
 	f.StringVar(&c.driver, "driver", "",
-		"file that defines a CSI driver: the suite has tests for it then (storage.yaml defines ours)")
+		"file that defines a CSI driver, for which the suite then has tests (storage.yaml defines ours)")
 	focus := f.String("focus", focusDefault, "regular expression of the tests to run")
 	skip := f.String("skip", skipDefault,
 		"regular expression of tests not to run; those marked [Conformance] run all the same")
 	file := f.String("tests", "",
-		"file with a part of a test's name on each line: these run, and each must be found; # begins a comment")
+		"file with a part of a test's name on each line: only these tests run, and each must exist; # begins a comment")
 	leftOut := f.String("left-out", "left-out.txt",
 		"file of tests not to run: a part of a name, two spaces, # and the reason, on each line; empty: none is left out")
 	f.Func("resume", "`directory` of an earlier run's logs: what passed there is in the table and does not run again; "+

@@ -15,20 +15,20 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
-// A part is tests that one run of the suite's program runs.
+// A part is a set of tests that run in one run of the suite's program.
 type part struct {
 	name  string
 	tests []string // full names
 	procs int      // how many run at a time
 }
 
-// An omission is tests that are not run, and why.
+// An omission names tests that are not run, with the reason.
 type omission struct {
 	test   string // a part of their names
 	reason string
 }
 
-// needsTwoNodes is the reason of tests that run with --nodes 2.
+// needsTwoNodes is the reason, in left-out.txt, of tests that run with --nodes 2.
 const needsTwoNodes = "needs two nodes"
 
 // A plan is what runs: the parts of a stage at the same time, the stages one after the other.
@@ -38,12 +38,12 @@ type plan struct {
 	passed  []types.SpecReport // of the tests that were asked for: in an earlier run
 }
 
-// conformance marks the tests that a certified distribution must pass. No other mark of theirs excludes them.
+// conformance marks the tests that a certified distribution must pass. They run whatever other marks they have.
 const conformance = "[Conformance]"
 
-// waits matches tests that mostly wait. They run beside the others: 62 tests that take 167 minutes, one of them 26,
-// where 460 others take 114 (measured 2026-11-24). Those of alone run one at a time, when nothing else runs:
-// ginkgo's mark says so.
+// waits matches tests that mostly wait. They run beside the others: 62 such tests take 167 minutes, one of them 26,
+// and the 460 others take 114 (measured 2026-11-24). alone matches tests that run one at a time, with no others beside
+// them, as ginkgo's mark says.
 var (
 	waits = regexp.MustCompile(`Prob(e|ing) |\[Slow\]`)
 	alone = regexp.MustCompile(`\[Serial\]`)

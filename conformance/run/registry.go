@@ -14,9 +14,9 @@ import (
 	manifest "k8s.io/kubernetes/test/utils/image"
 )
 
-// Some tests pull an image that they may find on the node already. The run's own registry has these images, and the
-// node's runtime asks it instead of the registry of that name. It has no others, so that a pull of what is missing
-// fails as it does without.
+// Some tests pull an image although it is on the node already. The run's own registry has these images, and the node's
+// runtime asks it instead of the registry that the images' names have (mirrored). It has no other images, so that a pull
+// of a missing image fails at once.
 const (
 	mirrored        = "registry.k8s.io"
 	registryPort    = "5055" // chosen; tests use 5000 themselves
@@ -30,8 +30,8 @@ func pulled() []string {
 	return []string{manifest.GetE2EImage(manifest.Agnhost), manifest.GetE2EImage(manifest.Kitten)}
 }
 
-// registryConfig is its configuration (distribution's docs/content/about/configuration.md). Names of files are quoted
-// with %q, which is a string of YAML too.
+// registryConfig is the registry's configuration (distribution's docs/content/about/configuration.md). Names of files
+// are quoted with %q, which also gives valid YAML.
 const registryConfig = `version: 0.1
 log: {level: warn}
 storage: {filesystem: {rootdirectory: %q}}

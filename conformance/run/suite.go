@@ -100,8 +100,8 @@ const reportFile = "report.json"
 // focusMax bounds the length of one regular expression, in bytes: Linux passes no argument of 128 KiB (MAX_ARG_STRLEN).
 const focusMax = 64 << 10
 
-// focuses returns regular expressions for ginkgo, which match these tests and no other. One with an anchor for each
-// test would take every process of the suite 80 s (measured 2026-11-24, 522 tests); these take 20 ms.
+// focuses returns regular expressions for ginkgo, which match these tests and no others. An expression with an anchor
+// for each test takes every process of the suite 80 s (measured 2026-11-24, 522 tests); these take 20 ms.
 func focuses(tests []string) (expressions []string) {
 	for len(tests) > 0 {
 		var chosen []string

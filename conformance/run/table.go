@@ -136,7 +136,7 @@ func (t *table) render() string {
 	return b.String()
 }
 
-// count says how many of the rows that are in question passed, failed and skipped themselves.
+// count says how many of the rows for which in is true passed, failed and skipped themselves.
 func count(rows []*row, in func(*row) bool) string {
 	var passed, failed, skipped int
 	for _, r := range rows {

@@ -1,6 +1,6 @@
-// Package suite names upstream's e2e suite, so that go.mod requires all that it is built from: `go mod tidy` keeps
-// what a package's tests import for packages that a module of ours imports itself. The suite is built from where it is
-// published (see the Makefile); nothing is built here, and there is nothing to run.
+// Package suite imports upstream's e2e suite, so that `go mod tidy` keeps in go.mod everything from which the suite is
+// built. The suite itself is built from its published module (see the Makefile). Here is nothing to build and nothing
+// to run.
 package suite
 
 import _ "k8s.io/kubernetes/test/e2e"
