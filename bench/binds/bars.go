@@ -28,10 +28,10 @@ func lines(c config) (out []record.Line) {
 			record.Line{Name: "idle_" + s, Title: "of the machine idle meanwhile", Unit: "cores", Group: group},
 			record.Line{Name: "stolen_" + s, Title: "of the machine given to others by its hypervisor", Unit: "cores", Group: group},
 			record.Line{Name: "all_" + s, Title: "from the start of the program to the last bind", Unit: "s", Group: group},
-			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod, Events drained", Unit: "ms", Group: group},
+			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod, until all Events are written", Unit: "ms", Group: group},
 			record.Line{Name: "cpu_bound_" + s, Title: "of it until the last bind", Unit: "ms", Group: group},
 			record.Line{Name: "events_" + s, Title: "Events per pod", Group: group},
-			record.Line{Name: "drain_" + s, Title: "Events drained, after the last bind", Unit: "s", Group: group},
+			record.Line{Name: "drain_" + s, Title: "from the last bind until all Events are written", Unit: "s", Group: group},
 			record.Line{Name: "control_" + s, Title: "control plane, CPU per pod", Unit: "ms", Group: group},
 			record.Line{Name: "of_" + apiServer + "_" + s, Title: "of it kube-apiserver", Unit: "ms", Group: group},
 			record.Line{Name: "of_etcd_" + s, Title: "of it etcd", Unit: "ms", Group: group})

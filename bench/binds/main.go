@@ -29,13 +29,18 @@ import (
 
 // config has the values of the flags.
 type config struct {
-	rounds, nodes, zones, pods, limited, workers, gcPercent int
+	rounds       int
+	nodes, zones int
+	pods         int // that wait
+	limited      int // pods for upstream with its default limit of requests
+	workers      int // bindings that the bare loop has in flight
+	gcPercent    int // of the control plane
 
-	plimsoll, upstream string
+	plimsoll, upstream string // the programs
 	scenarios          []string
-	dir, out, only     string
-	port               int
-	keep, controllers  bool
+	dir, out, only     string // of all state; the report's file; the side to measure
+	port               int    // of the API server
+	keep, controllers  bool   // keep the state directory; run kube-controller-manager
 }
 
 // The sides.

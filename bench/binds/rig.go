@@ -41,11 +41,11 @@ const (
 // rig is the control plane, its nodes, and the pods that our watch shows.
 type rig struct {
 	config
-	plane  *plane.Plane
-	client *kubernetes.Clientset
-	ups    map[string]int // PIDs of the processes of the control plane, by name
-	seen   *waiting
-	deaf   context.CancelFunc // ends our watch
+	plane     *plane.Plane
+	client    *kubernetes.Clientset
+	ups       map[string]int // PIDs of the processes of the control plane, by name
+	seen      *waiting
+	stopWatch context.CancelFunc // ends our watch
 }
 
 func newRig(c config) *rig {
@@ -53,7 +53,7 @@ func newRig(c config) *rig {
 	if !c.controllers {
 		flags = append(flags, "--no-controller-manager")
 	}
-	return &rig{config: c, deaf: func() {},
+	return &rig{config: c, stopWatch: func() {},
 		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: flags}}
 }
 
@@ -119,7 +119,7 @@ func (w *waiting) await(ctx context.Context, count int, limit time.Duration, che
 // renew replaces the control plane, if there is one, by a new one. kube-apiserver keeps recent changes in memory, so
 // without that a side would have to handle the remains of those before it.
 func (r *rig) renew(ctx context.Context) error {
-	r.deaf()
+	r.stopWatch()
 	if r.ups != nil {
 		if err := r.plane.Purge(ctx); err != nil {
 			return err
@@ -191,8 +191,8 @@ func (r *rig) up(ctx context.Context) error {
 			DeleteFunc: func(obj any) { seen.see(obj, false) },
 		},
 	})
-	listening, deaf := context.WithCancel(ctx)
-	r.deaf = deaf
+	listening, stopWatch := context.WithCancel(ctx)
+	r.stopWatch = stopWatch
 	go informer.RunWithContext(listening)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return context.Cause(ctx)
@@ -251,27 +251,35 @@ func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
 	return r.plane.KubeScheduler(log, r.upstream, limited)
 }
 
-// measure measures one side that binds all pods of a scenario. The pods exist before the side starts.
-func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario string, pods int, limited bool) (err error) {
-	running := func() error { return nil }
+// create creates the pods of a scenario, and returns when our watch has shown all of them.
+func (r *rig) create(ctx context.Context, scenario string, pods int) error {
 	if err := parallel(pods, func(i int) error {
 		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, podOf(scenario, i), metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.clear(context.WithoutCancel(ctx))) }()
+	running := func() error { return nil } // there is no scheduler yet that could end
 	if _, _, err := r.seen.await(ctx, pods, clearTimeout, running); err != nil {
 		return err
 	}
 	r.seen.mu.Lock()
+	defer r.seen.mu.Unlock()
 	r.seen.first = time.Time{}
-	r.seen.mu.Unlock()
+	return nil
+}
+
+// measure measures one side that binds all pods of a scenario. The pods exist before the side starts.
+func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario string, pods int, limited bool) (err error) {
+	defer func() { err = errors.Join(err, r.clear(context.WithoutCancel(ctx))) }()
+	if err := r.create(ctx, scenario, pods); err != nil {
+		return err
+	}
 	before, err := record.Use(r.ups, 0)
 	if err != nil {
 		return err
 	}
-	told, err := events.Count(ctx, r.client)
+	written, err := events.Count(ctx, r.client)
 	if err != nil {
 		return err
 	}
@@ -315,17 +323,28 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	}
 	binding, all := bound.Less(before), after.Less(before)
 	for name, value := range map[string]float64{
-		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": drained.CPU * each, "cpu_bound": bound.Side * each, "control": all.Control * each,
-		"rss": rss, "server_rss": serverRSS, "events": float64(drained.Events-told) / float64(pods), "drain": max(0, drained.At.Sub(last).Seconds()),
-		"others": binding.Others() / wall, "idle": binding.Idle / wall, "stolen": binding.Stolen / wall,
+		"rate":       rate,
+		"all":        last.Sub(began).Seconds(),
+		"cpu":        drained.CPU * each,
+		"cpu_bound":  bound.Side * each,
+		"control":    all.Control * each,
+		"rss":        rss,
+		"server_rss": serverRSS,
+		"events":     float64(drained.Events-written) / float64(pods),
+		"drain":      max(0, drained.At.Sub(last).Seconds()),
+		"others":     binding.Others() / wall,
+		"idle":       binding.Idle / wall,
+		"stolen":     binding.Stolen / wall,
 	} {
 		m.Put(name+"_"+scenario, value, pods)
 	}
 	for name := range r.ups {
 		m.Put("of_"+name+"_"+scenario, all.Parts[name]*each, pods)
 	}
-	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms; cores: others %.2f, idle %.2f, stolen %.2f", m.Side, scenario, rate,
-		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario], m.Values["idle_"+scenario], m.Values["stolen_"+scenario])
+	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms; "+
+		"cores: others %.2f, idle %.2f, stolen %.2f", m.Side, scenario, rate,
+		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario],
+		m.Values["idle_"+scenario], m.Values["stolen_"+scenario])
 	return r.verify(ctx, scenario, pods)
 }
 

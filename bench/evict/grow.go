@@ -68,7 +68,7 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		return o, err
 	}
 	if o.reason == "" {
-		o.reason = "ended by somebody else"
+		o.reason = "ended, not by the agent"
 	}
 	stop()
 	o.killed = <-seen
@@ -111,8 +111,8 @@ func startAt(rate string) int64 {
 // watch returns how long after the crossing the largest process of the pods was killed; zero: that was not observed. If
 // it was killed between two reads, so that no read shows the crossing, the time counts from the read before.
 func (r *rig) watch(ctx context.Context) time.Duration {
-	const line = limit - threshold
-	tick := time.NewTicker(looks)
+	const crossing = limit - threshold
+	tick := time.NewTicker(readPeriod)
 	defer tick.Stop()
 	var crossed, last time.Time
 	victim := 0
@@ -123,10 +123,10 @@ func (r *rig) watch(ctx context.Context) time.Duration {
 		case <-tick.C:
 		}
 		now, used := time.Now(), r.usage()
-		if crossed.IsZero() && used > line {
+		if crossed.IsZero() && used > crossing {
 			crossed = now
 		}
-		if victim == 0 && used > line*3/4 { // by then no other process is as large
+		if victim == 0 && used > crossing*3/4 { // by then no other process is as large
 			victim = r.largest()
 		}
 		if victim != 0 && dying(victim) {

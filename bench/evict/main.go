@@ -29,12 +29,12 @@ import (
 
 // config is the command line.
 type config struct {
-	runs, kubeletRuns      int // per rate
-	rates                  []string
-	plimsoll, kubelet, out string
-	dir                    string
-	portBase               int
-	sides                  []string
+	runs, kubeletRuns      int      // per rate
+	rates                  []string // growth per second, as quantities
+	plimsoll, kubelet, out string   // the programs, and the report's file
+	dir                    string   // of all state
+	portBase               int      // first of four ports
+	sides                  []string // what is measured
 }
 
 const (
@@ -46,7 +46,7 @@ func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("evict", flag.ContinueOnError)
 	f.IntVar(&c.runs, "runs", 20, "how often each rate is measured under plimsoll agent")
-	f.IntVar(&c.kubeletRuns, "kubelet-runs", 2, "and under the kubelet, which takes longer")
+	f.IntVar(&c.kubeletRuns, "kubelet-runs", 2, "how often each rate is measured under the kubelet, which takes longer")
 	rates := f.String("rates", "5Mi,20Mi,100Mi,500Mi,1Gi", "growth per second")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.kubelet, "kubelet", "../bin/upstream-kubelet", "upstream's kubelet")
@@ -88,7 +88,7 @@ func lines(rates []string) []record.Line {
 		all   = "All rates"
 		crowd = "110 pods that do nothing"
 		cache = "Page cache in use, memory to spare"
-		soft  = "A hard line is met while a soft eviction waits its grace"
+		soft  = "A hard threshold is met during the grace period of a soft eviction"
 	)
 	out := []record.Line{
 		{Name: "p50_kill", Title: "threshold crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50}, Group: all},
@@ -99,8 +99,8 @@ func lines(rates []string) []record.Line {
 		{Name: "cache_evictions", Title: "evictions", Unit: "pods", Group: cache},
 		{Name: "cache_used", Title: "memory in use as upstream counts, at most", Unit: "MiB", Group: cache},
 		{Name: "cache_spared", Title: "share of runs without an eviction (ours: memory signal available)", Bar: record.Bar{Min: barAll}, Group: cache},
-		{Name: "soft_p50", Title: "hard line crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50}, Group: soft},
-		{Name: "soft_max", Title: "hard line crossed to killed, longest", Unit: "s", Bar: record.Bar{Max: barP99}, Group: soft},
+		{Name: "soft_p50", Title: "hard threshold crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50}, Group: soft},
+		{Name: "soft_max", Title: "hard threshold crossed to killed, longest", Unit: "s", Bar: record.Bar{Max: barP99}, Group: soft},
 	}
 	for _, rate := range rates {
 		group := rate + "/s"
@@ -195,7 +195,7 @@ func (r *rig) rates(ctx context.Context, m *record.Measurement, runs int) error 
 			if err != nil {
 				return fmt.Errorf("grow at %s/s: %w", rate, err)
 			}
-			progress("%s: %s/s: %s", r.side, rate, o)
+			record.Progress("%s: %s/s: %s", r.side, rate, o)
 			if o.clean() {
 				clean++
 				if o.killed > 0 {
@@ -217,8 +217,4 @@ func (r *rig) rates(ctx context.Context, m *record.Measurement, runs int) error 
 		m.Put("p99_kill", stats.Quantile(all, 0.99), len(all))
 	}
 	return nil
-}
-
-func progress(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }

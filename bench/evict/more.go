@@ -23,9 +23,10 @@ import (
 const (
 	crowdSize = 110 // pods: the default maximum of a node
 	creators  = 8   // concurrent requests
-	// watching is how long CPU is measured, beginning calm after the last pod runs.
-	watching, calm = 30 * time.Second, 15 * time.Second
-	watcher        = "eviction" // name of the agent's thread that watches memory
+	// watching is how long CPU is measured, beginning crowdRest after the last pod runs.
+	watching  = 30 * time.Second
+	crowdRest = 15 * time.Second
+	watcher   = "eviction" // name of the agent's thread that watches memory
 )
 
 // crowd measures the CPU of watching as many pods as a node may have.
@@ -52,8 +53,8 @@ func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	progress("%s: %d pods run, with %d MiB", r.side, crowdSize, r.usage()>>20)
-	if err := pause(ctx, calm); err != nil {
+	record.Progress("%s: %d pods run, with %d MiB", r.side, crowdSize, r.usage()>>20)
+	if err := record.Pause(ctx, crowdRest); err != nil {
 		return err
 	}
 	cores := func(read func() (float64, error)) (func() (float64, error), error) {
@@ -65,7 +66,7 @@ func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 	}
 	whole, err := cores(func() (float64, error) { return record.CPUSeconds(r.agent) })
 	thread, err2 := cores(func() (float64, error) { return threadSeconds(r.agent, watcher) })
-	if err := errors.Join(err, err2, pause(ctx, watching)); err != nil {
+	if err := errors.Join(err, err2, record.Pause(ctx, watching)); err != nil {
 		return err
 	}
 	for name, read := range map[string]func() (float64, error){"cores": whole, "watch": thread} {
@@ -73,7 +74,7 @@ func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 		if err != nil {
 			return err
 		}
-		progress("%s: %s %.4f cores", r.side, name, used)
+		record.Progress("%s: %s %.4f cores", r.side, name, used)
 		m.Put(name, used, 1)
 	}
 	return errors.Join(r.empty(ctx, "idle-"), r.settle(ctx))
@@ -164,7 +165,7 @@ func (r *rig) cached(ctx context.Context, m *record.Measurement, runs int) error
 		if evictions += lost; lost == 0 {
 			spared++
 		}
-		progress("%s: page cache: %d MiB in use as upstream counts, %d pods lost, the reader is %s %s", r.side, used>>20, lost, pod.Status.Phase, pod.Status.Reason)
+		record.Progress("%s: page cache: %d MiB in use as upstream counts, %d pods lost, the reader is %s %s", r.side, used>>20, lost, pod.Status.Phase, pod.Status.Reason)
 		if err := errors.Join(r.empty(ctx, "reader-"), r.settle(ctx)); err != nil {
 			return err
 		}
@@ -199,7 +200,7 @@ func (r *rig) readIn(ctx context.Context, pod string) (most int64, err error) {
 		if err == nil && now.Status.Phase != corev1.PodRunning {
 			break
 		}
-		if err := errors.Join(err, pause(ctx, 200*time.Millisecond)); err != nil {
+		if err := errors.Join(err, record.Pause(ctx, 200*time.Millisecond)); err != nil {
 			return most, err
 		}
 	}
@@ -261,7 +262,7 @@ func (r *rig) preempted(ctx context.Context, m *record.Measurement, runs int) er
 		if err != nil {
 			return err
 		}
-		watching, stop := context.WithTimeout(ctx, within)
+		watching, stop := context.WithTimeout(ctx, roundTimeout)
 		seen := make(chan time.Duration, 1)
 		go func() { seen <- r.watch(watching) }()
 		// Under pressure a node rejects pods without a memory request.
@@ -274,7 +275,7 @@ func (r *rig) preempted(ctx context.Context, m *record.Measurement, runs int) er
 			if killed > 0 {
 				late = append(late, killed.Seconds())
 			}
-			progress("%s: hard while soft waits: %v after crossing", r.side, killed)
+			record.Progress("%s: hard while soft waits: %v after crossing", r.side, killed)
 		}
 		stop()
 		if err := errors.Join(err, r.empty(ctx, "soft-"), r.settle(ctx)); err != nil {

@@ -18,16 +18,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 const (
-	namespace = "default"
-	nodeName  = "bench"
-	limit     = 1 << 30          // of all pods together, in bytes
-	threshold = 100 << 20        // eviction below this, in bytes
-	steadies  = 3                // number of pods that do not grow
-	within    = 5 * time.Minute  // of one round (chosen)
-	looks     = time.Millisecond // interval of reads from the kernel
+	namespace    = "default"
+	nodeName     = "bench"
+	limit        = 1 << 30          // of all pods together, in bytes
+	threshold    = 100 << 20        // eviction below this, in bytes
+	steadies     = 3                // number of pods that do not grow
+	roundTimeout = 5 * time.Minute  // of one round (chosen)
+	readPeriod   = time.Millisecond // interval of reads from the kernel
 )
 
 // rig is one instance of `plimsoll up` with one agent, and the kernel's files of its pods.
@@ -133,7 +135,7 @@ func (r *rig) wrap() (string, error) {
 }
 
 func (r *rig) down(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	_, err := r.run(ctx, "down", "--instance", r.instance(), "--state-dir", r.state(), "--purge")
 	return err
@@ -191,7 +193,7 @@ const kubeletRest = 12 * time.Second
 // taint that repels pods.
 func (r *rig) settle(ctx context.Context) error {
 	if r.side == kubelet {
-		if err := pause(ctx, kubeletRest); err != nil {
+		if err := record.Pause(ctx, kubeletRest); err != nil {
 			return err
 		}
 	}
@@ -234,7 +236,7 @@ func (r *rig) create(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (r *rig) until(ctx context.Context, what string, holds func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -248,14 +250,5 @@ func (r *rig) until(ctx context.Context, what string, holds func() error) error 
 			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
 		case <-tick.C:
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }

@@ -19,7 +19,7 @@ const (
 )
 
 func lines(c config) []record.Line {
-	steady := fmt.Sprintf("Steady, %d nodes beating", c.nodes)
+	steady := fmt.Sprintf("Steady, %d nodes alive", c.nodes)
 	some := fmt.Sprintf("%d nodes fall silent", c.silent)
 	zone := fmt.Sprintf("a zone of %d nodes falls silent at once", c.nodes/c.zones)
 	out := []record.Line{
@@ -31,12 +31,12 @@ func lines(c config) []record.Line {
 		{Name: "p99_renewal", Title: "renewal, p99", Unit: "s", Group: steady},
 		{Name: "cores_control", Title: "control plane, CPU", Unit: "cores", Group: steady},
 		{Name: "cores_others", Title: "others on this machine, CPU", Unit: "cores", Group: steady},
-		{Name: "p50_unknown", Title: "Unknown after the grace, p50", Unit: "s", Group: some},
-		{Name: "p99_unknown", Title: "Unknown after the grace, p99", Unit: "s", Bar: record.Bar{Max: barUnknown}, Group: some},
-		{Name: "first_unknown", Title: "Unknown after the grace, soonest", Unit: "s", Group: some},
-		{Name: "p99_taint", Title: "NoSchedule after the grace, p99", Unit: "s", Group: some},
-		{Name: "zone_unknown", Title: "all Unknown, after the last grace", Unit: "s", Group: zone},
-		{Name: "zone_all", Title: "all Unknown and NoSchedule, after the last grace", Unit: "s", Bar: record.Bar{RatioMax: barZone}, Group: zone},
+		{Name: "p50_unknown", Title: "Unknown after the grace period, p50", Unit: "s", Group: some},
+		{Name: "p99_unknown", Title: "Unknown after the grace period, p99", Unit: "s", Bar: record.Bar{Max: barUnknown}, Group: some},
+		{Name: "first_unknown", Title: "Unknown after the grace period, soonest", Unit: "s", Group: some},
+		{Name: "p99_taint", Title: "NoSchedule after the grace period, p99", Unit: "s", Group: some},
+		{Name: "zone_unknown", Title: "all Unknown, after the last grace period", Unit: "s", Group: zone},
+		{Name: "zone_all", Title: "all Unknown and NoSchedule, after the last grace period", Unit: "s", Bar: record.Bar{RatioMax: barZone}, Group: zone},
 		{Name: "zone_since_death", Title: "the same, since they died", Unit: "s", Group: zone},
 		{Name: "heal", Title: "all Ready and untainted, after their return", Unit: "s", Group: "All return"},
 		{Name: "peak", Title: "controller, highest resident memory of the round", Unit: "MiB", Group: "All return"},
@@ -54,7 +54,7 @@ func newReport(ctx context.Context, c config) *record.Report {
 		record.Fact{Name: "upstream", Value: record.Output(ctx, c.controlplane, "kube-controller-manager", "--version")})
 	if c.load {
 		return &record.Report{
-			Title: "What another client feels of node lifecycle controllers", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: loadLines(c), Rounds: c.rounds,
+			Title: "The effect of node lifecycle controllers on another client", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: loadLines(c), Rounds: c.rounds,
 			Args: os.Args[1:], Began: time.Now(), Machine: facts,
 			Notes: []string{
 				fmt.Sprintf("%d nodes in %d zones, all of which die; grace %s for all", c.nodes, c.zones, c.grace),

@@ -34,9 +34,9 @@ const (
 )
 
 var spanTitles = map[string]string{
-	spanRest:  "at rest: all nodes beat, nothing is written about them",
-	spanDead:  "the nodes are dead and silent, and their grace is not over",
-	spanMarks: "from the end of the grace until all are marked",
+	spanRest:  "at rest: all nodes send heartbeats, nothing is written about them",
+	spanDead:  "the nodes are dead, and their grace period is not over",
+	spanMarks: "from the end of the grace period until all are marked",
 	spanHeal:  "they return, until all are Ready and untainted",
 }
 
@@ -45,10 +45,10 @@ func loadLines(c config) (out []record.Line) {
 	marks := fmt.Sprintf("%d nodes die at once", c.nodes)
 	out = append(out,
 		record.Line{Name: "marked", Title: "nodes marked: Unknown and NoSchedule", Group: marks},
-		record.Line{Name: "mark_seconds", Title: "from the last grace's end to the last mark", Unit: "s", Group: marks},
+		record.Line{Name: "mark_seconds", Title: "from the end of the last grace period to the last mark", Unit: "s", Group: marks},
 		record.Line{Name: "mark_rate", Title: "nodes marked per second", Unit: "1/s", Group: marks},
 		record.Line{Name: "busiest", Title: "changes of nodes in the busiest second", Unit: "1/s", Group: marks},
-		record.Line{Name: "heal_seconds", Title: "from the last return to the last taint taken", Unit: "s", Group: marks},
+		record.Line{Name: "heal_seconds", Title: "from the last return to the removal of the last taint", Unit: "s", Group: marks},
 		record.Line{Name: "cores_controller", Title: "controller, CPU while it marks", Unit: "cores", Group: marks},
 		record.Line{Name: "cores_control", Title: "control plane, CPU meanwhile", Unit: "cores", Group: marks},
 		record.Line{Name: "cores_others", Title: "others on this machine, CPU meanwhile", Unit: "cores", Group: marks})
@@ -105,11 +105,11 @@ func (p *rig) measureLoad(ctx context.Context, m *record.Measurement) (err error
 			err = errors.Join(err, other.Stop())
 		}
 	}()
-	if err := pause(ctx, p.settle); err != nil {
+	if err := record.Pause(ctx, p.settle); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, p.steady); err != nil {
+	if err := record.Pause(ctx, p.steady); err != nil {
 		return err
 	}
 	spans = append(spans, span{name: spanRest, from: began, to: time.Now()})
@@ -134,7 +134,7 @@ func (p *rig) measureLoad(ctx context.Context, m *record.Measurement) (err error
 func (p *rig) quiet(ctx context.Context) error {
 	began := time.Now()
 	for {
-		if err := pause(ctx, p.settle); err != nil {
+		if err := record.Pause(ctx, p.settle); err != nil {
 			return err
 		}
 		if p.nodes.sinceAnnounced() > p.settle {
@@ -168,7 +168,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 		last = later(last, over)
 	}
 	spans = append(spans, span{name: spanDead, from: died.Add(deadSettle), to: first})
-	if err := pause(ctx, time.Until(first)); err != nil {
+	if err := record.Pause(ctx, time.Until(first)); err != nil {
 		return nil, err
 	}
 	p.nodes.count()
@@ -177,7 +177,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 		return nil, err
 	}
 	isMarked := func(s *nodeSeen) bool { return s.ready == corev1.ConditionUnknown && s.tainted }
-	if err := p.nodes.await(ctx, time.Until(last)+p.markLimit, "be called silent", func(n *nodes) bool { return n.all(dead, isMarked) }); err != nil {
+	if err := p.nodes.await(ctx, time.Until(last)+p.markLimit, "be marked", func(n *nodes) bool { return n.all(dead, isMarked) }); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -204,7 +204,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	if marked < len(dead) {
 		return spans, nil // waiting for their return would take as long again
 	}
-	if err := pause(ctx, p.settle); err != nil {
+	if err := record.Pause(ctx, p.settle); err != nil {
 		return nil, err
 	}
 	began := time.Now()

@@ -70,9 +70,11 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.nodes, "nodes", 5000, "hollow nodes")
 	f.IntVar(&c.zones, "zones", 10, "zones they are spread over; one of them dies")
 	f.IntVar(&c.silent, "silent", 200, "nodes of the other zones that fall silent")
-	f.DurationVar(&c.grace, "grace", 30*time.Second, "node-monitor-grace-period of both controllers (upstream's default is 50s: the same numbers, later)")
-	f.DurationVar(&c.steady, "steady", 45*time.Second, "length of the window in which all nodes beat")
-	f.DurationVar(&c.settle, "settle", 15*time.Second, "wait after the start of a controller, and after its last announcement")
+	f.DurationVar(&c.grace, "grace", 30*time.Second, "node-monitor-grace-period of both controllers (upstream's default, "+
+		"50s, gives the same numbers, later)")
+	f.DurationVar(&c.steady, "steady", 45*time.Second, "length of the window in which all nodes send heartbeats")
+	f.DurationVar(&c.settle, "settle", 15*time.Second, "wait after the start of a controller, and after its last Event about "+
+		"a registered node")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.controlplane, "controlplane", "", "upstream's programs (default: plimsoll-controlplane beside ours)")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
@@ -80,10 +82,12 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.only, "only", "", "measure one controller: plimsoll or upstream")
 	f.IntVar(&c.port, "port", 28660, "port of the API server")
 	f.BoolVar(&c.sim, "sim", true, "play the simulator's day too")
-	f.BoolVar(&c.load, "load", false, "measure what another client of the API server feels while all nodes die and return, and nothing else")
-	f.StringVar(&c.before, "before", "", "with --load: our program as it was, to compare with; none: leave that out")
+	f.BoolVar(&c.load, "load", false, "measure only the latency of another client of the API server while all nodes die and "+
+		"return")
+	f.StringVar(&c.before, "before", "", "with --load: an earlier build of our program, to compare with; empty: none")
 	f.IntVar(&c.rate, "rate", 50, "with --load: requests a second of the other client")
-	f.DurationVar(&c.markLimit, "mark-limit", 2*time.Minute, "with --load: cut a controller off that has not marked all nodes so long after their grace")
+	f.DurationVar(&c.markLimit, "mark-limit", 2*time.Minute, "with --load: stop a controller that has not marked all nodes "+
+		"this long after their grace period")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -110,7 +114,7 @@ func parseFlags(args []string) (config, error) {
 		bad("zones", c.zones, "want at least 2, of at least 2 nodes each")
 	}
 	if others := c.nodes - c.nodes/max(c.zones, 1); !c.load && (c.silent < 1 || c.silent > others/2) {
-		bad("silent", c.silent, fmt.Sprintf("want 1 to %d: not half of the zones that live on", others/2))
+		bad("silent", c.silent, fmt.Sprintf("want 1 to %d: at most half of the nodes of the other zones", others/2))
 	}
 	if c.grace < 15*time.Second {
 		bad("grace", c.grace, "want at least 15s: leases are renewed every 10s")

@@ -73,7 +73,7 @@ const reporting = 150 * time.Second
 func (p *rig) awaitQuiet(ctx context.Context) error {
 	began := time.Now()
 	for limit := began.Add(p.patience()); ; {
-		if err := pause(ctx, p.settle); err != nil {
+		if err := record.Pause(ctx, p.settle); err != nil {
 			return err
 		}
 		announced := p.nodes.sinceAnnounced()
@@ -84,7 +84,7 @@ func (p *rig) awaitQuiet(ctx context.Context) error {
 			return fmt.Errorf("wait for the controller to announce nodes: the last was %v ago, after %v", announced.Round(time.Second), p.patience())
 		}
 	}
-	if err := pause(ctx, time.Until(p.registered.Add(reporting))); err != nil {
+	if err := record.Pause(ctx, time.Until(p.registered.Add(reporting))); err != nil {
 		return err
 	}
 	if err := p.nodes.await(ctx, p.patience(), "be well at the start", (*nodes).well); err != nil {
@@ -100,12 +100,12 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	if err != nil {
 		return err
 	}
-	renewed, _, err := p.beats(ctx)
+	renewed, _, err := p.renewals(ctx)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, p.steady); err != nil {
+	if err := record.Pause(ctx, p.steady); err != nil {
 		return err
 	}
 	wall := time.Since(began).Seconds()
@@ -113,7 +113,7 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	if err != nil {
 		return err
 	}
-	now, p99, err := p.beats(ctx)
+	now, p99, err := p.renewals(ctx)
 	if err != nil {
 		return err
 	}
@@ -152,6 +152,16 @@ func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 	return use, err
 }
 
+// awaitMarked waits until nodes are marked as unreachable, and returns when each node renewed its Lease last.
+func (p *rig) awaitMarked(ctx context.Context, victims []string) (renewed map[string]time.Time, err error) {
+	if err := p.nodes.await(ctx, p.patience(), "be marked", func(n *nodes) bool {
+		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
+	}); err != nil {
+		return nil, err
+	}
+	return p.nodes.renewed(ctx)
+}
+
 // someDie silences nodes of all zones except the first, so few that no zone is in disruption. Their leases expire at
 // moments that are spread over ten seconds, as their renewals were.
 func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []string, err error) {
@@ -169,12 +179,7 @@ func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []str
 		}
 		victims = append(victims, names...)
 	}
-	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
-		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
-	}); err != nil {
-		return nil, err
-	}
-	renewed, err := p.nodes.renewed(ctx)
+	renewed, err := p.awaitMarked(ctx, victims)
 	if err != nil {
 		return nil, err
 	}
@@ -204,12 +209,7 @@ func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) (victims []st
 		return nil, err
 	}
 	died := time.Now()
-	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
-		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
-	}); err != nil {
-		return nil, err
-	}
-	renewed, err := p.nodes.renewed(ctx)
+	renewed, err := p.awaitMarked(ctx, victims)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ const (
 func (p *rig) heal(ctx context.Context, m *record.Measurement, dead []string) error {
 	for k := range returns {
 		if k > 0 {
-			if err := pause(ctx, leasePeriod/returns); err != nil {
+			if err := record.Pause(ctx, leasePeriod/returns); err != nil {
 				return err
 			}
 		}
@@ -280,16 +280,4 @@ func simulate(ctx context.Context, c config, m *record.Measurement) error {
 	last := strings.TrimSpace(string(out))
 	record.Progress("simulated day: %.1f s: %s", m.Values["sim"], last[strings.LastIndexByte(last, '\n')+1:])
 	return nil
-}
-
-// pause waits for d. It is the only place where this program sleeps, because it measures what happens as time passes.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // otherCommand makes this program another client of the API server: a separate process, so that the harness's own load
@@ -79,7 +81,7 @@ func runOther(ctx context.Context, o otherFlags) (bool, error) {
 	began := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
 		due := began.Add(time.Duration(i) * period)
-		if err := pause(ctx, time.Until(due)); err != nil {
+		if err := record.Pause(ctx, time.Until(due)); err != nil {
 			break
 		}
 		slots <- struct{}{}

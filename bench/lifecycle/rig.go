@@ -84,8 +84,8 @@ func (p *rig) order(ctx context.Context, words ...string) ([]string, error) {
 	return obeyed.Nodes, json.Unmarshal(out, &obeyed)
 }
 
-// beats returns how many leases the fleet has renewed, and the 99th percentile of the newest durations.
-func (p *rig) beats(ctx context.Context) (renewed float64, p99 float64, err error) {
+// renewals returns how many Leases the fleet has renewed, and the 99th percentile of the newest durations.
+func (p *rig) renewals(ctx context.Context) (renewed float64, p99 float64, err error) {
 	out, err := p.plane.Call(ctx, "fleet", "status", "--control", p.socket())
 	if err != nil {
 		return 0, 0, err

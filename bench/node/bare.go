@@ -28,8 +28,8 @@ const (
 	bareGrace        = 30 // s: a pod's default terminationGracePeriodSeconds
 )
 
-// bareClient has containerd make the sandboxes and containers of the same pods, and nothing else is done: no API
-// server, no cgroups of pods, no volumes, no status. What an agent needs beyond its time is the agent's own.
+// bareClient has containerd make the sandboxes and containers of the same pods, and does nothing else: no API server,
+// no cgroups of pods, no volumes, no status. The time that an agent takes beyond this is its own.
 type bareClient struct {
 	*rig
 	runtime *cri.Client
@@ -38,7 +38,7 @@ type bareClient struct {
 	dir     string // of the files that containers mount
 }
 
-// barePod is what is asked of containerd for one pod, and what came of it.
+// barePod is the requests to containerd for one pod, and their results.
 type barePod struct {
 	sandbox   *runtimeapi.PodSandboxConfig
 	container *runtimeapi.ContainerConfig
@@ -50,8 +50,9 @@ type barePod struct {
 // restMarker is the file whose existence makes the bare side's agent do nothing.
 const restMarker = "rest"
 
-// bareAgent writes the program that the bare side has as its agent: plimsoll agent, which makes the node Ready and
-// prepares its cgroups, until the file restMarker exists. A program that does nothing keeps its place then.
+// bareAgent writes the script that `up` runs as the agent of the bare side. Until the file restMarker exists, the script
+// becomes plimsoll agent, which makes the node Ready and prepares its cgroups. From then on it becomes a program that
+// does nothing.
 func (r *rig) bareAgent() (string, error) {
 	ours, err := filepath.Abs(r.plane.Plimsoll)
 	if err != nil {
@@ -87,7 +88,7 @@ func (r *rig) restAgent(ctx context.Context) error {
 		if err == nil && r.pids[roleAgent] != agent {
 			return nil
 		}
-		if paused := pause(ctx, pollPeriod); paused != nil {
+		if paused := record.Pause(ctx, pollPeriod); paused != nil {
 			return fmt.Errorf("wait for the end of the agent, pid %d: %w", agent, errors.Join(paused, err))
 		}
 	}
@@ -139,7 +140,7 @@ func (b *bareClient) measureSingles(ctx context.Context, m *record.Measurement) 
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, singlePause); err != nil {
+		if err := record.Pause(ctx, singlePause); err != nil {
 			return err
 		}
 		ended, err := b.stop(ctx, all)
@@ -184,7 +185,7 @@ func (b *bareClient) measureBatch(ctx context.Context, m *record.Measurement, n 
 		start = append(start, p.running.Sub(began).Seconds())
 	}
 	putStarts(m, n, took.Seconds(), start)
-	if err := pause(ctx, singlePause); err != nil {
+	if err := record.Pause(ctx, singlePause); err != nil {
 		return err
 	}
 	began = time.Now()

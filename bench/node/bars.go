@@ -81,7 +81,7 @@ func startLines(n int) (out []record.Line) {
 		out = append(out, record.Line{Name: sized(name, n), Title: title, Unit: unit, Bar: b, Group: group})
 	}
 	if n == 1 {
-		add("first", "the node's very first pod, bind to Running", "s", record.Bar{})
+		add("first", "the node's first pod, bind to Running", "s", record.Bar{})
 	}
 	least := record.Bar{}
 	if n == ordinary {

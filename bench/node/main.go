@@ -82,7 +82,8 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
 	f.StringVar(&c.out, "out", "results/node.md", "report file; empty: standard output only")
 	f.BoolVar(&c.keep, "keep", false, "keep state directories (logs) of finished rounds")
-	f.BoolVar(&c.profile, "profile", false, "print where the time of a batch goes, from the agent's own metrics; reading them costs the agent memory, so such a run is for looking, not for the record")
+	f.BoolVar(&c.profile, "profile", false, "print the runtime's and the API server's calls of each batch, from metrics; "+
+		"reading these costs the agent memory, so such a run is not for the record")
 	binary := f.String("kubelet", "../bin/upstream-kubelet", "upstream's kubelet")
 	only := f.String("only", "", "measure some sides: kubelet, plimsoll, bare or several of them, like plimsoll,bare")
 	batches := f.String("batches", "30,110", "sizes of the batches of pods created at once, ascending")

@@ -61,7 +61,7 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 		if err := t.await(ctx, "running", names, isRunning); err != nil {
 			return err
 		}
-		if err := pause(ctx, singlePause); err != nil {
+		if err := record.Pause(ctx, singlePause); err != nil {
 			return err
 		}
 		removed, err := r.removeAll(ctx, t, names)
@@ -107,7 +107,7 @@ func (r *rig) measureBatch(ctx context.Context, m *record.Measurement, t *tracke
 		if err := r.window(ctx, m, sized("steady", n), r.steady); err != nil {
 			return fmt.Errorf("steady window: %w", err)
 		}
-	} else if err := pause(ctx, singlePause); err != nil {
+	} else if err := record.Pause(ctx, singlePause); err != nil {
 		return err
 	}
 	if err := r.measureRemoval(ctx, m, t, names); err != nil {

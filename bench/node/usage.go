@@ -104,7 +104,7 @@ const samplePeriod = time.Second
 
 // window measures usage over d while nothing is requested of the node, under names that end in suffix.
 func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, d time.Duration) error {
-	if err := pause(ctx, r.settle); err != nil {
+	if err := record.Pause(ctx, r.settle); err != nil {
 		return err
 	}
 	agent := r.pids[roleAgent]
@@ -122,7 +122,7 @@ func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, 
 				return errors.Join(err, r.checkSameAgent(ctx))
 			}
 		}
-		if err := pause(ctx, samplePeriod); err != nil {
+		if err := record.Pause(ctx, samplePeriod); err != nil {
 			return err
 		}
 		mib, err := record.StatusMiB(agent, "VmRSS")
@@ -156,16 +156,4 @@ func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, 
 	record.Progress("%s: %s: %.1f MiB, %.4f cores (containerd and shims %.4f)", r.side.name, suffix, stats.Median(resident),
 		m.Values["cores_agent_"+suffix], m.Values["cores_runtime_"+suffix])
 	return r.checkSameAgent(ctx)
-}
-
-// pause waits for d. It is the only place where this program sleeps, because it measures what happens as time passes.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -51,11 +51,11 @@ func lines(play []*workload) (out []record.Line) {
 			record.Line{Name: of("strangers"), Title: "by others", Unit: "cores", Group: group},
 			record.Line{Name: of("idle"), Title: "by nobody", Unit: "cores", Group: group})
 		out = append(out,
-			record.Line{Name: of("cpu"), Title: "CPU of the scheduler per pod, Events drained", Unit: "ms", Bar: record.Bar{RatioMax: barCPU}, Group: group},
+			record.Line{Name: of("cpu"), Title: "CPU of the scheduler per pod, until all Events are written", Unit: "ms", Bar: record.Bar{RatioMax: barCPU}, Group: group},
 			record.Line{Name: of("peak"), Title: "peak of its resident memory", Unit: "MiB", Group: group},
 			record.Line{Name: of("control"), Title: "CPU of the control plane per pod", Unit: "ms", Group: group},
 			record.Line{Name: of("events"), Title: "Events per pod", Group: group},
-			record.Line{Name: of("drain"), Title: "Events drained, after the last bind", Unit: "s", Group: group})
+			record.Line{Name: of("drain"), Title: "from the last bind until all Events are written", Unit: "s", Group: group})
 	}
 	return out
 }

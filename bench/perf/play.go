@@ -400,12 +400,7 @@ func (p *player) sleep(ctx context.Context, s *sleep) error {
 			return fmt.Errorf("parameter %s: %w", s.DurationParam, err)
 		}
 	}
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return record.Pause(ctx, d)
 }
 
 // optional is counted for operations that create one object by default.

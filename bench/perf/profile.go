@@ -54,7 +54,7 @@ func (r *rig) profile(ctx context.Context, side, title string) (*profiles, error
 		p.of[scheduler] = "https://127.0.0.1:" + strconv.Itoa(r.profilePort())
 		config.CAData = nil
 		config.CAFile = ""
-		config.Insecure = true // its certificate is self-signed
+		config.Insecure = true // the scheduler's certificate is self-signed
 	}
 	if p.client, err = rest.HTTPClientFor(config); err != nil {
 		return nil, err

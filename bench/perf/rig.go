@@ -21,16 +21,16 @@ import (
 // rig is the control plane of one measurement.
 type rig struct {
 	config
-	plane   *plane.Plane
-	ups     map[string]int // PIDs of the processes of the control plane, by name
-	writer  *writer
-	pods    *pods
-	deafen  context.CancelFunc // ends our watch
-	started bool
+	plane     *plane.Plane
+	ups       map[string]int // PIDs of the processes of the control plane, by name
+	writer    *writer
+	pods      *pods
+	stopWatch context.CancelFunc // ends our watch
+	started   bool
 }
 
 func newRig(c config) *rig {
-	return &rig{config: c, deafen: func() {}, plane: &plane.Plane{
+	return &rig{config: c, stopWatch: func() {}, plane: &plane.Plane{
 		Plimsoll: c.plimsoll, Instance: "bench-perf", Dir: c.dir, Port: c.port,
 		Flags: []string{"--no-scheduler", "--no-lifecycle", "--no-controller-manager", "--gc-percent", strconv.Itoa(c.gcPercent)},
 	}}
@@ -38,7 +38,7 @@ func newRig(c config) *rig {
 
 // renew replaces the control plane, if there is one, by a new one.
 func (r *rig) renew(ctx context.Context) (err error) {
-	r.deafen()
+	r.stopWatch()
 	if r.started {
 		if err := r.plane.Purge(ctx); err != nil {
 			return err
@@ -64,8 +64,8 @@ func (r *rig) renew(ctx context.Context) (err error) {
 		return err
 	}
 	r.writer, r.pods = &writer{client: client, dynamic: objects, classes: map[int32]bool{}}, newPods()
-	listening, deafen := context.WithCancel(ctx)
-	r.deafen = deafen
+	listening, stopWatch := context.WithCancel(ctx)
+	r.stopWatch = stopWatch
 	return r.pods.follow(listening, config)
 }
 
@@ -138,41 +138,65 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 	if err != nil {
 		return err
 	}
-	pods := r.pods.boundInAll()
-	spent := played.spent
-	used := after.Less(before)
-	wall := time.Since(began).Seconds()
-	each := 1000 / float64(pods)
-	for name, value := range map[string]float64{
-		"rate":      rate,
-		"writes":    spent.rate(),
-		"each":      spent.writes / float64(span.bound),
-		"idle":      spent.cores(spent.used.Idle),
-		"serving":   spent.cores(spent.used.Control),
-		"deciding":  spent.cores(spent.used.Side),
-		"making":    spent.cores(spent.used.Harness),
-		"strangers": spent.cores(spent.used.Others()),
-		"cpu":       drained.CPU * each,
-		"control":   used.Control * each,
-		"peak":      peak,
-		"events":    float64(drained.Events) / float64(pods),
-		"drain":     max(0, drained.At.Sub(bound).Seconds()),
-		"others":    used.Others() / wall,
-		"stolen":    used.Stolen / wall,
-		"span":      span.last.Sub(span.first).Seconds(),
-	} {
-		m.Put(name+"_"+w.title(), value, pods)
-	}
-	record.Progress("%s: %s: %.0f pods/s (%d measured); %.0f API writes/s, %.1f a pod; "+
-		"cores meanwhile: control plane %.2f, scheduler %.2f, driver %.2f, others %.2f, idle %.2f; "+
-		"CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; "+
-		"cores: others %.2f, stolen %.2f; took %.0f s", m.Side, w.title(), rate, span.bound,
-		m.Values["writes_"+w.title()], m.Values["each_"+w.title()], m.Values["serving_"+w.title()], m.Values["deciding_"+w.title()],
-		m.Values["making_"+w.title()], m.Values["strangers_"+w.title()], m.Values["idle_"+w.title()],
-		drained.CPU*each, used.Control*each, peak, drained.At.Sub(bound).Seconds(),
-		used.Others()/wall, used.Stolen/wall, wall)
+	result{
+		span:    span,
+		rate:    rate,
+		spent:   played.spent,
+		bound:   bound,
+		drained: drained,
+		used:    after.Less(before),
+		wall:    time.Since(began).Seconds(),
+		peak:    peak,
+		pods:    r.pods.boundInAll(),
+	}.put(m, w.title())
 	if err := stop(); err != nil || m.Side == bareLoop || r.keep {
 		return err
 	}
 	return os.Remove(process.Log())
+}
+
+// result is what was read of one side with one workload.
+type result struct {
+	span    measure        // of the pods that the workload measures
+	rate    float64        // of these pods, binds per second
+	spent   serving        // while they were bound
+	bound   time.Time      // when the workload's operations had ended
+	drained events.Drained // when all Events were written
+	used    record.Usage   // from before the start of the scheduler until its Events were written
+	wall    float64        // how long that took, in seconds
+	peak    float64        // highest resident memory of the scheduler, in MiB
+	pods    int            // pods that were bound, those that are not measured too
+}
+
+// put stores the values of a result, and prints the most important ones.
+func (r result) put(m *record.Measurement, title string) {
+	each := 1000 / float64(r.pods)
+	for name, value := range map[string]float64{
+		"rate":      r.rate,
+		"writes":    r.spent.rate(),
+		"each":      r.spent.writes / float64(r.span.bound),
+		"idle":      r.spent.cores(r.spent.used.Idle),
+		"serving":   r.spent.cores(r.spent.used.Control),
+		"deciding":  r.spent.cores(r.spent.used.Side),
+		"making":    r.spent.cores(r.spent.used.Harness),
+		"strangers": r.spent.cores(r.spent.used.Others()),
+		"cpu":       r.drained.CPU * each,
+		"control":   r.used.Control * each,
+		"peak":      r.peak,
+		"events":    float64(r.drained.Events) / float64(r.pods),
+		"drain":     max(0, r.drained.At.Sub(r.bound).Seconds()),
+		"others":    r.used.Others() / r.wall,
+		"stolen":    r.used.Stolen / r.wall,
+		"span":      r.span.last.Sub(r.span.first).Seconds(),
+	} {
+		m.Put(name+"_"+title, value, r.pods)
+	}
+	stored := func(name string) float64 { return m.Values[name+"_"+title] }
+	record.Progress("%s: %s: %.0f pods/s (%d measured); %.0f API writes/s, %.1f a pod; "+
+		"cores meanwhile: control plane %.2f, scheduler %.2f, driver %.2f, others %.2f, idle %.2f; "+
+		"CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events written after %.1f s; "+
+		"cores: others %.2f, stolen %.2f; took %.0f s", m.Side, title, r.rate, r.span.bound,
+		stored("writes"), stored("each"), stored("serving"), stored("deciding"), stored("making"), stored("strangers"),
+		stored("idle"), stored("cpu"), stored("control"), r.peak, r.drained.At.Sub(r.bound).Seconds(),
+		stored("others"), stored("stolen"), r.wall)
 }

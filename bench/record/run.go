@@ -80,3 +80,15 @@ func (r *Report) Finish(out string) (bool, error) {
 	fmt.Print(text)
 	return ok && len(r.Problems) == 0, nil
 }
+
+// Pause waits for d. Only measuring programs may sleep like this: they measure what happens as time passes.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,10 +1,10 @@
-// Command up measures `plimsoll up` on one node and on several (--nodes): how soon all nodes are Ready and all add-ons
-// are, on an empty state directory and again after `down`; then memory and CPU at rest, and how long `down` takes.
+// Command up measures `plimsoll up` with one node and with several (--nodes): the time until all nodes and all add-ons
+// are ready, on an empty state directory and again after `down`; how long `down` takes; then memory and CPU at rest.
 //
-// It runs in a network namespace of its own, so that no other instance is in its way, with an address and a route to
+// It runs in its own network namespace, so that no other instance disturbs it. It adds an address and a route to
 // Services, which a machine without a network lacks. A node is Ready when `up` says so: it has renewed its Lease since
-// its agent began. What is counted at rest is every process of the instance: those that `status` lists, the supervisor,
-// and the shims with the pods of add-ons.
+// its agent began. At rest every process of the instance counts: those that `status` lists, the supervisor, and the
+// shims with the pods of add-ons.
 //
 // It compares the results with the bars of the project and exits with 1 when one is missed or a round could not be
 // measured. It is not a test: a busy machine is no reason to fail a build.
@@ -32,11 +32,11 @@ import (
 // config is the command line.
 type config struct {
 	rounds   int
-	nodes    int // of the larger side
-	settle   time.Duration
-	rest     time.Duration
-	plimsoll string
-	out      string
+	nodes    int           // of the larger side
+	settle   time.Duration // wait before the window at rest
+	rest     time.Duration // length of the window at rest
+	plimsoll string        // our program
+	out      string        // the report's file; empty: none
 }
 
 func parseFlags(args []string) (config, error) {
@@ -66,22 +66,26 @@ const (
 	many = "several nodes"
 )
 
-// Names of values.
+// Names of values. Cold is on an empty state directory, warm is after `down`.
 const (
-	readyCold  = "ready_cold"
-	namesCold  = "names_cold"
-	allCold    = "all_cold"
-	readyWarm  = "ready_warm"
-	namesWarm  = "names_warm"
-	allWarm    = "all_warm"
-	resident   = "resident"
-	private    = "private"
-	restCPU    = "rest_cpu"
-	downTime   = "down"
-	processes  = "processes"
+	readyCold = "ready_cold"
+	namesCold = "names_cold"
+	allCold   = "all_cold"
+	readyWarm = "ready_warm"
+	namesWarm = "names_warm"
+	allWarm   = "all_warm"
+	resident  = "resident"
+	private   = "private"
+	restCPU   = "rest_cpu"
+	downTime  = "down"
+	processes = "processes"
+)
+
+// The instance and its network.
+const (
 	instance   = "bench-up"
 	serviceNet = "10.96.0.0/16"
-	nodeIP     = "172.31.255.1" // of one node, which metrics-server asks: no loopback address
+	nodeIP     = "172.31.255.1" // of the machine's node, from which metrics-server reads: not a loopback address
 )
 
 // Bars of the project, for the larger side: three nodes on two cores.
@@ -111,7 +115,7 @@ func lines() []record.Line {
 		line(warm, allWarm, "`up` to all add-ons ready", "s", all),
 		line(rest, processes, "processes, those of add-ons included", "", none),
 		line(rest, resident, "resident memory, shared pages counted in each process", "MiB", none),
-		line(rest, private, "the same, shared pages divided among those who have them", "MiB", none),
+		line(rest, private, "the same, shared pages divided among the processes that have them", "MiB", none),
 		line(rest, restCPU, "CPU", "cores", none),
 		line(end, downTime, "`down`", "s", none),
 	}
@@ -309,7 +313,7 @@ func (s *subject) status(ctx context.Context) (status, error) {
 // rests measures memory and CPU of all processes at rest.
 func (s *subject) rests(ctx context.Context, m *record.Measurement) error {
 	record.Progress("%s, round %d: rest", m.Side, m.Round)
-	if err := sleep(ctx, s.settle); err != nil {
+	if err := record.Pause(ctx, s.settle); err != nil {
 		return err
 	}
 	all, err := s.status(ctx)
@@ -325,7 +329,7 @@ func (s *subject) rests(ctx context.Context, m *record.Measurement) error {
 		return err
 	}
 	began := time.Now()
-	if err := sleep(ctx, s.rest); err != nil {
+	if err := record.Pause(ctx, s.rest); err != nil {
 		return err
 	}
 	after, err := cpuOf(pids)
@@ -347,13 +351,4 @@ func (s *subject) rests(ctx context.Context, m *record.Measurement) error {
 	m.Put(resident, sums[0], 1)
 	m.Put(private, sums[1], 1)
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
