@@ -1,11 +1,11 @@
-// Package criproxy stands between an agent and a real container runtime, and says what is not so where a test asks for
-// that. Everything else it hands on unchanged, the runtime's own services and streams included.
+// Package criproxy is a proxy between an agent and a real container runtime. It gives wrong answers where a test asks
+// for them. Everything else it passes on unchanged, also streams and services that are not CRI's.
 //
 //	p := criproxy.Listen(t, socket, runtime)
 //	criproxy.Lie(p, runtimeapi.RuntimeService_ListContainers_FullMethodName, func(
 //		ctx context.Context, q *runtimeapi.ListContainersRequest, ask func() (*runtimeapi.ListContainersResponse, error),
 //	) (*runtimeapi.ListContainersResponse, error) {
-//		... // ask is what the runtime says
+//		... // ask returns the runtime's own answer
 //	})
 //	p.TellTheTruth()
 package criproxy
@@ -36,7 +36,7 @@ type Proxy struct {
 	lies map[string]lie // by method
 }
 
-// lie answers in the runtime's place; ask is what it says.
+// lie answers in the runtime's place. ask returns the runtime's own answer.
 type lie func(ctx context.Context, request []byte, ask func() ([]byte, error)) ([]byte, error)
 
 // Listen serves a socket that leads to the runtime at the other one, until the test ends. Both are paths.
@@ -71,7 +71,7 @@ func Listen(t *testing.T, socket, runtime string) *Proxy {
 	return p
 }
 
-// Lie has a method answered by a function, until TellTheTruth.
+// Lie makes a function answer the calls of a method, until TellTheTruth.
 func Lie[Q, A proto.Message](p *Proxy, method string, answer func(context.Context, Q, func() (A, error)) (A, error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func made[M proto.Message]() M {
 	return none.ProtoReflect().Type().New().Interface().(M)
 }
 
-// TellTheTruth ends all lies. A call that is being answered is answered by its lie.
+// TellTheTruth ends all lies. A call that has begun is still answered by its lie.
 func (p *Proxy) TellTheTruth() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *Proxy) handle(_ any, caller grpc.ServerStream) error {
 	return caller.SendMsg(&answer)
 }
 
-// handOn hands a call on, whatever it is.
+// handOn passes a call on, whatever its method.
 func (p *Proxy) handOn(ctx context.Context, method string, caller grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -172,7 +172,7 @@ func (p *Proxy) handOn(ctx context.Context, method string, caller grpc.ServerStr
 	}
 }
 
-// bytesAsTheyAre is a codec for messages that nobody reads.
+// bytesAsTheyAre is a codec that does not decode messages.
 type bytesAsTheyAre struct{}
 
 func (bytesAsTheyAre) Name() string { return "proto" }

@@ -1,6 +1,6 @@
 // Package csidriver is a CSI driver for tests: it registers in plugins_registry, says about its node what its Answers
-// say, and can be made to fail or hang in each call. Its volumes are directories, which it mounts by bind mounts; any
-// handle is one. Package driver below it is the same as a separate program, which tests can kill.
+// say, and can be made to fail or hang in each call. Its volumes are directories, which it mounts by bind mounts; every
+// handle names a volume. Package driver below it is the same as a separate program, which tests can kill.
 package csidriver
 
 import (
@@ -68,7 +68,7 @@ func Start(dir, registry string, a Answers) (*Driver, error) {
 	return d, d.Register()
 }
 
-// Register makes the registration socket, anew if it is there.
+// Register makes the registration socket, and makes it again if it exists.
 func (d *Driver) Register() error { return d.serve(d.Registration) }
 
 // Unregister removes the registration socket.

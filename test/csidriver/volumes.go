@@ -17,12 +17,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// Content is the directory that is a volume. It stays when the volume is taken away.
+// Content returns the directory of a volume. It stays when the volume is unpublished.
 func (d *Driver) Content(handle string) string {
 	return filepath.Join(filepath.Dir(d.Endpoint), fmt.Sprintf("%.8x", sha256.Sum256([]byte(handle))))
 }
 
-// Published returns the requests to publish a volume, all that came.
+// Published returns all requests to publish a volume that came.
 func (d *Driver) Published(handle string) []*csi.NodePublishVolumeRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package csisanity has upstream's csi-sanity suite judge bin/plimsoll-csi, as a process of its own, on a file system
-// of its own: with file systems in images, with block devices, and with directories that project quota limits. It is a
-// separate module so that the suite's dependencies do not become ours. After each run nothing may be left: no mount, no
-// loop device, no file of a volume.
+// Package csisanity runs upstream's csi-sanity suite against bin/plimsoll-csi, which is a separate process with its own
+// file system: with file systems in sparse files, with block devices, and with directories that project quota limits.
+// After each run nothing may be left: no mount, no loop device, no file of a volume. The package is a separate module
+// so that the suite's dependencies do not become ours.
 //
 // It needs root and the program (`make bin/plimsoll-csi`), and is skipped without root.
 package csisanity
@@ -68,7 +68,7 @@ func TestSanity(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			suite := exec.Command(os.Args[0], "-test.run=^TestSanity$", "-test.v", "-ginkgo.no-color")
 			suite.Env = append(os.Environ(), chosen+"="+v.name)
-			// In a mount namespace of its own: another program's could be copied from ours at any time, and keep mounts.
+			// It has its own mount namespace: another program may copy ours at any time, and would keep our mounts then.
 			suite.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 			out, err := suite.CombinedOutput()
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 // (net.ipv4.ip_local_port_range in the kernel's ip-sysctl.rst).
 const first, end = 12000, 30000
 
-// ForTest returns a port of this machine that is free now and that the kernel gives to nobody who does not ask for it.
+// ForTest returns a port of this machine that is free now and that the kernel gives to no outgoing connection.
 func ForTest(t testing.TB) int {
 	t.Helper()
 	ports, err := Find(1)

@@ -1,7 +1,7 @@
-// Command driver is test/csidriver as a program. It prints what it is told about its registrations, a line each:
-// "registered", or "refused: " and the reason. It reads commands from standard input, one per line: "max N" changes its
-// limit of volumes, "name NAME" its name, "register" makes its registration socket anew, "unregister" removes it. It
-// ends with its standard input, so that it does not outlive its test.
+// Command driver is test/csidriver as a program. It prints the result of each registration on a line: "registered", or
+// "refused: " and the reason. It reads commands from standard input, one per line: "max N" changes its limit of
+// volumes, "name NAME" its name, "register" makes its registration socket again, "unregister" removes it. It ends with
+// its standard input, so that it does not outlive its test.
 package main
 
 import (

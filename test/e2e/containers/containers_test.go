@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
@@ -42,18 +43,7 @@ func newNode(t *testing.T) *node {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: containers and mounts")
 	}
-	dir := os.Getenv("PLIMSOLL_BIN")
-	if dir == "" {
-		dir = "../../../bin"
-	}
-	binary, err := filepath.Abs(filepath.Join(dir, "plimsoll"))
-	if err == nil {
-		_, err = os.Stat(binary)
-	}
-	if err != nil {
-		t.Skipf("no built binaries: %v; run make build", err)
-	}
-	n := &node{t: t, binary: binary, stateDir: filepath.Join(t.TempDir(), "state"), hostPath: t.TempDir()}
+	n := &node{t: t, binary: rig.Binary(t), stateDir: filepath.Join(t.TempDir(), "state"), hostPath: t.TempDir()}
 	if err := os.Chmod(n.hostPath, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +184,7 @@ func (n *node) pid(child string) int {
 	return 0
 }
 
-// TestContainers takes one node through it; the parts build on each other.
+// TestContainers runs its parts on one node. Each part needs the state that the part before it left.
 func TestContainers(t *testing.T) {
 	n := newNode(t)
 	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,metrics-server,csi",
@@ -213,7 +203,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// images loads an archive from standard input, lists it, and does not remove what a container uses.
+// images checks that an image is loaded from standard input and is listed, and that an image in use is not removed.
 func (n *node) images() {
 	archive, err := os.Open(filepath.Join(filepath.Dir(n.binary), "images", "workload.tar"))
 	if err != nil {

@@ -94,8 +94,8 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 	return pod
 }
 
-// keeper is a volume.Manager with a real object cache, connected as in the agent.
-func (c *cluster) keeper(ctx context.Context, root string) *volume.Manager {
+// manager returns a volume.Manager with a real object cache, connected as in the agent.
+func (c *cluster) manager(ctx context.Context, root string) *volume.Manager {
 	c.t.Helper()
 	var k *volume.Manager
 	cache := objectcache.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
@@ -105,8 +105,8 @@ func (c *cluster) keeper(ctx context.Context, root string) *volume.Manager {
 	return k
 }
 
-// TestKeeper runs the token flow and the object watches against a real kube-apiserver with the Node authorizer.
-func TestKeeper(t *testing.T) {
+// TestVolumeManager runs the token flow and the object watches against a real kube-apiserver with the Node authorizer.
+func TestVolumeManager(t *testing.T) {
 	c := newCluster(t)
 	t.Run("flow", func(t *testing.T) { c.t = t; c.flow() })
 	t.Run("burst", func(t *testing.T) { c.t = t; c.burst() })
@@ -117,7 +117,7 @@ func (c *cluster) flow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	root := t.TempDir()
-	k := c.keeper(ctx, root)
+	k := c.manager(ctx, root)
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "s"}, Data: map[string][]byte{"k": []byte("1")}}
 	must(t, c.admin.Create(ctx, kube.Secrets, c.namespace, "", secret, secret))
@@ -166,7 +166,7 @@ func (c *cluster) flow() {
 
 	// A restarted agent uses the existing token and requests no new one.
 	asked := 0
-	k2 := c.keeper(ctx, root)
+	k2 := c.manager(ctx, root)
 	inner := k2.Tokens
 	k2.Tokens = func(ctx context.Context, ns, sa string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 		asked++
@@ -186,7 +186,7 @@ func (c *cluster) burst() {
 	t := c.t
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	k := c.keeper(ctx, t.TempDir())
+	k := c.manager(ctx, t.TempDir())
 	var pods []*corev1.Pod
 	for i := range 110 {
 		pods = append(pods, c.bind(fmt.Sprint("p", i)))

@@ -88,7 +88,7 @@ func (w *witness) withoutAPI(namespace string) {
 	for n, within := range []time.Duration{slack, 10*time.Second + slack} { // the second time after a back-off of 10 s
 		w.killContainer(victim)
 		took := w.restarted(victim, uint32(n+1), within)
-		t.Logf("killed container runs again after %v, nobody to ask", took.Round(10*time.Millisecond))
+		t.Logf("killed container runs again after %v, without an API server", took.Round(10*time.Millisecond))
 	}
 	signal(t, c, agent, syscall.SIGKILL)
 	wait(t, time.Until(began.Add(silentFor)))
@@ -129,7 +129,7 @@ func (w *witness) withoutAPI(namespace string) {
 	delete(before, victim) // three starts
 	w.undisturbed(before, namespace)
 	if since := w.nodeReadySince(); !since.Equal(&wasReady) {
-		t.Errorf("the node is Ready since %v, was since %v: somebody thought it gone", since, wasReady)
+		t.Errorf("the node is Ready since %v, was since %v: it was marked as unreachable", since, wasReady)
 	}
 	w.noEvents(namespace, "Killing", "Evicted", "TaintManagerEviction")
 }
@@ -280,14 +280,14 @@ func (w *witness) withoutRuntime(namespace string) {
 		}
 	}
 	thaw()
-	took = rig.Eventually(t, time.Minute, "all heals", func(ctx ctxT) error {
+	took = rig.Eventually(t, time.Minute, "all pods run again", func(ctx ctxT) error {
 		if err := nodeReady(ctx, c); err != nil {
 			return err
 		}
 		_, err := running(ctx, c, namespace, crowd+1) // with the pod that came late; the deleted pod has a successor
 		return err
 	})
-	t.Logf("all heals after %v", took.Round(100*time.Millisecond))
+	t.Logf("all pods run again after %v", took.Round(100*time.Millisecond))
 	w.startsOnce(late.UID, "the late pod")
 	if n := w.started(gone.UID); n != 1 {
 		t.Errorf("the deleted pod started %d times", n)

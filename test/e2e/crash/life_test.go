@@ -70,7 +70,6 @@ func (w *witness) mustRuns() map[string]run {
 	return runs
 }
 
-// badManifest writes an invalid manifest of a static pod: the agent's log says so, and other pods are not affected.
 // upgrade runs up of another build on a running instance, and then of the first one again. Each takes over and replaces
 // the parts, and no container is affected.
 func (w *witness) upgrade(namespace string) {
@@ -115,6 +114,7 @@ func (w *witness) upgrade(namespace string) {
 	}
 }
 
+// badManifest writes an invalid manifest of a static pod: the agent's log says so, and other pods are not affected.
 func (w *witness) badManifest(namespace string) {
 	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
 	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")

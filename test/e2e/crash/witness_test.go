@@ -171,13 +171,37 @@ func (w *witness) undisturbed(before map[string]run, namespace string) {
 
 // only returns what the runtime, the file system, the network and the kernel have beyond the pods that should be here.
 func (w *witness) only(ctx ctxT, want []types.UID) error {
-	var found, notes []string // wrong; odd
-	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
-	sandboxes, err := w.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	ids, found, err := w.inRuntime(ctx, want)
 	if err != nil {
 		return err
 	}
-	have, ids := map[types.UID]int{}, map[string]bool{}
+	left, notes, err := w.onMachine(want)
+	if err != nil {
+		return err
+	}
+	strays, shims, err := w.strays(ids)
+	if err != nil {
+		return err
+	}
+	found, notes = slices.Concat(found, left, strays), append(notes, shims...)
+	if found == nil {
+		for _, note := range notes {
+			w.t.Log(note)
+		}
+		return nil
+	}
+	return errors.New(strings.Join(found[:min(len(found), 20)], "\n  "))
+}
+
+// inRuntime returns the ids of all sandboxes and containers that the runtime has, and what it should not have.
+func (w *witness) inRuntime(ctx ctxT, want []types.UID) (ids map[string]bool, found []string, err error) {
+	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
+	sandboxes, err := w.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	have := map[types.UID]int{}
+	ids = map[string]bool{}
 	for _, s := range sandboxes.Items {
 		uid := types.UID(s.Labels["io.kubernetes.pod.uid"])
 		have[uid]++
@@ -188,7 +212,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	}
 	containers, err := w.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, s := range containers.Containers {
 		ids[s.Id] = true
@@ -202,6 +226,13 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 			add("pod %s with %d sandboxes", uid, have[uid])
 		}
 	}
+	return ids, found, nil
+}
+
+// onMachine returns the directories, cgroups, mounts, addresses and links that should not be there. notes are odd, but
+// no failure: a network that containerd forgot when it died (lost).
+func (w *witness) onMachine(want []types.UID) (found, notes []string, err error) {
+	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
 	allowed := func(path string) bool {
 		return slices.ContainsFunc(want, func(uid types.UID) bool { return strings.Contains(path, string(uid)) })
 	}
@@ -213,7 +244,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		for _, path := range paths {
 			if !allowed(path) {
@@ -223,7 +254,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	}
 	points, err := mount.Below(w.c.AgentRoot())
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, point := range points {
 		if !allowed(point) && point != filepath.Join(w.c.AgentRoot(), "memory") { // the tmpfs for the secrets of all pods
@@ -236,7 +267,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		if len(paths) > len(want) {
 			notes = append(notes, fmt.Sprintf("%d times %s for %d pods", len(paths), kind, len(want)))
@@ -245,18 +276,7 @@ func (w *witness) only(ctx ctxT, want []types.UID) error {
 			add("%d times %s for %d pods: %v", len(paths), kind, len(want), paths)
 		}
 	}
-	strays, shims, err := w.strays(ids)
-	if err != nil {
-		return err
-	}
-	found, notes = append(found, strays...), append(notes, shims...)
-	if found == nil {
-		for _, note := range notes {
-			w.t.Log(note)
-		}
-		return nil
-	}
-	return errors.New(strings.Join(found[:min(len(found), 20)], "\n  "))
+	return found, notes, nil
 }
 
 // strays returns the running containers that the runtime does not list (ids). A shim without a container does not

@@ -22,17 +22,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A liar is what a runtime says that is not so. It lies about one pod.
-type liar struct {
+// A wrongAnswer is something false that a runtime says about one pod.
+type wrongAnswer struct {
 	name string
 	lie  func(p *criproxy.Proxy, uid types.UID)
 	new  bool   // about a pod that is created meanwhile; else about one that runs
 	want string // in an Event of the pod; empty: there is none, and the pod runs on
 }
 
-// TestRuntimeThatLies has a real containerd answer what is not so, about one pod at a time. The agent says what is
-// wrong in an Event, starts no container twice, and keeps other pods running and starting. When the runtime tells the
-// truth again the pod runs, without a restart of anything.
+// TestRuntimeThatLies makes a real containerd give wrong answers about one pod at a time. An Event says what is wrong.
+// The agent starts no container twice, and other pods keep running and starting. When the answers are right again the
+// pod runs, and nothing was restarted.
 func TestRuntimeThatLies(t *testing.T) {
 	t.Parallel()
 	theirs, _, _ := somebodysContainerd(t)
@@ -50,8 +50,8 @@ func TestRuntimeThatLies(t *testing.T) {
 		neighbour := w.lasting(namespace, "neighbour")
 		w.runsOnce(namespace, neighbour)
 		agentRuns := pidOf(t, c, agent)
-		for _, l := range liars(neighbour.UID, theirs) {
-			t.Run(l.name, func(t *testing.T) { w.at(t).lied(p, l, namespace) })
+		for _, l := range wrongAnswers(neighbour.UID, theirs) {
+			t.Run(l.name, func(t *testing.T) { w.at(t).playWrongAnswer(p, l, namespace) })
 		}
 		w.runsOnce(namespace, neighbour)
 		if now := pidOf(t, c, agent); now != agentRuns {
@@ -60,8 +60,8 @@ func TestRuntimeThatLies(t *testing.T) {
 	})
 }
 
-// lied has the runtime lie about a pod.
-func (w *witness) lied(p *criproxy.Proxy, l liar, namespace string) {
+// playWrongAnswer makes the runtime give a wrong answer about a pod, and checks what follows.
+func (w *witness) playWrongAnswer(p *criproxy.Proxy, l wrongAnswer, namespace string) {
 	w.t.Helper()
 	defer p.TellTheTruth()
 	name := strings.ReplaceAll(l.name, " ", "-")
@@ -139,7 +139,7 @@ type (
 	statusAnswer = runtimeapi.ContainerStatusResponse
 )
 
-// inLists changes what lists say of the containers of a pod; false: they do not have it.
+// inLists changes the containers of a pod in lists. If change returns false, lists lack the container.
 func inLists(p *criproxy.Proxy, uid types.UID, change func(*runtimeapi.Container) bool) {
 	criproxy.Lie(p, runtimeapi.RuntimeService_ListContainers_FullMethodName, func(
 		_ context.Context, _ *runtimeapi.ListContainersRequest, ask func() (*listed, error),
@@ -152,7 +152,7 @@ func inLists(p *criproxy.Proxy, uid types.UID, change func(*runtimeapi.Container
 	})
 }
 
-// inStatus changes what is said of a container of a pod.
+// inStatus changes the answer about the status of a container of a pod.
 func inStatus(p *criproxy.Proxy, uid types.UID, change func(context.Context, *statusAnswer)) {
 	criproxy.Lie(p, runtimeapi.RuntimeService_ContainerStatus_FullMethodName, func(
 		ctx context.Context, _ *statusAsked, ask func() (*statusAnswer, error),
@@ -167,7 +167,7 @@ func inStatus(p *criproxy.Proxy, uid types.UID, change func(context.Context, *st
 
 const exited = runtimeapi.ContainerState_CONTAINER_EXITED
 
-// ended has lists say that the containers of a pod have, so that the agent reads them anew.
+// ended makes lists say that the containers of a pod have ended, so that the agent reads their status again.
 func ended(p *criproxy.Proxy, uid types.UID) {
 	inLists(p, uid, func(c *runtimeapi.Container) bool {
 		c.State = exited
@@ -175,9 +175,9 @@ func ended(p *criproxy.Proxy, uid types.UID) {
 	})
 }
 
-// liars are the lies, in the order in which they are told.
-func liars(neighbour types.UID, truth *cri.Client) []liar {
-	return []liar{
+// wrongAnswers are the wrong answers, in the order in which they are played.
+func wrongAnswers(neighbour types.UID, truth *cri.Client) []wrongAnswer {
+	return []wrongAnswer{
 		{name: "forgets", want: "yet its process", lie: func(p *criproxy.Proxy, uid types.UID) {
 			inLists(p, uid, func(*runtimeapi.Container) bool { return false })
 		}},
@@ -257,7 +257,7 @@ func liars(neighbour types.UID, truth *cri.Client) []liar {
 	}
 }
 
-// creates has the runtime answer with an ID to whoever creates a container.
+// creates makes the runtime answer every creation of a container with the same ID.
 func creates(id string) func(*criproxy.Proxy, types.UID) {
 	return func(p *criproxy.Proxy, _ types.UID) {
 		criproxy.Lie(p, runtimeapi.RuntimeService_CreateContainer_FullMethodName, func(

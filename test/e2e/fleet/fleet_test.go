@@ -12,9 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +30,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
@@ -51,18 +50,7 @@ type instance struct {
 // up starts a separate instance, and takes it down when the test ends.
 func up(t *testing.T, flags ...string) *instance {
 	t.Helper()
-	dir := os.Getenv("PLIMSOLL_BIN")
-	if dir == "" {
-		dir = "../../../bin"
-	}
-	binary, err := filepath.Abs(filepath.Join(dir, "plimsoll"))
-	if err == nil {
-		_, err = os.Stat(binary)
-	}
-	if err != nil {
-		t.Skipf("no built binaries: %v; run make build", err)
-	}
-	i := &instance{t: t, binary: binary, flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
+	i := &instance{t: t, binary: rig.Binary(t), flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
 	t.Cleanup(func() { i.plimsoll("down") })
 	i.schedulerPort = strconv.Itoa(freeport.ForTest(t))
 	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),

@@ -21,8 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// claim is a condition that must become true for an attacker. pod is nil when it is deleted.
-type claim func(s *siege, pod *corev1.Pod) error
+// outcome is a condition that must become true for an attacker. pod is nil when it is deleted.
+type outcome func(s *siege, pod *corev1.Pod) error
 
 // evicted: the attacker was evicted because it exceeded its limits of local storage.
 func evicted(_ *siege, pod *corev1.Pod) error {
@@ -72,7 +72,7 @@ func ends(_ *siege, pod *corev1.Pod) error {
 }
 
 // restarts: the attacker's first container was restarted at least so often.
-func restarts(times int32) claim {
+func restarts(times int32) outcome {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount < times {
 			return fmt.Errorf("want %d restarts: %s", times, describe(pod))
@@ -82,7 +82,7 @@ func restarts(times int32) claim {
 }
 
 // waits: a container waits to be started, for the given reason.
-func waits(reason string) claim {
+func waits(reason string) outcome {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod != nil {
 			for _, c := range pod.Status.ContainerStatuses {
@@ -96,7 +96,7 @@ func waits(reason string) claim {
 }
 
 // counts: the agent reports a usage of local storage between the two numbers of bytes.
-func counts(least, most unit.Bytes) claim {
+func counts(least, most unit.Bytes) outcome {
 	return func(s *siege, pod *corev1.Pod) error {
 		usage, err := s.usage(pod)
 		if err != nil {
@@ -113,7 +113,7 @@ func counts(least, most unit.Bytes) claim {
 }
 
 // countsInodes: the agent reports at least so many inodes of the attacker.
-func countsInodes(least uint64) claim {
+func countsInodes(least uint64) outcome {
 	return func(s *siege, pod *corev1.Pod) error {
 		usage, err := s.usage(pod)
 		if err != nil {
@@ -127,7 +127,7 @@ func countsInodes(least uint64) claim {
 }
 
 // says: the termination messages contain the text, and are together no longer than a status may have.
-func says(text string) claim {
+func says(text string) outcome {
 	return func(_ *siege, pod *corev1.Pod) error {
 		if pod == nil {
 			return errors.New("it is gone")
@@ -149,8 +149,8 @@ func says(text string) claim {
 // (kubecontainer.MaxPodTerminationMessageLogLength).
 const messagesMax = 12 << 10
 
-// both is true when both claims are.
-func both(first, second claim) claim {
+// both is true when both outcomes are.
+func both(first, second outcome) outcome {
 	return func(s *siege, pod *corev1.Pod) error { return errors.Join(first(s, pod), second(s, pod)) }
 }
 
@@ -174,7 +174,7 @@ func dialAgent(c *rig.Cluster) (*agent, error) {
 	return &agent{url: fmt.Sprintf("https://127.0.0.1:%d", c.AgentPort), client: &http.Client{Transport: transport, Timeout: patience}}, nil
 }
 
-// summaryLife is how long a summary is used again, because many claims need it.
+// summaryLife is how long a summary is used again, because many outcomes need it.
 const summaryLife = time.Second
 
 func (a *agent) read() (*statsapi.Summary, error) {

@@ -32,7 +32,7 @@ type attack struct {
 	prepare func(s *siege) error                     // creates what the pods need, once; may be nil
 	pod     func(s *siege, p *corev1.Pod)            // turns a plain pod into the attacker
 	during  func(s *siege, p *corev1.Pod) error      // what the tenant does with its pod through the API; may be nil
-	holds   claim                                    // what must become true for each pod
+	holds   outcome                                  // what must become true for each pod
 	limit   string                                   // what part of the attack is known to succeed, and why; empty: none
 	alone   bool                                     // only in TestOneByOne
 	left    func(s *siege, pods []*corev1.Pod) error // what must be true at the end, besides the pods; may be nil
@@ -211,7 +211,7 @@ func (s *siege) wage(a attack, times int) {
 	all.Wait()
 }
 
-// meet runs the tenant's part of the attack, and waits for its claims.
+// meet runs the tenant's part of the attack, and waits for its outcome.
 func (s *siege) meet(a attack, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), holdsWithin)
 	defer cancel()

@@ -1,9 +1,9 @@
 //go:build e2e
 
-// Package localnodes has the tests of `plimsoll up --nodes N`: several nodes on this machine, what heals, what
-// survives, and that nothing of them is left.
+// Package localnodes tests `plimsoll up --nodes N`, which makes several nodes of this machine: what is restarted after
+// a crash, what survives `down` and `up`, and that nothing of the nodes is left afterwards.
 //
-// The test process has a network namespace of its own, so that every link, route and table in it is of the instance.
+// The test process has its own network namespace, so that every link, route and table in it belongs to the instance.
 package localnodes
 
 import (
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			// Without any route to Services this machine's own requests for names fail before kube-proxy sees them.
 			err := link.SetUp("lo")
 			if err == nil {
-				err = exec.Command("ip", "route", "add", "10.94.0.0/16", "dev", "lo").Run()
+				err = exec.Command("ip", "route", "add", rig.ServiceCIDR, "dev", "lo").Run()
 			}
 			if err != nil {
 				fmt.Fprintln(os.Stderr, "FAIL:", err)
@@ -65,7 +65,8 @@ func start(t *testing.T, nodes string, flags ...string) *rig.Cluster {
 		"10.85.0.0/16"}, flags...)})
 }
 
-// TestRenewal: a node renews its certificates, as a client and of its server, long before they end, and stays Ready.
+// TestRenewal: a node renews its client certificate and its serving certificate long before they expire, and stays
+// Ready.
 func TestRenewal(t *testing.T) {
 	c := start(t, "2", "--cluster-signing-duration", "3m", "--without", "coredns,metrics-server,csi")
 	node := c.NodeName + "-2"
@@ -76,7 +77,7 @@ func TestRenewal(t *testing.T) {
 	for _, name := range certificates {
 		was[name] = certificate(t, c, name)
 	}
-	// Due after 20 s, and looked at once a minute.
+	// Renewal is due after 20 s, and is checked once a minute.
 	rig.Eventually(t, 100*time.Second, "both are renewed", func(context.Context) error {
 		for _, name := range certificates {
 			if is := certificate(t, c, name); is.SerialNumber.Cmp(was[name].SerialNumber) == 0 {
@@ -166,7 +167,8 @@ func remains() error {
 	return fmt.Errorf("left of local nodes:\n  %s", strings.Join(found, "\n  "))
 }
 
-// TestNodes: three nodes carry pods that reach each other, heal, get images, survive down and up, and become two.
+// TestNodes: three nodes run pods that reach each other, recover from crashes, get images, survive down and up, and
+// become two.
 func TestNodes(t *testing.T) {
 	began := time.Now()
 	c := start(t, "3")
@@ -211,7 +213,7 @@ func status(t *testing.T, c *rig.Cluster) {
 	}
 }
 
-// killNodeSupervisor: it is started again, and takes over what runs.
+// killNodeSupervisor: the supervisor of a node is started again, and adopts what runs.
 func killNodeSupervisor(t *testing.T, c *rig.Cluster, node string) {
 	was, agent := c.PID(t, "node-2"), c.PID(t, "node-2/agent")
 	kill(t, was)
@@ -250,7 +252,7 @@ func killChild(t *testing.T, c *rig.Cluster, child, node string) {
 	c.WaitCondition(t, node, corev1.NodeReady, corev1.ConditionTrue, time.Minute)
 }
 
-// killSupervisors: after the death of all supervisors up finds everything that runs.
+// killSupervisors: after all supervisors were killed, up adopts everything that runs.
 func killSupervisors(t *testing.T, c *rig.Cluster) {
 	_, supervisor, err := c.Children()
 	if err != nil {
@@ -273,7 +275,7 @@ func killSupervisors(t *testing.T, c *rig.Cluster) {
 	}
 }
 
-// refusals: what cannot be done with these nodes is said.
+// refusals: what cannot be done with these nodes is refused with an error that says so.
 func refusals(t *testing.T, c *rig.Cluster) {
 	for _, r := range []struct {
 		want string
@@ -355,7 +357,7 @@ func uids(t *testing.T, c *rig.Cluster, nodes []string) (all []string) {
 	return all
 }
 
-// fewer: a node that is not wanted any more is gone.
+// fewer: up with fewer --nodes removes a node.
 func fewer(t *testing.T, c *rig.Cluster, nodes []string) {
 	if out, err := c.Plimsoll("down"); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -372,7 +374,7 @@ func fewer(t *testing.T, c *rig.Cluster, nodes []string) {
 	c.WaitCondition(t, nodes[1], corev1.NodeReady, corev1.ConditionTrue, 10*time.Second)
 }
 
-// TestTaken: a range or a port that is taken is refused, and nothing is left of the try.
+// TestTaken: a network or a port that is in use is refused, and nothing is left of the attempt.
 func TestTaken(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network links")

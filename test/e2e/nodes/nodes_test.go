@@ -1,10 +1,10 @@
 //go:build e2e
 
-// Package nodes has the tests of clusters of several machines: joining by token, pods and Services over nodes, and
-// everything that a node leaves or must not leave.
+// Package nodes tests clusters of several machines: joining by token, pods and Services across nodes, and that a
+// machine keeps nothing of a node that is gone.
 //
-// The test process has a network namespace of its own, whose bridge is the network between machines: the cluster runs
-// there, and each machine that joins is another namespace on that bridge. All share one kernel and one file system.
+// The cluster runs in the network namespace of the test process. Each machine that joins is another namespace. A bridge
+// connects them. All share one kernel and one file system.
 package nodes
 
 import (
@@ -255,8 +255,8 @@ func ready(t *testing.T, c *rig.Cluster, node string) {
 	c.WaitCondition(t, node, corev1.NodeReady, corev1.ConditionTrue, time.Minute)
 }
 
-// TestJoin makes two machines nodes, lets pods on all three reach each other, a Service and its name, kills a
-// supervisor, and cuts a machine off.
+// TestJoin makes two machines nodes, and checks that pods on all three reach each other, a Service and its DNS name.
+// Then it kills a supervisor, and cuts a machine off.
 func TestJoin(t *testing.T) {
 	c := rig.Shared(t)
 	i := invite(t, c)
@@ -309,7 +309,7 @@ func checkNetworks(t *testing.T, c *rig.Cluster) {
 	}
 }
 
-// killSupervisor: the node goes on without its supervisor, and join, without a token, takes it over.
+// killSupervisor: a node goes on without its supervisor, and join, without a token, adopts what runs.
 func killSupervisor(t *testing.T, m *machine) {
 	was, supervisor := m.children()
 	if supervisor == 0 {
@@ -332,7 +332,7 @@ func killSupervisor(t *testing.T, m *machine) {
 	}
 }
 
-// killChildren: each child is started again.
+// killChildren: each child that is killed is started again.
 func killChildren(t *testing.T, c *rig.Cluster, m *machine) {
 	was, _ := m.children()
 	for _, name := range []string{"agent", "containerd", "kube-proxy"} {
@@ -395,7 +395,7 @@ func remove(t *testing.T, c *rig.Cluster, m *machine) {
 	}
 }
 
-// TestRefused: who cannot join is told why, and has nothing of a node afterwards.
+// TestRefused: a machine that cannot join gets the reason, and keeps nothing of a node.
 func TestRefused(t *testing.T) {
 	c := rig.Shared(t)
 	i := invite(t, c)

@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// A node without room takes a critical pod in nevertheless: another one ends for it. The node has one of what they
-// lack, and no other pod asks for that.
+// A critical pod is admitted on a node without room: another pod is ended for it. All pods here request an extended
+// resource of which the node has one, and which pods of other tests do not request.
 func TestCritical(t *testing.T) {
 	b := at(t)
 	const lacked = "example.com/seat"
@@ -66,7 +66,7 @@ func TestCritical(t *testing.T) {
 	preempted("first")
 	b.ready("critical")
 
-	// A static pod may be more important still, as those of kubeadm are.
+	// A static pod may have a still higher priority, as kubeadm's have.
 	path := filepath.Join(b.StaticPods(), b.ns+"-static.yaml")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: static, namespace: %s}\n"+
 		"spec:\n  priorityClassName: system-node-critical\n  priority: 2000001000\n  containers:\n"+

@@ -264,20 +264,20 @@ func TestRestartRules(t *testing.T) {
 // A pod that ignores SIGTERM is killed at the end of its termination grace period, and not before.
 func TestTerminationGrace(t *testing.T) {
 	b := at(t)
-	deaf := lasting(workload("c", "ignore-term"), workload("d", "ignore-term"))
-	deaf.TerminationGracePeriodSeconds = ptr(int64(4))
+	stubborn := lasting(workload("c", "ignore-term"), workload("d", "ignore-term"))
+	stubborn.TerminationGracePeriodSeconds = ptr(int64(4))
 	polite := lasting(workload("c", "sleep", "infinity"))
 	polite.TerminationGracePeriodSeconds = ptr(int64(600))
-	for _, name := range []string{"deaf", "now", "force", "shortened"} {
-		b.create(name, deaf)
+	for _, name := range []string{"stubborn", "now", "force", "shortened"} {
+		b.create(name, stubborn)
 	}
 	b.create("polite", polite)
-	for _, name := range []string{"deaf", "now", "force", "shortened", "polite"} {
+	for _, name := range []string{"stubborn", "now", "force", "shortened", "polite"} {
 		b.ready(name)
 	}
 	time.Sleep(2 * time.Second) // until each process ignores SIGTERM, which a busy machine may start late
 	end := make(chan *corev1.Pod, 1)
-	watch, err := b.API.CoreV1().Pods(b.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=deaf"})
+	watch, err := b.API.CoreV1().Pods(b.ns).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=stubborn"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,16 +293,16 @@ func TestTerminationGrace(t *testing.T) {
 		}
 		end <- last
 	}()
-	if took := b.delete("deaf", -1, soon); took < 4*time.Second || took > 4*time.Second+slack {
-		t.Errorf("a deaf pod with a grace of 4 s was gone after %v", took)
+	if took := b.delete("stubborn", -1, soon); took < 4*time.Second || took > 4*time.Second+slack {
+		t.Errorf("a pod that ignores SIGTERM, with a grace period of 4 s, was gone after %v", took)
 	}
 	if p := <-end; p != nil {
 		one, two := container(p, "c").State.Terminated, container(p, "d").State.Terminated
 		switch {
 		case one == nil || two == nil || one.ExitCode != 137 || two.ExitCode != 137:
-			t.Errorf("deaf containers' last states: %+v, %+v", one, two)
+			t.Errorf("last states of containers that ignore SIGTERM: %+v, %+v", one, two)
 		case one.FinishedAt.Sub(two.FinishedAt.Time).Abs() > 3*time.Second:
-			t.Errorf("deaf containers of one pod were killed one after the other, at %v and %v", one.FinishedAt, two.FinishedAt)
+			t.Errorf("containers of one pod were killed one after the other, at %v and %v", one.FinishedAt, two.FinishedAt)
 		}
 	}
 	for name, grace := range map[string]int64{"now": 0, "polite": -1} {

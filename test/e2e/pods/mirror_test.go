@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestRegistryMirror: a pod's image is of a registry that does not exist. The runtime asks its mirror, by a file as
-// `up --registry-mirror` writes it, without a restart.
+// TestRegistryMirror: a pod's image is in a registry that does not exist. The runtime asks the mirror that a file
+// names, as `up --registry-mirror` writes it, and is not restarted for that.
 func TestRegistryMirror(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"reflect"
 	"regexp"
 	"strings"
@@ -18,15 +16,14 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
 // mixin is what the rules, alerts and dashboards of github.com/kubernetes-monitoring/kubernetes-mixin select of the
-// kubelet's metrics, one selector a line. The labels that Prometheus adds (cluster, job, instance) are left out, but
-// for metrics_path, the path of the scrape. DISK stands for the mixin's diskDevices.
+// kubelet's metrics, one selector a line. The labels that Prometheus adds (cluster, job, instance) are left out,
+// except metrics_path, the path of the scrape. DISK stands for the mixin's diskDevices.
 const mixin = `
 # rules/apps, k8s.rules.*
 container_cpu_usage_seconds_total{metrics_path="/metrics/cadvisor", image!=""}
@@ -102,7 +99,7 @@ var meaningless = map[string]string{
 	"kubelet_server_expiration_renew_errors":                     "the agent of up has its serving certificate from up",
 }
 
-// unprovoked are the measurements of the agent that TestMetrics does not make move, and why.
+// unprovoked are the measurements of the agent whose events TestMetrics does not cause, with the reasons.
 var unprovoked = map[string]string{
 	"kubelet_evictions":                                       "needs a node that is short of something; see test/e2e/disk",
 	"kubelet_eviction_stats_age_seconds":                      "likewise",
@@ -154,7 +151,7 @@ func TestMetrics(t *testing.T) {
 				problems = append(problems, fmt.Errorf("%s is declared and did not move", name))
 			}
 		}
-		for _, selector := range []string{ // what else rules of users rest on
+		for _, selector := range []string{ // other series that users' rules need
 			`container_memory_working_set_bytes{id="/", container="", image=""}`, `container_start_time_seconds{container!=""}`,
 			`container_oom_events_total{container!=""}`, `container_processes{container!=""}`, `container_last_seen{container!=""}`,
 			`container_fs_usage_bytes{id="/"}`, `container_spec_memory_limit_bytes{container!=""}`, `container_scrape_error`,
@@ -276,43 +273,17 @@ type sample struct {
 	zero   bool
 }
 
-// samples are those of some answers, by name.
+// samples are the samples of one or more paths, by the name of the metric.
 type samples map[string][]sample
 
 var labelOf = regexp.MustCompile(`([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"`)
-
-// read reads metrics from the agent itself, as Prometheus does: kube-apiserver proxies to no address on loopback.
-func (b bench) read(path string) string {
-	b.t.Helper()
-	config := rest.CopyConfig(b.Config)
-	config.Timeout = soon
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	url := fmt.Sprintf("https://localhost:%d%s", b.AgentPort, path)
-	request, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		b.t.Fatalf("%s: %s, %v: %.400s", path, answer.Status, err, text)
-	}
-	return string(text)
-}
 
 // scrape reads the samples of some paths.
 func (b bench) scrape(paths ...string) samples {
 	b.t.Helper()
 	all := samples{}
 	for _, path := range paths {
-		text := b.read(path)
+		text := b.ReadAgent(b.t, path)
 		for line := range strings.Lines(text) {
 			line = strings.TrimSpace(line)
 			if line == "" || strings.HasPrefix(line, "#") {

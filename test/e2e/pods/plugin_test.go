@@ -27,8 +27,8 @@ const (
 	pluginRole     = "example.com/role"
 )
 
-// plugins are credential provider plugins, by name, as shell scripts. Each is for the images below a path of its name.
-// The variable dir is where they find the answer and leave what they were asked.
+// plugins are credential provider plugins, by name, as shell scripts. Each is for the images below the path with its
+// name. In the directory dir they find their answer and write down the request that they got.
 var plugins = map[string]string{
 	"good":    `cat > "$dir/asked.$$" && mv "$dir/asked.$$" "$dir/asked" && cat "$dir/answer"`,
 	"hangs":   `sleep 1000`,
@@ -83,8 +83,9 @@ func withPlugins(t *testing.T, registry string) (c *rig.Cluster, dir string) {
 }
 
 // TestCredentialPlugins: a plugin gets a token for its audience, of the pod's service account and bound to the pod, and
-// the annotations that it requires. One that hangs, says too much or nonsense, fails or is gone is named in an Event of
-// the pod with what is wrong. Other pods are pulled meanwhile, and the same pod when the cause is gone.
+// the annotations that it requires. An Event of the pod names a plugin that hangs, prints too much or nonsense, fails
+// or is missing, and says what is wrong. Images of other pods are pulled meanwhile, and that of the same pod when the
+// cause is gone.
 func TestCredentialPlugins(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t)
@@ -121,7 +122,7 @@ func TestCredentialPlugins(t *testing.T) {
 	for name, text := range bad {
 		b.event(name, "Failed", "Failed to pull image", text)
 	}
-	for name := range bad { // they do what they should
+	for name := range bad { // from now on they work
 		script := fmt.Sprintf("#!/bin/sh\ncat > /dev/null\ncat %s/answer\n", dir)
 		draft := filepath.Join(dir, "draft")
 		b.do(os.WriteFile(draft, []byte(script), 0o700))
@@ -142,7 +143,7 @@ func TestCredentialPlugins(t *testing.T) {
 	}
 }
 
-// mayAskFor lets nodes ask for tokens of an audience that no volume of a pod names.
+// mayAskFor allows nodes to request tokens for an audience that no volume of a pod names.
 func (b bench) mayAskFor(audience string) {
 	b.t.Helper()
 	name := metav1.ObjectMeta{Name: "plugins-" + b.ns}
@@ -157,7 +158,7 @@ func (b bench) mayAskFor(audience string) {
 	b.do(err)
 }
 
-// wantAsked checks what a plugin was asked for a pod. The API server says whose the token is.
+// wantAsked checks the request that a plugin got for a pod. The API server says whose token it contains.
 func (b bench) wantAsked(file string, pod *corev1.Pod) {
 	b.t.Helper()
 	var asked struct {

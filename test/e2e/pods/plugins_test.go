@@ -28,7 +28,7 @@ type csiDriver struct {
 	told  chan string // what it was told about its registration
 }
 
-// startDriver starts a driver that registers with the agent. dir is of its own socket.
+// startDriver starts a driver that registers with the agent. Its own socket is in dir.
 func (b bench) startDriver(dir, name string) *csiDriver {
 	b.t.Helper()
 	d := &csiDriver{told: make(chan string, 100), cmd: exec.Command(rig.Build(b.t, "test/csidriver/driver"),
@@ -110,7 +110,7 @@ func (b bench) published(name string, count int32) {
 	})
 }
 
-// TestCSIDrivers: a driver as the API shows it: it registers, its limit changes, it is killed and comes back, and
+// TestCSIDrivers checks what the API shows of a driver that registers, changes its limit, is killed, comes back, and
 // leaves.
 func TestCSIDrivers(t *testing.T) {
 	b := at(t)
@@ -148,7 +148,7 @@ func TestCSIDrivers(t *testing.T) {
 	b.published(name, 0)
 }
 
-// hear waits until a driver is told want.
+// hear waits until a driver gets the answer want to its registration.
 func (b bench) hear(d *csiDriver, want string) {
 	b.t.Helper()
 	select {

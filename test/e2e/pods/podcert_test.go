@@ -203,8 +203,8 @@ func (i issuer) sees(name string) string {
 }
 
 // A pod with a certificate starts when its signer has issued it, and sees a key and a chain that belong together. The
-// next agent goes on with them and asks for nothing. A request that was denied is shown by an Event and by a
-// condition, and is not made again; pods that wait end at once.
+// next agent uses them and requests nothing. If a request is denied, an Event and a condition say so, and the request
+// is not repeated. A pod that waits for its certificate ends at once when it is deleted.
 func TestPodCertificate(t *testing.T) {
 	i := withIssuer(t)
 	p := i.pod("p", "ECDSAP256")

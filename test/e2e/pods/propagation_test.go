@@ -18,7 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// Mounts that are made later reach the containers that ask for them, in the directions that they ask for.
+// A mount that is made while containers run reaches those whose mountPropagation asks for it, in the direction that it
+// names.
 func TestMountPropagation(t *testing.T) {
 	b := at(t)
 	dir := sharedMount(t)

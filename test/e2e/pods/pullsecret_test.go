@@ -113,8 +113,8 @@ func TestPrivateImages(t *testing.T) {
 	b.until("never", "is refused", soon, waiting("c", "ErrImageNeverPull"))
 }
 
-// TestBadRegistries: a registry that refuses, serves garbage or does not answer holds up no pod whose image is there;
-// an Event says what is wrong, and the pods start without anybody's help when it works again.
+// TestBadRegistries: a registry that refuses, serves garbage or does not answer delays no pod whose image is on the
+// node. An Event says what is wrong. When the registry works again, the pods start by themselves.
 func TestBadRegistries(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t)
@@ -155,8 +155,8 @@ func TestBadRegistries(t *testing.T) {
 		b.event(name, "Failed", "Failed to pull image", one.says)
 	}
 
-	// Pulls are made one after the other (serializeImagePulls): a registry that is silent holds them all up, but no pod
-	// whose image is there, and a deletion ends it.
+	// Pulls are made one after the other (serializeImagePulls), so a silent registry delays all of them. It delays no
+	// pod whose image is on the node, and the deletion of its pod ends a pull.
 	r.misbehave("silent", func(_ http.ResponseWriter, request *http.Request, _ http.Handler) {
 		select {
 		case <-request.Context().Done():

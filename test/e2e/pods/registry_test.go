@@ -34,8 +34,8 @@ const (
 	registryAccount  = "team:$2a$04$B9bKat56zyIFMxlsPW7rcudTp39Nze8XkwwLgMmUHDX.yIed7LTJm\n"
 )
 
-// registry is the distribution project's registry, with a password, behind a proxy on a loopback address: containerd
-// asks those in plain HTTP. The proxy notes who asked, and can misbehave in the registry's place.
+// registry is the distribution project's registry, with a password, behind a proxy. The proxy is on a loopback address,
+// which containerd asks in plain HTTP. It records the credentials of requests, and can give bad answers itself.
 type registry struct {
 	*httptest.Server
 	t        *testing.T
@@ -218,8 +218,8 @@ func (r *registry) load(path string) error {
 	}
 }
 
-// sign makes the image one of its own, with another digest than the one that was imported to the node: who may use an
-// image that a node pulled does not depend on its name alone.
+// sign gives the image another digest than that of the image that was imported to the node: which pods may use an image
+// depends not only on its name.
 func (r *registry) sign(author string) error {
 	var manifest map[string]any
 	if err := json.Unmarshal(r.blobs[r.manifest], &manifest); err != nil {
@@ -260,7 +260,7 @@ func (r *registry) misbehave(path string, bad answer) {
 	r.bad[path] = bad
 }
 
-// note remembers who asked, and returns who answers in the registry's place; nil: the registry itself.
+// note records the credentials of a request, and returns what answers in the registry's place; nil: the registry itself.
 func (r *registry) note(request *http.Request) answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,7 +278,7 @@ func (r *registry) note(request *http.Request) answer {
 	return nil
 }
 
-// take returns what was tried since the last time.
+// take returns the credentials that were tried since its last call.
 func (r *registry) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

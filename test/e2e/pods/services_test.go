@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestServices: the addresses of Services lead to ready pods, from pods, from pods in the machine's network and from
-// the machine; to a pod itself too; and on to the pods that come after those that go.
+// TestServices: a Service's address leads to its ready pods: from pods, from hostNetwork pods and from the machine, and
+// from a pod to itself. When its pods are replaced, the address leads to the new ones.
 func TestServices(t *testing.T) {
 	b := at(t)
 	for _, name := range []string{"one", "two"} {
@@ -96,10 +96,11 @@ func (b bench) service(name string, kind corev1.ServiceType, port int32) *corev1
 	return s
 }
 
-// answers waits until each of the pods has answered at a URL, asked from this machine, and nobody else of ten times.
+// answers requests a URL from this machine until all of the pods have answered, and no other pod has, among ten
+// requests for each pod.
 func (b bench) answers(url string, pods ...string) {
 	b.t.Helper()
-	// Each question has a connection of its own, since a connection stays with its pod.
+	// Each request has its own connection, since a connection stays with its pod.
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	ask := func() (string, error) {
 		answer, err := client.Get(url)
@@ -134,8 +135,8 @@ func (b bench) answers(url string, pods ...string) {
 }
 
 // TestAPIServerFromPods: a pod reaches the API server as every client library does, by the Service's address in its
-// environment and with its own token, and with the rights of its service account only; so does a pod in the machine's
-// network. The Service has an endpoint, and that leads there too.
+// environment and with its own token. It has only the rights of its service account. The same holds for a hostNetwork
+// pod. The endpoint of the Service leads to the API server, too.
 func TestAPIServerFromPods(t *testing.T) {
 	b := at(t)
 	if _, err := b.API.RbacV1().RoleBindings(b.ns).Create(t.Context(), &rbacv1.RoleBinding{
@@ -174,7 +175,7 @@ func TestAPIServerFromPods(t *testing.T) {
 	}
 }
 
-// TestKubeProxyComesBack: a killed kube-proxy is started again, and programs what changed meanwhile.
+// TestKubeProxyComesBack: a killed kube-proxy is started again, and applies what changed meanwhile.
 func TestKubeProxyComesBack(t *testing.T) {
 	b := at(t)
 	b.serves("one")
@@ -211,7 +212,7 @@ func TestDNS(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.ready("one")
-	// CoreDNS hears of Services and pods a moment later, and a name that was not there is remembered for 30 seconds.
+	// CoreDNS learns of Services and pods a moment later, and caches for 30 seconds that a name does not exist.
 	names := []string{"http://web/", "http://web." + b.ns + "/", "http://web." + b.ns + ".svc.cluster.local./", "http://head:8080/"}
 	for i, url := range names {
 		name := fmt.Sprint("asks", i)

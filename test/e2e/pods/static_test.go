@@ -146,8 +146,9 @@ func TestMirrorDeletedWithGrace(t *testing.T) {
 	}
 }
 
-// TestBadManifests puts into the directory of manifests what is none. Each file has an Event of the Node that says
-// which file and what, and the log has it too; no other static pod notices. Each becomes a pod when it is mended.
+// TestBadManifests puts files into the directory of manifests that are no manifests of static pods. For each, an Event
+// of the Node and the log name the file and the problem. No other static pod is affected. A file that is corrected
+// becomes a pod.
 func TestBadManifests(t *testing.T) {
 	b := at(t)
 	b.manifest("bystander", "sleep, infinity")
@@ -201,7 +202,7 @@ func TestBadManifests(t *testing.T) {
 	}
 }
 
-// flurry writes a manifest anew a hundred times a second, good and bad in turns, and then for good.
+// flurry rewrites a manifest a hundred times a second, valid and invalid in turn, and leaves a valid one.
 func (b bench) flurry(path string) {
 	b.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -49,8 +49,8 @@ func (b bench) mapping(pod, file string) (container, host, length uint64) {
 	return container, host, length
 }
 
-// Pods with hostUsers: false have users of their own, each other ones than all others, and find in their volumes the
-// owners and modes that a pod with the host's users finds. Where the node cannot give them that, they are held.
+// Each pod with hostUsers: false has a range of ids that no other pod has. In its volumes it sees the owners and modes
+// that a pod with the host's users sees. Where the node does not support that, such pods are held.
 func TestUserNamespace(t *testing.T) {
 	b := at(t)
 	b.configMap("source", map[string]string{"a": "one"})
@@ -127,7 +127,7 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// inFile checks the file from which the next agent, ours or the kubelet, learns what a pod has.
+// inFile checks the file from which the next agent, ours or the kubelet, learns the range of a pod.
 func (b bench) inFile(pod *corev1.Pod, host uint64) {
 	b.t.Helper()
 	type ids struct{ HostID, ContainerID, Length uint64 }
@@ -143,7 +143,8 @@ func (b bench) inFile(pod *corev1.Pod, host uint64) {
 	}
 }
 
-// payload is the name of a directory of content that is swapped as a whole, which differs from pod to pod.
+// payload is the name of the directory with a volume's content, which is replaced as a whole. It differs from pod to
+// pod.
 var payload = regexp.MustCompile(`\.\.\d{4}(_\d\d){5}\.\d+`)
 
 // listed keeps of each line of `ls -l` what two pods have in common: mode, owner and name.
@@ -157,8 +158,9 @@ func listed(text string) string {
 	return out.String()
 }
 
-// An image is mounted as a volume where the runtime can, also a directory of it, for pods with the host's users and
-// with their own; an image that is not there is the container's reason to wait. Elsewhere such pods are held.
+// Where the runtime supports it, an image or a directory of it is mounted as a volume, for pods with the host's users
+// and with their own. While the image does not exist, the container waits, and its reason says so. Elsewhere such pods
+// are held.
 func TestImageVolume(t *testing.T) {
 	b := at(t)
 	spec := func(reference, subPath string) corev1.PodSpec {

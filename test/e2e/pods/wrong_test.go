@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// wrong is a pod that refers to what is not there, or not right.
+// wrong is a pod with a reference to something that does not exist or cannot be used.
 type wrong struct {
 	spec   func(dir string) corev1.PodSpec // dir is on the node, for this pod alone
 	waits  string                          // the reason of its container
@@ -147,9 +147,8 @@ func (b bench) wrongReferences() map[string]wrong {
 	}
 }
 
-// Every wrong reference has an Event and a status that say what is wrong, in the kubelet's words. Nothing of the pod
-// runs meanwhile, and no other pod notices. When the cause is gone the pod starts, and no container of it was
-// restarted.
+// For every wrong reference an Event and the status say what is wrong, in the kubelet's words. Nothing of the pod runs
+// meanwhile, and no other pod is affected. When the cause is gone the pod starts, and no container of it was restarted.
 func TestWrongReferences(t *testing.T) {
 	b := at(t)
 	b.create("neighbour", lasting(workload("c", "http")))
@@ -231,7 +230,8 @@ func (b bench) account(name string) {
 	b.do(err)
 }
 
-// loseAccount removes the account of a pod that was admitted with it and is not placed yet, and lets the pod be placed.
+// loseAccount deletes the service account of a pod with a scheduling gate, and then removes the gate. (The API server
+// refuses to create a pod whose account does not exist.)
 func (b bench) loseAccount(pod, account string) {
 	b.t.Helper()
 	b.do(b.API.CoreV1().ServiceAccounts(b.ns).Delete(b.t.Context(), account, metav1.DeleteOptions{}))

@@ -154,14 +154,14 @@ func TestDeferred(t *testing.T) {
 	began := time.Now()
 	b.delete("big")
 	b.resized("patient", "c", part(4), "")
-	t.Logf("allocated and reported %v after somebody left", time.Since(began).Round(10*time.Millisecond))
+	t.Logf("allocated and reported %v after another pod ended", time.Since(began).Round(10*time.Millisecond))
 
 	b.resize("patient", "c", part(8), "")
 	b.pending("patient", corev1.PodReasonDeferred)
 	began = time.Now()
 	b.resize("a", "c", part(1), "")
 	p = b.resized("patient", "c", part(8), "")
-	t.Logf("allocated and reported %v after somebody gave back", time.Since(began).Round(10*time.Millisecond))
+	t.Logf("allocated and reported %v after another pod shrank", time.Since(began).Round(10*time.Millisecond))
 	b.kernel(p, "", map[string]int64{"cpu.shares": all * 8 / 10 * 1024 / 1000})
 	if now := b.first(p, "c"); now != was {
 		t.Errorf("restarted: %s, was %s", now, was)

@@ -20,8 +20,8 @@ import (
 // apartVariable marks a process in a network namespace of its own.
 const apartVariable = "PLIMSOLL_RIG_APART"
 
-// Apart runs the tests of a package, which inside does, in a network namespace of their own, and returns the exit code.
-// Without root they run where they are.
+// Apart calls inside, which runs the tests of a package, in a new network namespace, and returns the exit code. Without
+// root it calls inside in this network namespace.
 func Apart(inside func() int) int {
 	if os.Geteuid() != 0 || os.Getenv(apartVariable) != "" {
 		return inside()
@@ -76,8 +76,8 @@ func (c *Cluster) Servers(t *testing.T, namespace string, nodes ...string) map[s
 	return ips
 }
 
-// Reach lets the pod that Servers made on every node ask each URL. That goes through the agents' servers too, so that
-// it shows that kube-apiserver trusts them.
+// Reach checks that the pods of Servers on all nodes reach each URL. It uses kubectl exec, so it also shows that
+// kube-apiserver reaches the agents' servers and trusts their certificates.
 func (c *Cluster) Reach(t *testing.T, namespace string, nodes []string, urls ...string) {
 	t.Helper()
 	for _, node := range nodes {

@@ -38,6 +38,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,7 +61,7 @@ import (
 type Options struct {
 	UpFlags []string // additional flags of `plimsoll up`
 	NoNode  bool     // --no-agent: it needs no root
-	// Services: with kube-proxy, of which a network namespace, and so this machine, can have one, and with DNS.
+	// Services adds kube-proxy and CoreDNS. A network namespace, and so this machine, can have one such instance.
 	Services bool
 	Storage  bool // with the CSI driver and its controllers
 
@@ -115,6 +116,10 @@ func Start(name string, o Options) (*Cluster, error) {
 	}
 	return c, nil
 }
+
+// ServiceCIDR is the network of Service addresses of an instance with Services. No other instance has it: the default of
+// `up` is 10.96.0.0/16 (chosen).
+const ServiceCIDR = "10.94.0.0/16"
 
 // ErrCannot is in the chain of errors of a machine that cannot run an instance.
 var ErrCannot = errors.New("this machine cannot run an instance")
@@ -184,7 +189,7 @@ func (c *Cluster) start(o Options, number int) error {
 		c.up = append(c.up, "--no-agent")
 	}
 	if c.services = o.Services; o.Services {
-		c.up = append(c.up, "--service-cidr", "10.94.0.0/16") // no other instance's
+		c.up = append(c.up, "--service-cidr", ServiceCIDR)
 	} else {
 		c.up = append(c.up, "--without", "kube-proxy,coredns,metrics-server")
 	}
@@ -322,6 +327,36 @@ func (c *Cluster) CgroupRoot() string { return "/plimsoll-" + c.Name }
 
 // Bridge is the network interface that connects the pods, and the name of the instance's nftables table.
 func (c *Cluster) Bridge() string { return "pl-" + c.Name }
+
+// ReadAgent returns what the agent's own server answers to a GET: kube-apiserver refuses to proxy to a node on loopback.
+// It fails the test if the answer is not 200.
+func (c *Cluster) ReadAgent(t *testing.T, path string) string {
+	t.Helper()
+	config := rest.CopyConfig(c.Config)
+	config.Timeout = readAgentTimeout
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := fmt.Sprintf("https://localhost:%d%s", c.AgentPort, path)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v: %.400s", path, answer.Status, err, text)
+	}
+	return string(text)
+}
+
+// readAgentTimeout bounds a request of ReadAgent, which takes a second or two on an idle machine.
+const readAgentTimeout = 2 * time.Minute
 
 // Kubectl runs kubectl as administrator and fails the test if it fails.
 func (c *Cluster) Kubectl(t *testing.T, args ...string) string {

@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestBlock: a pod has a volume as a device, and what it writes is in the volume's file.
+// TestBlock: a pod gets a volume as a block device, and what it writes is in the volume's file.
 func TestBlock(t *testing.T) {
 	c := rig.Shared(t)
 	k := keeper{Cluster: c, t: t, ns: c.Namespace(t)}
@@ -59,7 +59,7 @@ spec:
 	k.wantNothingKept()
 }
 
-// wantInFile looks for text at the begin of a file of a volume.
+// wantInFile returns an error if no file of a volume begins with text.
 func wantInFile(c *rig.Cluster, volume, text string) error {
 	var seen []string
 	err := filepath.WalkDir(filepath.Join(c.StateDir, "volumes"), func(path string, d os.DirEntry, err error) error {

@@ -1,12 +1,12 @@
 //go:build e2e
 
-// Package storage tests volumes that come when claims ask for them: the CSI driver and the controllers that `plimsoll
-// up` starts, with the agent that mounts what they make, on a real node. It needs root.
+// Package storage tests volumes on demand on a real node: the CSI driver and the controllers that `plimsoll up` starts,
+// and the agent that mounts the volumes. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/storage
 //
 // With PLIMSOLL_E2E_AGENT=$PWD/bin/upstream-kubelet (make bench-build) the same tests run upstream's kubelet as the
-// agent: what fails there too is not the agent's fault.
+// agent: a test that also fails there does not fail because of our agent.
 package storage
 
 import (

@@ -32,18 +32,19 @@ type keeper struct {
 	ns string
 }
 
-// TestStatefulSet plays the life of one volume, in the order in which it would happen to a user.
+// TestStatefulSet takes one volume through its life: it is used, grown, copied, survives crashes and `down`, and is
+// deleted.
 func TestStatefulSet(t *testing.T) {
 	c := rig.Shared(t)
 	k := keeper{Cluster: c, t: t, ns: c.Namespace(t)}
 	k.kubectl("apply", "-f", "../../../examples/volume.yaml")
 	k.wantStarts(1)
 
-	// The pod is another, the volume is the same.
+	// Another pod gets the same volume.
 	k.kubectl("delete", "pod", "keeper-0")
 	k.wantStarts(2)
 
-	// Whoever mounts, makes and answers for volumes dies: the container notices nothing, and goes on when asked to.
+	// Agent, driver and controllers are killed. The container is not affected, and the next pod gets the volume.
 	before := k.pod().Status.ContainerStatuses[0].ContainerID
 	for _, child := range []string{"agent", "csi-driver", "storage"} {
 		kill(t, c.PID(t, child))
@@ -59,7 +60,7 @@ func TestStatefulSet(t *testing.T) {
 	starts := 3 + k.grow("128Mi")
 	k.copies(starts)
 
-	// The cluster ends and comes back.
+	// `down`, and `up` again.
 	if out, err := c.Plimsoll("down"); err != nil {
 		t.Fatalf("down: %v\n%s", err, out)
 	}
@@ -106,7 +107,8 @@ func (k keeper) wantStarts(n int) {
 }
 
 // grow asks for a larger volume, and waits until the claim and the file system in the pod have that size. Where root
-// may not grow an ext4 that is mounted, the volume grows when its pod starts again. It returns how often that did.
+// may not grow an ext4 that is mounted, the volume grows when its pod starts again. grow returns how often the pod was
+// started again.
 func (k keeper) grow(size string) (starts int) {
 	k.t.Helper()
 	k.kubectl("patch", "persistentvolumeclaim", "data-keeper-0", "--patch",
@@ -188,7 +190,7 @@ func (k keeper) wantNothingKept() {
 	})
 }
 
-// TestTooLarge: a claim that the disk cannot hold is told so, and a smaller one is not disturbed.
+// TestTooLarge: a claim for more than the disk can hold gets an Event that says so, and a smaller claim is not affected.
 func TestTooLarge(t *testing.T) {
 	c := rig.Shared(t)
 	k := keeper{Cluster: c, t: t, ns: c.Namespace(t)}

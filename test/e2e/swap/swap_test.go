@@ -4,12 +4,13 @@
 // pods come and go (make swap).
 //
 // The instance's agent is a script that becomes one program or the other. No container of the pods that are watched may
-// end: those from the beginning, a static pod, and pods that started seconds before a swap. Their processes are looked
-// at from outside, so that it does not matter who reports what: which CPUs they may run on, which devices they have, who
-// their users are on the host, and what they see of a secret that changes with each swap. A pod that one agent started
-// is removed by the other without remains, and its device is free again. No two pods ever have the same device or users.
+// end: those from the beginning, a static pod, and pods that started seconds before a swap. The test reads the state of
+// their processes from the kernel, so it does not depend on reports: on which CPUs they may run, which devices they
+// have, which users of the host they have, and what they see of a secret that changes with each swap. Each agent removes
+// pods that the other one started, without remains, and their devices are free again. No two pods ever have the same
+// device or the same users.
 //
-// Pods with users of their own are there where the runtime can give them (containerd 2).
+// Pods with hostUsers: false take part where the runtime supports them (containerd 2).
 package swap
 
 import (
@@ -48,9 +49,9 @@ const (
 	gpu        = corev1.ResourceName("example.com/gpu")
 )
 
-// config is what both agents get. On two CPUs the second one can be exclusive. A kubelet reads volumes anew when it
-// syncs a pod. The memory manager is left out: a kubelet refuses its own file on a machine whose memory grows or
-// shrinks, as that of some virtual machines does.
+// config is the configuration of both agents. With it, the second of two CPUs can be assigned to a container. A kubelet
+// updates volumes when it syncs a pod, hence the short syncFrequency. The memory manager is left out: a kubelet refuses
+// its own checkpoint file if the machine's memory has grown or shrunk, as that of some virtual machines does.
 const config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
@@ -71,7 +72,7 @@ type swapper struct {
 	which     string // file that says which agent starts next
 	namespace string
 	kept      map[string]kept // containers that must go on, by pod and container
-	users     bool            // the runtime can give pods users of their own
+	users     bool            // the runtime supports user namespaces
 }
 
 // kept is a container that runs.
@@ -89,7 +90,7 @@ func TestSwap(t *testing.T) {
 	s := start(t)
 	s.Eventually(time.Minute, "static pod", s.static)
 	s.startPlugin()
-	s.users = s.canGiveUsers()
+	s.users = s.supportsUserNamespaces()
 	for _, pod := range s.lasting() {
 		s.create(pod)
 	}
@@ -277,8 +278,8 @@ func (s *swapper) startPlugin() {
 	})
 }
 
-// canGiveUsers returns whether the runtime says that it can give pods users of their own.
-func (s *swapper) canGiveUsers() bool {
+// supportsUserNamespaces reports whether the runtime says that it supports user namespaces.
+func (s *swapper) supportsUserNamespaces() bool {
 	s.t.Helper()
 	node, err := s.API.CoreV1().Nodes().Get(s.t.Context(), s.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -293,7 +294,7 @@ func (s *swapper) canGiveUsers() bool {
 	return false
 }
 
-// alone checks that what belongs to one pod only belongs to one: devices, and users of the host.
+// alone checks that no two pods have the same device or the same users of the host.
 func (s *swapper) alone() {
 	s.t.Helper()
 	owner := map[string]string{}
@@ -355,7 +356,7 @@ func (s *swapper) secret(value string) *corev1.Secret {
 	return secret
 }
 
-// keep waits until a pod runs, and has its containers watched from then on.
+// keep waits until a pod runs, and adds its containers to those that must go on.
 func (s *swapper) keep(name string) {
 	s.t.Helper()
 	s.Eventually(time.Minute, name+" runs", func(ctx context.Context) error { return s.note(ctx, s.namespace, name) })
@@ -521,8 +522,8 @@ func (s *swapper) reported(ctx context.Context, namespace, name, container strin
 	return fmt.Errorf("no status")
 }
 
-// remove deletes a pod that another agent started. Nothing of it stays, but for its secrets: a kubelet does not know
-// where ours are, so they go when our agent is back.
+// remove deletes a pod that another agent started. Nothing of it may be left, except its secrets: a kubelet does not
+// know where our agent keeps them, so they go when our agent is back.
 func (s *swapper) remove(name, agent string) {
 	s.t.Helper()
 	uid := s.kept[name+"/c"].pod
@@ -584,7 +585,7 @@ func (s *swapper) load() (stop func()) {
 				return
 			case <-tick.C:
 			}
-			// Errors mean that the namespace goes, or that the pod has gone.
+			// An error means that the namespace is being deleted, or that the pod is gone.
 			_, _ = pods.Create(ctx, plain(fmt.Sprint("load-", n)), metav1.CreateOptions{})
 			old := fmt.Sprint("load-", n-4)
 			if n%2 == 0 {
@@ -600,8 +601,8 @@ func (s *swapper) load() (stop func()) {
 	}
 }
 
-// freeCPU ends the pod with the exclusive CPU. Another one gets it, as soon as the scheduler reads no more of what our
-// agent published: the kubelet does not publish its assignments.
+// freeCPU deletes the pod with the assigned CPU, and checks that another pod gets it. The NodeResourceTopology of our
+// agent is deleted first: a kubelet does not update it, so it would still show the CPU as assigned.
 func (s *swapper) freeCPU() {
 	s.t.Helper()
 	s.Kubectl(s.t, "delete", "noderesourcetopologies", s.NodeName)

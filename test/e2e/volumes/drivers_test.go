@@ -24,7 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// driver is a driver of the test's own, in its process.
+// driver is a CSI driver that runs in the test's process.
 type driver struct {
 	bench
 	*csidriver.Driver
@@ -92,7 +92,8 @@ func detached() storagev1.CSIDriverSpec {
 
 const stages = spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
 
-// TestInline: a driver is told about the pod of an inline volume what its CSIDriver asks for, with secret and token.
+// TestInline: the driver of an inline volume gets what its CSIDriver asks for: facts about the pod, and tokens. It also
+// gets the volume's secret.
 func TestInline(t *testing.T) {
 	t.Parallel()
 	b := at(t)
@@ -142,7 +143,7 @@ func TestInline(t *testing.T) {
 	b.delete("p")
 }
 
-// TestEphemeral: a claim that a pod brings is bound and mounted.
+// TestEphemeral: the claim of a generic ephemeral volume is bound, and its volume is mounted.
 func TestEphemeral(t *testing.T) {
 	t.Parallel()
 	b := at(t)
@@ -165,8 +166,8 @@ func TestEphemeral(t *testing.T) {
 	b.nothingLeft(d.name)
 }
 
-// TestAttached: a volume is called for when the Node says that it is attached, with what its attachment says, and is in
-// use until nothing of it is left. The test is the attacher.
+// TestAttached: the agent calls the driver once the Node says that the volume is attached, and passes on what the
+// VolumeAttachment says. The volume is in use until nothing of it is left. The test plays the attacher.
 func TestAttached(t *testing.T) {
 	t.Parallel()
 	b := at(t)
@@ -215,8 +216,8 @@ func TestAttached(t *testing.T) {
 	b.nothingLeft(d.name)
 }
 
-// TestTroubles: what a driver fails at is an Event in the kubelet's words, another volume of the same driver is not
-// disturbed by a call that hangs, and pods go on when the cause is gone.
+// TestTroubles: when a call of a driver fails, an Event says so in the kubelet's words. A call that hangs delays no
+// other volume of the driver. Pods start when the cause is gone.
 func TestTroubles(t *testing.T) {
 	t.Parallel()
 	b := at(t)

@@ -9,8 +9,6 @@ package volumes
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	ours "github.com/plimsoll-dev/plimsoll/internal/image"
@@ -34,7 +31,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, "vol", rig.Options{})) }
 // soon bounds what takes a second or two on an idle machine.
 const soon = 2 * time.Minute
 
-// size is that of all volumes.
+// size is the size of each volume.
 var size = resource.MustParse("32Mi")
 
 // bench is what one test works with: the package's node and its own namespace.
@@ -160,7 +157,7 @@ func (b bench) in(pod string, args ...string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// has waits until a file that a pod sees has a content.
+// has waits until a file that a pod sees has the content want.
 func (b bench) has(pod, file, want string) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "content of "+file, func(context.Context) error {
@@ -233,25 +230,5 @@ func (b bench) nothingLeft(driver string) {
 // metrics returns the agent's /metrics.
 func (b bench) metrics() string {
 	b.t.Helper()
-	config := rest.CopyConfig(b.Config)
-	config.Timeout = soon
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	url := fmt.Sprintf("https://localhost:%d/metrics", b.AgentPort)
-	request, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		b.t.Fatalf("%s, %v: %.400s", answer.Status, err, text)
-	}
-	return string(text)
+	return b.ReadAgent(b.t, "/metrics")
 }

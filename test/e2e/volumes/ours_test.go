@@ -109,7 +109,7 @@ func (d ourDriver) provision(name string) (handle string) {
 	return handle
 }
 
-// remove removes a volume, which no pod may have any more.
+// remove removes a volume, which no pod may use any more.
 func (d ourDriver) remove(handle string) {
 	d.t.Helper()
 	if _, err := d.controller.DeleteVolume(d.t.Context(), &spec.DeleteVolumeRequest{VolumeId: handle}); err != nil {
