@@ -145,7 +145,7 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 	if s.o.Name != scheduler.DefaultName && !named {
 		s.leader.Name = s.o.Name
 	}
-	file.Elect(s.leader.inForce())
+	file.SetElection(s.leader.inForce())
 	profiling, contention := file.Profiling()
 	agree(s.flags.Changed("profiling"), &s.upstream.profiling, profiling)
 	agree(s.flags.Changed("contention-profiling"), &s.upstream.contention, contention)

@@ -40,7 +40,7 @@ func (s eventSink) patch(ctx context.Context, since time.Time, e *corev1.Event, 
 	return out, s.c.Patch(s.as(ctx, since, e), Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
 }
 
-// as returns the context for a write of e: it says as which kind the write counts at a Throttle.
+// as returns the context for a write of e. It says which kind of write a Throttle takes it for.
 func (s eventSink) as(ctx context.Context, since time.Time, e *corev1.Event) context.Context {
 	first, then, after := throttle.EventKind(e.Type == corev1.EventTypeWarning)
 	if !s.keepsUp {

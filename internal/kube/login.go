@@ -26,32 +26,32 @@ import (
 const (
 	// loginCheckEvery is how often, at most, the files of a Login are checked for a change while requests are sent.
 	loginCheckEvery = time.Second
-	// loginWaitMax is how long a request waits for the files before it fails. Chosen: long enough that watches of a node
-	// that joins go on at once when its certificate is there, short enough that their failures are in the log.
+	// loginWaitMax is how long a request waits for the files before it fails. Chosen: long enough that the watches of a
+	// node that joins begin as soon as its certificate is there, short enough that their failures are in the log.
 	loginWaitMax = 30 * time.Second
 )
 
-// A Login is a kubeconfig whose files are followed: what replaces the kubeconfig, the client's certificate or the
-// authority is used for all requests that begin from then on. Requests that are in flight end on the connections on
-// which they began. While the new files cannot be used, as when they are half written, those before stay in use.
+// A Login is a kubeconfig whose files are checked for changes. When the kubeconfig, the client's certificate or the
+// certificate authority is replaced, all later requests use the new one. Requests in flight end on the connections on
+// which they began. While the new files cannot be used, as when they are half written, the previous ones stay in use.
 //
-// A Login may exist before its kubeconfig does: then requests wait for it, up to half a minute. It is safe for
+// A Login may exist before its kubeconfig does: then requests wait for it, up to loginWaitMax. It is safe for
 // concurrent use.
 type Login struct {
-	path     string
-	pairFile string
-	wanting  func() error
+	path     string       // of the kubeconfig
+	pairFile string       // a key and a certificate that replace the kubeconfig's; empty: there is none
+	wanting  func() error // see Wanting; set before the first request
 
-	mu      sync.Mutex // guards what follows
-	checked time.Time
-	stamps  map[string]stamp
+	mu      sync.Mutex        // guards what follows
+	checked time.Time         // last check of the files
+	stamps  map[string]stamp  // of the files, by path, at that check
 	config  *rest.Config      // with the contents of its files; nil: none could be loaded so far
 	leaf    *x509.Certificate // of the client certificate in config; nil: there is none
-	version int
-	err     error // why the present files cannot be used
+	version int               // counts the changes of config
+	err     error             // why the present files cannot be used; nil: they are in config
 }
 
-// stamp tells contents of a file apart. The zero stamp is that of a file that is not there.
+// stamp tells whether a file has changed. The zero stamp is that of a file that does not exist.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -78,11 +78,11 @@ func NewLogin(path, pairFile string) *Login {
 	return l
 }
 
-// Wanting sets what says why there is nothing to log in with, for the errors of requests that wait. It is called before
-// requests are sent.
+// Wanting sets a function that says why there are no credentials yet. Requests that waited in vain fail with its error.
+// Call Wanting before requests are sent.
 func (l *Login) Wanting(why func() error) { l.wanting = why }
 
-// Check looks at the files now, and returns why they cannot be used.
+// Check reads the files if they have changed, and returns why they cannot be used; nil: they can.
 func (l *Login) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +144,7 @@ func sameLogin(a, b *rest.Config) bool {
 		a.Username == b.Username && a.Password == b.Password && a.ServerName == b.ServerName && a.Insecure == b.Insecure
 }
 
-// loadLogin reads a kubeconfig and the files that it names. stamps is of all of them, also if there is an error.
+// loadLogin reads a kubeconfig and the files that it names. It returns the stamps of all of them, also with an error.
 func loadLogin(path, pairFile string) (*rest.Config, *x509.Certificate, map[string]stamp, error) {
 	stamps := map[string]stamp{path: stampOf(path)}
 	failed := func(err error) (*rest.Config, *x509.Certificate, map[string]stamp, error) {
@@ -163,7 +163,7 @@ func loadLogin(path, pairFile string) (*rest.Config, *x509.Certificate, map[stri
 		return failed(err)
 	}
 	for file, text := range map[string][]byte{config.CAFile: config.CAData, config.CertFile: config.CertData} {
-		if file != "" && len(text) == 0 { // half written; without an authority the machine's own would be trusted
+		if file != "" && len(text) == 0 { // half written; without a certificate authority, those of the machine would be trusted
 			return failed(fmt.Errorf("%s: the file is empty", file))
 		}
 	}
@@ -246,14 +246,15 @@ func NewClientFor(l *Login, host string, o Options) (*Client, error) {
 }
 
 // loginTransport sends each request with the Login's configuration at that moment. A connection belongs to one
-// configuration: after a change, those of the one before take no more requests, and are closed when they are idle.
+// configuration. After a change, connections of the previous configuration take no more requests, and are closed when
+// they are idle.
 type loginTransport struct {
-	login *Login
+	login *Login // whose configuration is used
 
-	mu      sync.Mutex // guards what follows
-	version int
-	base    *http.Transport
-	send    http.RoundTripper // base, with what authenticates in headers
+	mu      sync.Mutex        // guards what follows
+	version int               // of the configuration in base
+	base    *http.Transport   // of the newest configuration; nil: there was no request yet
+	send    http.RoundTripper // base, with a wrapper that authenticates in headers
 }
 
 func (t *loginTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -274,7 +275,7 @@ func (t *loginTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *loginTransport) transport(config *rest.Config, version int) (http.RoundTripper, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if version <= t.version { // less: another request learned of a later change first
+	if version <= t.version { // less: another request has seen a later change already
 		return t.send, nil
 	}
 	base, send, err := dial(config)
@@ -293,7 +294,7 @@ func (t *loginTransport) transport(config *rest.Config, version int) (http.Round
 	return send, nil
 }
 
-// dial makes a transport of its own for a configuration.
+// dial makes a new transport for a configuration.
 func dial(config *rest.Config) (*http.Transport, http.RoundTripper, error) {
 	c, err := config.TransportConfig()
 	if err != nil {

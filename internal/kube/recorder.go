@@ -23,23 +23,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
-// Recorders write Events, aggregated and filtered as client-go's broadcaster does, under the names of several
-// components. They differ from the broadcaster in three ways: they do not drop all beyond 1,000 that wait, they retry
-// until the server answers, and no Warning waits behind other Events. Events about one object are written one after the
-// other, those about different objects concurrently. The Throttle of their client decides how fast, and which writes go
-// first. Recorders are safe for concurrent use.
+// Recorders write Events under the names of several components. They aggregate and filter them as client-go's
+// broadcaster does. They differ from the broadcaster in three ways: they keep more than 1,000 Events that wait, they
+// retry until the server answers, and no Warning waits behind other Events. Events about one object are written one
+// after the other, those about different objects concurrently. The Throttle of their client decides how fast, and which
+// writes go first. Recorders are safe for concurrent use.
 type Recorders struct {
-	ctx        context.Context
-	sink       eventWriter
-	correlator *record.EventCorrelator
-	seed       maphash.Seed
-	queues     map[string]*eventQueue // by type of Event; set once
-	away       atomic.Bool            // the server does not answer, and this was logged
-	running    atomic.Int64           // how many lanes have a goroutine
-	held       atomic.Pointer[Held]   // see Hold; nil: nothing is held back
+	ctx        context.Context         // ends the lanes' goroutines
+	sink       eventWriter             // sends the Events
+	correlator *record.EventCorrelator // client-go's aggregation and filter; it locks itself
+	seed       maphash.Seed            // of the hash that chooses the lane of an object
+	queues     map[string]*eventQueue  // by type of Event; set once
+	away       atomic.Bool             // the server does not answer, and one lane has logged it
+	running    atomic.Int64            // how many lanes have a goroutine
+	held       atomic.Pointer[Held]    // see Hold; nil: nothing is held back
 }
 
-// Held returns a channel that is closed when Events need not be held back any more; nil: they need not now.
+// Held returns a channel that is closed when Events need no longer be held back. It returns nil when they need not be
+// held back now.
 type Held func() <-chan struct{}
 
 // eventWriter sends Events to the API server. since is when the Event happened.
@@ -76,13 +77,13 @@ type eventQueue struct {
 // mu guards all fields.
 type eventLane struct {
 	mu      sync.Mutex
-	running bool
-	waiting []*waitingEvent
-	about   map[corev1.ObjectReference][]*waitingEvent
+	running bool                                       // the lane has a goroutine
+	waiting []*waitingEvent                            // in the order in which they are sent
+	about   map[corev1.ObjectReference][]*waitingEvent // the waiting Events by their object
 }
 
-// waitingEvent is an Event that was not sent yet. When the same happens again meanwhile, it is counted here (times),
-// and since stays the time of the first. The lane's mutex guards it until it is taken.
+// waitingEvent is an Event that was not sent yet. If the same Event is recorded again meanwhile, it is counted here:
+// times grows, and since stays the time of the first. The lane's mutex guards it until take returns it.
 type waitingEvent struct {
 	*corev1.Event
 	since time.Time
@@ -95,8 +96,8 @@ func NewRecorder(ctx context.Context, c *Client, component, host string) record.
 	return newRecorders(ctx, eventSink{c: c}).As(component, host)
 }
 
-// NewHeldRecorder is NewRecorder for a process that does at times what users wait for, and that Events would delay.
-// Until hold is called, nothing is held back.
+// NewHeldRecorder is NewRecorder for a process that at times does what users wait for, and that Events would delay.
+// Nothing is held back before hold is called.
 func NewHeldRecorder(
 	ctx context.Context, c *Client, component, host string,
 ) (recorder record.EventRecorder, hold func(Held)) {
@@ -211,7 +212,7 @@ func (l *eventLane) put(queue *eventQueue, e *waitingEvent) (run bool) {
 	return run
 }
 
-// object returns the object that the Event is about, without the field and the version of it.
+// object returns the reference to the object that the Event is about, without its field path and resourceVersion.
 func (e *waitingEvent) object() corev1.ObjectReference {
 	object := e.InvolvedObject
 	object.FieldPath, object.ResourceVersion = "", ""
@@ -247,7 +248,7 @@ func (l *eventLane) take(queue *eventQueue) *waitingEvent {
 	return nil
 }
 
-// Flush waits until all Events are written, at most for that long.
+// Flush waits until all Events are written, but not longer than most.
 func (r *Recorders) Flush(most time.Duration) {
 	over := time.NewTimer(most)
 	defer over.Stop()
@@ -276,7 +277,8 @@ func (r *Recorders) run(queue *eventQueue, lane *eventLane) {
 	}
 }
 
-// await waits while Events are held back. A Warning is not, and no Event is for longer than core/throttle says.
+// await waits while Events are held back. Warnings are not held back, and core/throttle says for how long other Events
+// may be.
 func (r *Recorders) await(e *waitingEvent) {
 	held := r.held.Load()
 	if held == nil || e.Type == corev1.EventTypeWarning || (*held)() == nil {
@@ -295,8 +297,8 @@ func (r *Recorders) await(e *waitingEvent) {
 	}
 }
 
-// keptMax bounds for how long an Event is offered to a server that is overloaded or fails. A server would have deleted
-// the Event itself after that time (--event-ttl of the API server, an hour).
+// keptMax bounds for how long an Event is sent again and again to a server that is overloaded or fails. A server would
+// have deleted the Event itself after that time (--event-ttl of the API server, an hour).
 const keptMax = time.Hour
 
 // temporaryError is the error of a server that may accept the same request later.
@@ -304,7 +306,8 @@ type temporaryError struct{ error }
 
 func (e temporaryError) Unwrap() error { return e.error }
 
-// markTemporary marks temporary errors as temporaryError, for an Event that has waited since then.
+// markTemporary returns a temporaryError if the server may accept the Event later and the Event, which waits since
+// then, is younger than keptMax. It returns other errors unchanged.
 func markTemporary(err error, since time.Time) error {
 	temporary := apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// sink is an API server that needs a millisecond per Event, while it is up.
+// sink is an API server that needs a millisecond per Event while it is up.
 type sink struct {
 	away    atomic.Bool
 	mu      sync.Mutex
@@ -45,8 +45,8 @@ func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.
 	return e, nil
 }
 
-// has returns the index of the Event about the pod of this name; below zero: there is none.
-func (s *sink) has(pod string) int {
+// indexOf returns the index of the Event about the pod of this name; below zero: there is none.
+func (s *sink) indexOf(pod string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.IndexFunc(s.created, func(e *corev1.Event) bool { return e.InvolvedObject.Name == pod })
@@ -64,8 +64,8 @@ func eventPod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i))}}
 }
 
-// TestRecorder: a burst far larger than client-go's broadcaster keeps is written completely, Warnings before earlier
-// Events. Events wait for a server that does not answer, and one that refuses is not asked again.
+// TestRecorder: a burst with far more Events than client-go's broadcaster keeps is written completely, Warnings before
+// earlier Events. Events wait for a server that does not answer. An Event that the server refuses is not sent again.
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestRecorder(t *testing.T) {
 		r.Event(eventPod(9999), corev1.EventTypeWarning, "FailedScheduling", "no room")
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		if at := s.has("p9999"); at < 0 {
+		if at := s.indexOf("p9999"); at < 0 {
 			t.Errorf("the Warning is not among the %d first Events", len(s.created))
 		}
 		s.away.Store(true)
@@ -98,16 +98,16 @@ func TestRecorder(t *testing.T) {
 		if len(s.created) != 5002 || s.patched != 2 {
 			t.Errorf("%d events, %d patches: want one more event that says it happened three times", len(s.created), s.patched)
 		}
-		e := s.created[max(s.has("p0"), 0)]
+		e := s.created[max(s.indexOf("p0"), 0)]
 		if e.Name == "" || e.Namespace != "x" || e.Source.Component != "test" || e.ReportingInstance != "here" || e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "p0" {
 			t.Errorf("event %+v", e)
 		}
 	})
 }
 
-// TestEventsOutliveTrouble: an overloaded or failing server is asked again until it accepts the Event, but not for
-// longer than it would have kept the Event. After other refusals it is not asked again.
-func TestEventsOutliveTrouble(t *testing.T) {
+// TestEventsAreRetried: an Event is sent again to an overloaded or failing server until that accepts it, but not for
+// longer than the server would have kept it. After other refusals it is not sent again.
+func TestEventsAreRetried(t *testing.T) {
 	for name, q := range map[string]struct {
 		refusal error
 		lasts   time.Duration
@@ -224,7 +224,7 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 		for i := range 1000 {
 			r.Eventf(eventPod(1), corev1.EventTypeWarning, "FailedScheduling", "the %dth reason", i)
 			if i == 0 {
-				synctest.Wait() // it is being written
+				synctest.Wait() // the Event is being written
 			}
 		}
 		if n := all.queues[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
@@ -240,7 +240,7 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 		}
 		reasons := slices.DeleteFunc(s.said, func(said string) bool { return !strings.Contains(said, "th reason") })
 		if n := len(reasons); n != 1+waitingOfObjectMax || !strings.Contains(reasons[n-1], "the 999th reason") {
-			t.Errorf("%d reasons were told, want the first and the last %d: %q", n, waitingOfObjectMax, reasons)
+			t.Errorf("%d reasons were written, want the first and the last %d: %q", n, waitingOfObjectMax, reasons)
 		}
 	})
 }
@@ -347,8 +347,8 @@ func (s *store) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte)
 	return e, nil
 }
 
-// TestEventsOfNoNamespace: Events about cluster-scoped objects, such as nodes, are in the default namespace. What
-// cannot be an Event is left out.
+// TestEventsOfNoNamespace: Events about cluster-scoped objects, such as nodes, are in the default namespace. Invalid
+// Events are left out.
 func TestEventsOfNoNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -366,8 +366,8 @@ func TestEventsOfNoNamespace(t *testing.T) {
 	})
 }
 
-// TestEventsKeepUpWithBinds: while binds are sent as fast as the server accepts them, and more always wait, each bind's
-// Event is written soon after; without keepsUp only a few hundredths of the Events are. Warnings wait a second or so.
+// TestEventsKeepUpWithBinds: binds are sent as fast as the server accepts them, and more always wait. Each bind's Event
+// is written soon after the bind; without keepsUp only a few per cent of the Events are. Warnings wait about a second.
 func TestEventsKeepUpWithBinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -433,8 +433,8 @@ func (s *throttledSink) patch(ctx context.Context, since time.Time, e *corev1.Ev
 	return s.create(ctx, since, e)
 }
 
-// TestHeldEventsWait: while Events are held back, a Warning is written at once, another Event when they are held back
-// no more, or when it has waited for as long as core/throttle says.
+// TestHeldEventsWait: while Events are held back, a Warning is written at once. Other Events are written when they are
+// no longer held back, or when they have waited as long as core/throttle allows.
 func TestHeldEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

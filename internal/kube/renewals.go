@@ -121,7 +121,7 @@ func (f *Renewals) watch(ctx context.Context, version string) error {
 		case err != nil:
 			return err
 		case next == version && time.Since(began) < time.Second:
-			return errors.New("the server ended the watch at once, with nothing said")
+			return errors.New("the server ended the watch at once, without an event")
 		}
 		version = next
 	}
@@ -175,7 +175,7 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 // errorOfWatch translates an error event of a watch. Most often it says that the version is too old.
 func errorOfWatch(status metav1.Status) error {
 	if status.Status != metav1.StatusFailure {
-		return fmt.Errorf("watch node leases: error without a failure: code %d", status.Code)
+		return fmt.Errorf("watch node leases: error event without status Failure: code %d", status.Code)
 	}
 	if status.Code == http.StatusGone {
 		return apierrors.NewResourceExpired(status.Message)

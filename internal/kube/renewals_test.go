@@ -58,7 +58,7 @@ func lease(name, version string, renewed time.Time) *coordinationv1.Lease {
 	return l
 }
 
-// What apimachinery writes is read correctly, whatever else the lease contains.
+// A frame that apimachinery writes is read correctly, whatever other fields the lease has.
 func TestParseRenewal(t *testing.T) {
 	when := time.Date(2026, 11, 20, 15, 0, 0, 123456000, time.UTC)
 	for _, test := range []struct {
@@ -122,7 +122,7 @@ type leaseServer struct {
 	mu      sync.Mutex
 	lists   []coordinationv1.LeaseList
 	watches [][]byte
-	from    []string // resourceVersion of each watch asked for
+	from    []string // resourceVersion of each requested watch
 }
 
 func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -154,8 +154,7 @@ func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A watch that ends is continued where it was. If its version is too old, a list replaces it, which reports deleted
-// leases.
+// A watch that ends is continued at its version. If that is too old, a list follows, which reports deleted leases.
 func TestFollow(t *testing.T) {
 	when := time.Unix(1000, 0)
 	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410, Reason: "Expired", Message: "too old"}
@@ -193,7 +192,7 @@ func TestFollow(t *testing.T) {
 	r.Follow(ctx, func() { lists++ })
 	want := []string{"a 0 false", "b 0 false", "a 1000000 false", "c 0 false", "c 0 true", "a 3000000 false", "b -1000000000000 true"}
 	if !slices.Equal(told, want) || lists != 1 {
-		t.Errorf("told %q, listed %d times, want %q and once", told, lists, want)
+		t.Errorf("reported %q, listed %d times, want %q and once", told, lists, want)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,13 +201,13 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// However small the arriving pieces are, the connection is read once per period; if they fill the buffer, it is read at
-// once.
+// The connection is read once per period, however small the pieces are that arrive. If they fill the buffer, it is read
+// at once.
 func TestGather(t *testing.T) {
 	for _, test := range []struct {
 		piece int // bytes
 		waits int
-	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe gives one write per read; the first read tells that it is no trickle
+	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe returns one write per read; with the second case the first read fills the buffer
 		synctest.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
 			dial := gathering(GatherRenewals, func(context.Context, string, string) (net.Conn, error) { return near, nil })
@@ -227,7 +226,9 @@ func TestGather(t *testing.T) {
 			if err != nil || len(all) != 10*test.piece {
 				t.Errorf("%d bytes, %v", len(all), err)
 			}
-			took, least, most := time.Since(began), time.Duration(test.waits-1)*GatherRenewals, time.Duration(test.waits+2)*GatherRenewals
+			took := time.Since(began)
+			least := time.Duration(test.waits-1) * GatherRenewals
+			most := time.Duration(test.waits+2) * GatherRenewals
 			if took < least || took > most {
 				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, GatherRenewals)
 			}

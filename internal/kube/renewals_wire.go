@@ -70,7 +70,7 @@ func parseRenewal(frame []byte) (leaseEvent, error) {
 		case 1:
 			kind = string(value)
 		case 2:
-			_ = eachField(value, func(n protowire.Number, value []byte) { // on an error object stays empty, which is an error below
+			_ = eachField(value, func(n protowire.Number, value []byte) { // after an error the object is empty, which is reported below
 				if n == 1 {
 					object = value
 				}

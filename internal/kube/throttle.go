@@ -22,16 +22,15 @@ import (
 // A Throttle works below client-go, as an http.RoundTripper, so that every attempt is throttled, the retries of
 // client-go included. It is safe for concurrent use.
 type Throttle struct {
-	o ThrottleOptions
-	// o and start are set once, by NewThrottle. The instants given to limiter count from start.
-	clock *clock.Clock
+	o     ThrottleOptions
+	clock *clock.Clock // gives the instants that limiter gets. o and clock are set once, by NewThrottle
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	limiter *throttle.Limiter
-	queues  map[throttle.Kind][]*waitingWrite // the writes that wait, by kind, oldest first; those that gave up stay until their turn
-	ended   writeCounts
-	timer   *time.Timer
+	limiter *throttle.Limiter                 // decides which write goes next
+	queues  map[throttle.Kind][]*waitingWrite // the writes that wait, by kind, oldest first; a write that gave up stays until its turn
+	ended   writeCounts                       // how many writes have ended
+	timer   *time.Timer                       // fires when advance has something to do without an answer; nil: it has not
 }
 
 // waitingWrite is one write that waits. Within a kind the oldest write goes first.
@@ -205,7 +204,7 @@ func (t *Throttle) end(o throttle.Outcome) {
 	t.advance()
 	t.mu.Unlock()
 	if why != "" {
-		slog.Info("API server slows down or refuses: fewer writes at once", "component", t.o.Component, "why", why)
+		slog.Info("API server answers slowly or refuses writes: fewer are sent at once", "component", t.o.Component, "why", why)
 	}
 }
 
@@ -250,8 +249,8 @@ type throttledTransport struct {
 // RoundTrip is part of http.RoundTripper.
 func (rt *throttledTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resource, subresource := resourceOf(req.URL.Path)
-	kind, passes := kindOf(req, resource, subresource)
-	if !passes {
+	kind, throttled := kindOf(req, resource, subresource)
+	if !throttled {
 		return rt.next.RoundTrip(req)
 	}
 	kind, err := rt.throttle.begin(req.Context(), kind)
@@ -312,8 +311,8 @@ func classOf(method, resource, subresource string) throttle.Class {
 }
 
 // answerOf says what an answer means for the limit. An eviction that a PodDisruptionBudget refuses has the status code
-// of an overloaded server (429). The two are told apart by the body: an object here, plain text from priority and
-// fairness.
+// of an overloaded server (429). The body tells them apart: it is an object for the eviction, and plain text from
+// priority and fairness.
 func answerOf(resp *http.Response, err error, subresource string) (throttle.Answer, time.Duration) {
 	switch {
 	case err != nil:
@@ -338,11 +337,11 @@ func retryAfter(resp *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// kindOf returns what a request is for, and whether it is throttled: the kind in its context, or else that of any
-// write. Exceptions are leases, which show that a component or a node is alive, and reviews and tokens, whose callers
-// wait for the answer.
-func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind, passes bool) {
-	if kind, passes = req.Context().Value(kindKey{}).(throttle.Kind); passes {
+// kindOf returns the kind of a request: that in its context, or else the one for its method and resource. throttled is
+// false for reads without a kind, for leases, which show that a component or a node is alive, and for reviews and
+// tokens, whose callers wait for the answer.
+func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind, throttled bool) {
+	if kind, throttled = req.Context().Value(kindKey{}).(throttle.Kind); throttled {
 		return kind, true
 	}
 	switch req.Method {

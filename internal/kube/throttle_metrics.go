@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// The measurements of a Throttle. They tell an administrator why writes to the API server are slow. Upstream has none
-// of these: its clients have a fixed rate.
+// The measurements of a Throttle. They show administrators why writes to the API server are slow. Upstream has none of
+// these: its clients have a fixed rate.
 var (
 	writesLimit = prometheus.NewDesc("plimsoll_api_writes_limit",
 		"Writes to the API server that may be in flight at once; below one: the share of the time in which one may be", nil, nil)

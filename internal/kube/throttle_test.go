@@ -71,9 +71,9 @@ func throttledClient(t *testing.T, h http.Handler, o ThrottleOptions) (*Client, 
 	return c, g
 }
 
-// TestGateOrdersWrites: over real connections one write at a time is sent, the most important first. Leases, reads and
-// reviews are not throttled, except reads that a write needs.
-func TestGateOrdersWrites(t *testing.T) {
+// TestThrottleOrdersWrites: over real connections one write at a time is sent, the most important first. Leases, reads
+// and reviews are not throttled, except reads that a write needs.
+func TestThrottleOrdersWrites(t *testing.T) {
 	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
 	c, g := throttledClient(t, h, ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
 	ctx := t.Context()
@@ -133,8 +133,8 @@ func TestGateOrdersWrites(t *testing.T) {
 	}
 }
 
-// TestGateAnswers: which answers count as a refusal by the server. An eviction that a budget refuses does not.
-func TestGateAnswers(t *testing.T) {
+// TestThrottleAnswers: which answers count as a refusal by the server. An eviction that a budget refuses does not.
+func TestThrottleAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		answer func(http.ResponseWriter)
@@ -184,9 +184,9 @@ func write(ctx context.Context, via http.RoundTripper, path string) error {
 	return resp.Body.Close()
 }
 
-// TestGateGivesUp: a caller that stops waiting frees its place, and a server that does not answer delays a write for
-// AnswerMax; the time of waiting at the Throttle does not count.
-func TestGateGivesUp(t *testing.T) {
+// TestThrottleGivesUp: a caller that stops waiting frees its place. A server that does not answer delays a write for
+// AnswerMax, without the wait at the Throttle.
+func TestThrottleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
 		hangs.Store(true)
@@ -223,9 +223,9 @@ func TestGateGivesUp(t *testing.T) {
 	})
 }
 
-// TestGateUnderCrowd: many writes at once, some of which are cancelled at any moment; in the end none is left at the
+// TestThrottleUnderLoad: many writes at once, some of which are cancelled at any moment. In the end none is left at the
 // Throttle.
-func TestGateUnderCrowd(t *testing.T) {
+func TestThrottleUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 7, Tolerance: throttle.ToleranceDefault}})
 		via := &throttledTransport{g, slowServer{func() time.Duration { return 5 * time.Millisecond }}}
@@ -295,8 +295,8 @@ func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// TestGateWaitsAsAsked: after a refusal nothing is sent before its Retry-After.
-func TestGateWaitsAsAsked(t *testing.T) {
+// TestThrottleHonoursRetryAfter: after a refusal nothing is sent before its Retry-After.
+func TestThrottleHonoursRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &refusing{}
 		via := &throttledTransport{NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}}), server}
@@ -372,9 +372,9 @@ func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return out
 }
 
-// TestGateAsksWhoLeads: a write whose turn comes while another process leads is not sent, and its place goes to the
-// next; reads and Events are sent.
-func TestGateAsksWhoLeads(t *testing.T) {
+// TestThrottleWhileNotLeading: a write whose turn comes while another process leads is not sent, and the next one gets
+// its place. Reads and Events are sent.
+func TestThrottleWhileNotLeading(t *testing.T) {
 	var sent, leads atomic.Int32
 	c, g := throttledClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		sent.Add(1)

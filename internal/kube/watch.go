@@ -83,9 +83,9 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 }
 
 // Pauses between attempts to reach a server that does not answer at all: from the first to the longest, doubling, each
-// with jitter of one half. The longest bounds how much later than the server a watch is back. client-go's own pause is
-// up to a minute, during which a node is Ready and receives no changes. A fleet of N nodes sends a dead server N/7
-// requests per second and watch.
+// with jitter of one half. The longest bounds the time between the return of the server and that of a watch.
+// client-go's own pause is up to a minute; until its end a node may be Ready and receive no changes. For each watch, a
+// fleet of N nodes sends a dead server N/7 requests per second.
 const (
 	unreachableFirst = 500 * time.Millisecond
 	unreachableMax   = 10 * time.Second

@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// orderedInformer is cache.NewInformerWithOptions that passes the objects of each list to the handler in an order.
-// client-go's own passes a streamed list in no defined order (watchList in reflector.go keeps it in a map).
+// orderedInformer is cache.NewInformerWithOptions, but it passes the objects of each list to the handler in the given
+// order. client-go's own passes a streamed list in no defined order (watchList in reflector.go keeps it in a map).
 func orderedInformer(o cache.InformerOptions, order func(a, b any) int) (cache.Store, cache.Controller) {
 	store := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
 	queue := orderedQueue{cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
@@ -55,7 +55,7 @@ func apply(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas
 				h.OnAdd(c.Object, initial)
 			}
 		default:
-			return fmt.Errorf("process a change: unexpected type %q", c.Type)
+			return fmt.Errorf("process a change of the watch: unexpected type %q", c.Type)
 		}
 	}
 	return nil

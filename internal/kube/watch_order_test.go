@@ -52,7 +52,7 @@ func orderOf(t *testing.T, streams bool) {
 	go controller.RunWithContext(t.Context())
 	synctest.Wait()
 	if !controller.HasSynced() {
-		t.Error("a whole list was told, and it is not synced")
+		t.Error("the handler got a whole list, and the informer is not synced")
 	}
 	server.watch.Add(server.pod("yankee"))
 	server.watch.Add(server.pod("zulu"))
@@ -69,14 +69,14 @@ func orderOf(t *testing.T, streams bool) {
 		said[i] = strings.ReplaceAll(said[i], " ", "_")
 	}
 	if !slices.Equal(said, want) {
-		t.Errorf("told\n%q, want\n%q", said, want)
+		t.Errorf("the handler got\n%q, want\n%q", said, want)
 	}
 	if keys := store.ListKeys(); len(keys) != len(server.pods) {
 		t.Errorf("it keeps %q, there are %d", keys, len(server.pods))
 	}
 }
 
-// lister has pods, which it lists, or streams, in the order in which they were set.
+// lister has pods. It lists or streams them in the order in which they were set.
 type lister struct {
 	streams bool
 	version int

@@ -13,7 +13,7 @@ import (
 )
 
 // After an absence of any length, a watch is back within unreachableMax of the server, and has not overloaded it.
-func TestPatientlyIsBackSoon(t *testing.T) {
+func TestUntilAnsweredIsBackSoon(t *testing.T) {
 	for _, absence := range []time.Duration{0, time.Second, time.Minute, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			began, asked := time.Now(), 0
@@ -33,7 +33,7 @@ func TestPatientlyIsBackSoon(t *testing.T) {
 }
 
 // The server's answers are returned to the caller, and the end of the context ends the wait.
-func TestPatientlyLeavesAnswersAlone(t *testing.T) {
+func TestUntilAnsweredReturnsAnswers(t *testing.T) {
 	for _, want := range []error{apierrors.NewUnauthorized("who?"), apierrors.NewServiceUnavailable("starting"), errors.New("cannot decode")} {
 		if _, err := untilAnswered(t.Context(), func() (int, error) { return 0, want }); err != want {
 			t.Errorf("error %v, want %v", err, want)

@@ -11,9 +11,10 @@
 // not belong to a node is authorized by path, as upstream's controllers and scheduler are. With authorization mode
 // AlwaysAllow every request is allowed.
 //
-// Answers are cached for the configured times in bounded caches, keyed by a keyed hash so that a memory dump contains
-// no token. While the API server does not answer, cached answers still count, and other requests are refused with
-// status 503 and a text that gives this reason. No request is allowed because the API server could not be asked.
+// Answers are cached for the configured times. The caches are bounded. Their keys are keyed hashes, so that a memory
+// dump contains no token. While the API server does not answer, cached answers still count, and other requests are
+// refused with status 503 and a text that gives this reason. No request is allowed because the API server could not be
+// asked.
 //
 // The package does not speak TLS (internal/agent/server owns the listener) and knows no routes except the path prefixes
 // that decide a subresource.
@@ -60,21 +61,21 @@ type Options struct {
 	// ClientCAs returns the CAs of accepted client certificates when there is no file. Nil, or nil from it: none is
 	// accepted.
 	ClientCAs   func() *x509.CertPool
-	Tokens      bool // authentication.webhook.enabled
-	TokenTTL    time.Duration
-	Anonymous   bool // authentication.anonymous.enabled
-	AlwaysAllow bool // authorization.mode AlwaysAllow; otherwise Webhook
-	AllowTTL    time.Duration
-	DenyTTL     time.Duration
+	Tokens      bool             // authentication.webhook.enabled
+	TokenTTL    time.Duration    // authentication.webhook.cacheTTL
+	Anonymous   bool             // authentication.anonymous.enabled
+	AlwaysAllow bool             // authorization.mode AlwaysAllow; otherwise Webhook
+	AllowTTL    time.Duration    // authorization.webhook.cacheAuthorizedTTL
+	DenyTTL     time.Duration    // authorization.webhook.cacheUnauthorizedTTL
 	Now         func() time.Time // nil: time.Now
 }
 
 // Guard decides on requests. It is safe for concurrent use.
 type Guard struct {
 	o         Options
-	ca        *bundle
-	tokens    *reviews[*Identity]
-	decisions *reviews[bool]
+	ca        *bundle             // nil: there is no ClientCAFile
+	tokens    *reviews[*Identity] // who sent a token; nil Identity: the API server refused it
+	decisions *reviews[bool]      // whether an identity may use a subresource or path
 }
 
 // New checks o and returns a Guard. It reads the client CA once, so that a wrong path is reported at the start.

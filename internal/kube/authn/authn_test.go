@@ -308,7 +308,7 @@ func TestRemembering(t *testing.T) {
 	ask("/pods", "good", u, "token good; u get pods system:authenticated")
 }
 
-// Many callers with the same question cause one review. The number of different reviews in flight is bounded.
+// Many callers that need the same review cause one review. The number of different reviews in flight is bounded.
 func TestQuestionsAreShared(t *testing.T) {
 	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "u"}}, wait: make(chan struct{})}
 	g, err := New(Options{NodeName: "n1", API: a, Tokens: true, TokenTTL: time.Minute, AlwaysAllow: true})
@@ -386,7 +386,7 @@ func TestClientCAIsReadAgain(t *testing.T) {
 	if err := os.WriteFile(first.file, []byte("half writ"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	try(first, u) // the last good one stays
+	try(first, u) // the last good CA stays in use
 	second.writeTo(t, first.file)
 	try(second, u)
 	try(first, "401")

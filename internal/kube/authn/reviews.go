@@ -27,14 +27,14 @@ type digest [sha256.Size]byte
 // keep says. Good and bad answers are bounded separately; the least recently used is dropped first. Errors are not
 // cached.
 type reviews[T any] struct {
-	now  func() time.Time
-	keep func(T) (good bool, ttl time.Duration)
-	salt []byte // random per process, so that the digests of one process mean nothing to another
+	now  func() time.Time                       // the time
+	keep func(T) (good bool, ttl time.Duration) // whether an answer is good, and how long it is cached
+	salt []byte                                 // random per process, so that the digests of one process mean nothing to another
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	caches  [2]answerCache[T] // bad, good
-	pending map[digest]*question[T]
+	caches  [2]answerCache[T]       // of bad answers and of good ones
+	pending map[digest]*question[T] // reviews in flight
 }
 
 type answerCache[T any] struct {

@@ -18,8 +18,8 @@ import (
 // scrapers; a client whose token was dropped costs one more review.
 const tokensMax = 512
 
-// tokenBytesMax bounds a token. Service account tokens are about 1 KiB, large OIDC ones a few; the header limit is 1
-// MiB.
+// tokenBytesMax bounds a token, in bytes. Chosen: service account tokens have about 1 KiB, large OIDC tokens a few KiB.
+// net/http accepts headers of up to 1 MiB.
 const tokenBytesMax = 64 << 10
 
 const (

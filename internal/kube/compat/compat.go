@@ -25,21 +25,21 @@ The fields are those of Kubernetes 1.36. Tests walk the types of the API: a fiel
 
 Each field of a pod's specification has one of five outcomes.
 
-- **Carried out.** The agent, or for what concerns placement ` + "`plimsoll scheduler`" + `, does what the API says. A test fails if the field
-  makes no difference.
+- **Carried out.** The agent does what the API says; for fields about placement, ` + "`plimsoll scheduler`" + ` does. A test fails if
+  the field makes no difference.
 - **Rejected.** The pod fails with the reason and message of upstream's kubelet, under the condition that the note names. Otherwise
   the field is carried out.
 - **Held.** The agent cannot do this. The pod stays Pending and none of its containers starts. Its condition
   PodReadyToStartContainers has the reason UnsupportedField, and one Event names the field and what would help. Nothing is tried
   until the pod or the agent changes. A held pod can be deleted at once. A pod that another agent started on the node before this
   one took it over keeps running, and nothing of it is started again.
-- **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (With kube-scheduler in its place, the field is that one's.)
+- **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (kube-scheduler, if it runs instead, treats the field as always.)
 - **No effect.** No component on a node reads the field, by design; the note says which component reads it.
 
-The agent lists what it lacks in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node, and ` + "`plimsoll scheduler`" + ` sends it no pod that
-it would hold: for a field, or for the kind of volume that a claim of it is bound to, or would get from a CSI driver (a provisioner with
-a CSIDriver of its name). kube-scheduler does not know the annotation and may do so. Static pods go the same way as all others; their
-mirror pods show it.
+The agent lists what it cannot carry out in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node. ` + "`plimsoll scheduler`" + ` places no pod
+there that the agent would hold because of a field or a volume. That includes the volume that a claim of the pod is bound to, and the one
+that a CSI driver would provision for it (the class's provisioner has a CSIDriver of its name). kube-scheduler does not know the
+annotation and may place such a pod there. Static pods are treated like all others; their mirror pods show it.
 
 ` + "`containers[]`" + ` stands for init containers and ephemeral containers, too.
 `

@@ -45,7 +45,7 @@ func TestPageHasEverything(t *testing.T) {
 				t.Errorf("%s: %s is not on the page", a.Title, g.At)
 			}
 			if g.Outcome != podfields.CarriedOut && note(g) == "" {
-				t.Errorf("%s: %s: nobody says why", g.At, g.Fields)
+				t.Errorf("%s: %s: there is no reason", g.At, g.Fields)
 			}
 		}
 	}

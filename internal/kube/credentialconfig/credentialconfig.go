@@ -29,13 +29,13 @@ const (
 	group = "kubelet.config.k8s.io"
 	kind  = "CredentialProviderConfig"
 
-	// pluginGroup is the API group of what plugins are asked.
+	// pluginGroup is the API group of the requests to plugins.
 	pluginGroup = "credentialprovider.kubelet.k8s.io"
-	// tokensSince is the version of it that carries service account tokens (KEP-4412).
+	// tokensSince is the version of pluginGroup whose requests contain service account tokens (KEP-4412).
 	tokensSince = "v1"
 )
 
-// versions are those of both groups.
+// versions are the versions of both groups.
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load returns the providers of a file or directory, in their order, and a hash of the files' content, which is the
@@ -68,7 +68,7 @@ func Load(path string) (all []kubeletconfigv1.CredentialProvider, hash string, e
 	return all, fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
-// filesOf is path, or where that is a directory, the configuration files in it.
+// filesOf returns path. If that is a directory, it returns the configuration files in it.
 func filesOf(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -123,7 +123,7 @@ func check(all []kubeletconfigv1.CredentialProvider, p *configfile.Problems) {
 		provider := &all[i]
 		at := fmt.Sprintf("provider %q", provider.Name)
 		if seen[provider.Name] {
-			p.Add(at, "stands twice: names are unique over all files")
+			p.Add(at, "is listed twice: names must be unique in all files together")
 		}
 		seen[provider.Name] = true
 		checkProvider(at, provider, p)
@@ -181,7 +181,7 @@ func checkToken(at string, t *kubeletconfigv1.ServiceAccountTokenAttributes, p *
 	seen := map[string]bool{}
 	for _, key := range slices.Concat(t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys) {
 		if seen[key] {
-			p.Add(at, fmt.Sprintf("annotation key %q stands twice in the required and optional keys", key))
+			p.Add(at, fmt.Sprintf("annotation key %q is listed twice among the required and optional keys", key))
 		}
 		seen[key] = true
 		for _, problem := range validation.IsQualifiedName(strings.ToLower(key)) {

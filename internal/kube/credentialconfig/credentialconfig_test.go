@@ -27,7 +27,7 @@ providers:
     requiredServiceAccountAnnotationKeys: ["example.com/role"]
 `
 
-// Both were computed by Python's hashlib and struct: of good, and of the two files of TestLoadDirectory.
+// The hashes of good, and of the two files of TestLoadDirectory, as computed by Python's hashlib and struct.
 const (
 	hashOfGood = "sha256:af5eeda8e55ae052f9dcf5cbf249072a416792c5622627b86463fadbcd81a26b"
 	hashOfTwo  = "sha256:3b755af5d933461d0c47a410def3a818f377de732f3a5f4ba8bbc1b85dd55d42"
@@ -55,7 +55,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadDirectory: files count in the order of their names, others are passed over, and a name may not come twice.
+// TestLoadDirectory: files count in the order of their names, other files are ignored, and no name may be used twice.
 func TestLoadDirectory(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "20.yaml", strings.ReplaceAll(good, "name: cloud", "name: second"))
@@ -73,8 +73,8 @@ func TestLoadDirectory(t *testing.T) {
 	}
 	write(t, dir, "30.json", `{"apiVersion":"kubelet.config.k8s.io/v1","kind":"CredentialProviderConfig","providers":[{"name":"second",
 		"matchImages":["x"],"defaultCacheDuration":"0s","apiVersion":"credentialprovider.kubelet.k8s.io/v1"}]}`)
-	if _, _, err := Load(dir); err == nil || !strings.Contains(err.Error(), `provider "second": stands twice`) {
-		t.Errorf("a name that stands twice: %v", err)
+	if _, _, err := Load(dir); err == nil || !strings.Contains(err.Error(), `provider "second": is listed twice`) {
+		t.Errorf("a name that is listed twice: %v", err)
 	}
 	if _, _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no file in it ends in") {
 		t.Errorf("an empty directory: %v", err)
@@ -98,7 +98,7 @@ func TestBad(t *testing.T) {
 		"no audience":           {"serviceAccountTokenAudience: registry", `serviceAccountTokenAudience: ""`, "want an audience"},
 		"cache type":            {"cacheType: ServiceAccount", "cacheType: Pod", "want ServiceAccount or Token"},
 		"without an account":    {"requireServiceAccount: true", "requireServiceAccount: false", "need requireServiceAccount"},
-		"twice":                 {`["example.com/role"]`, `["example.com/role", "example.com/role"]`, "stands twice"},
+		"twice":                 {`["example.com/role"]`, `["example.com/role", "example.com/role"]`, "is listed twice"},
 		"no key":                {`["example.com/role"]`, `["not a key"]`, "annotation key"},
 	} {
 		t.Run(name, func(t *testing.T) {

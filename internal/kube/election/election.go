@@ -5,7 +5,7 @@
 // A Candidate tries to get a Lease every RetryPeriod. It takes a Lease that has no holder, or whose holder did not
 // renew it for the time that the holder promised (leaseDurationSeconds). That time is measured by this process's clock
 // since it last saw the Lease change; the holder's clock does not matter. The holder renews the Lease every
-// RetryPeriod, and stops when no renewal succeeded for RenewDeadline. A holder that ends in order clears the Lease, so
+// RetryPeriod, and stops when no renewal succeeded for RenewDeadline. A holder that is stopped clears the Lease, so
 // that the next one need not wait.
 //
 // How long this process has been the holder is measured since boot, including the time that the machine slept: a
@@ -19,15 +19,15 @@
 //   - LeaseDuration > RenewDeadline > RetryPeriod: the holder stops before another may begin, as long as clocks run at
 //     about the same speed.
 //   - Holds is true only while the last renewal that succeeded was begun less than LeaseDuration ago, whether the
-//     process ran since, was stopped, or slept with its machine. This prevents writes by a process that was the leader
-//     and is no more; call it right before a write is sent. A write that is in flight by then cannot be called back: a
-//     write should also name the resourceVersion that it was decided on.
+//     process ran since, was stopped, or slept with its machine. This prevents writes by a process that is no longer
+//     the leader: call Holds right before a write is sent. A write that is already in flight cannot be called back, so
+//     it should also name the resourceVersion that it was decided on.
 //   - A Lease that changed between our read and our write is not overwritten: the API server compares resourceVersions.
 //
 // The package does not decide what a leader does, and keeps no state except the Lease. The expiry by our clock does not
-// stop a write of a process that hangs inside that write, nor of a virtual machine whose host stops it and its clocks.
-// Until a renewal is refused (RetryPeriod and one answer), only the resourceVersions that such writes name prevent them
-// from taking effect.
+// stop the write of a process that hangs inside that write, nor that of a virtual machine whose host stopped it and its
+// clocks. Such writes are possible until a renewal is refused (RetryPeriod and one answer). Until then only the
+// resourceVersions in them prevent that they take effect.
 package election
 
 import (
@@ -93,10 +93,10 @@ func (c Config) Check() error {
 		bad("retry-period", c.RetryPeriod, "must be above zero; upstream uses 2s")
 	}
 	if c.RenewDeadline <= c.RetryPeriod*jitterPermille/1000 {
-		bad("renew-deadline", c.RenewDeadline, fmt.Sprintf("must exceed --leader-elect-retry-period (%v) 1.2 times; upstream uses 10s", c.RetryPeriod))
+		bad("renew-deadline", c.RenewDeadline, fmt.Sprintf("must be more than 1.2 times --leader-elect-retry-period (%v); upstream uses 10s", c.RetryPeriod))
 	}
 	if c.LeaseDuration <= c.RenewDeadline {
-		bad("lease-duration", c.LeaseDuration, fmt.Sprintf("must exceed --leader-elect-renew-deadline (%v); upstream uses 15s", c.RenewDeadline))
+		bad("lease-duration", c.LeaseDuration, fmt.Sprintf("must be more than --leader-elect-renew-deadline (%v); upstream uses 15s", c.RenewDeadline))
 	}
 	if c.LeaseDuration < time.Second {
 		bad("lease-duration", c.LeaseDuration, "must be a second or more: a Lease counts in whole seconds")
@@ -117,17 +117,17 @@ type API interface {
 	UpdateLease(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
-// ErrLost is in the chain of Run's error when this process was the holder of the Lease and is no more.
+// ErrLost is in the chain of Run's error when this process was the holder of the Lease and has lost it.
 var ErrLost = errors.New("leadership lost")
 
 // Candidate competes for one Lease. Its methods may be called from any goroutine; Run once.
 type Candidate struct {
 	c         Config
 	api       API
-	sinceBoot func() time.Duration
+	sinceBoot func() time.Duration // see New
 
-	// Run's goroutines own these; only one of them runs try at a time.
-	held      *coordinationv1.Lease // as we wrote it; nil while another process or none is the holder
+	// Run's goroutines write these, in try; only one of them runs try at a time.
+	held      *coordinationv1.Lease // as we wrote it; nil while this process is not the holder
 	seen      string                // the newest resourceVersion that we saw
 	changedAt time.Time             // when we first saw that version
 	holder    string                // the holder that was logged last
@@ -214,7 +214,7 @@ func (c *Candidate) keep(ctx context.Context) error {
 // try takes or renews the Lease, if that is possible now, and reports whether it did.
 func (c *Candidate) try(ctx context.Context) bool {
 	began := c.sinceBoot()
-	if c.held != nil { // most often the Lease did not change since
+	if c.held != nil { // usually the Lease has not changed since we wrote it
 		if c.write(ctx, c.held, began) == nil {
 			return true
 		}

@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,13 +29,13 @@ type server struct {
 	writes  int
 }
 
-// door is one process's connection to the server.
-type door struct {
+// connection is one process's connection to the server.
+type connection struct {
 	*server
 	name string
 }
 
-func (d door) enter(ctx context.Context) (func(), error) {
+func (d connection) enter(ctx context.Context) (func(), error) {
 	time.Sleep(20 * time.Millisecond) // virtual
 	d.mu.Lock()
 	if d.down[d.name] {
@@ -47,7 +46,7 @@ func (d door) enter(ctx context.Context) (func(), error) {
 	return d.mu.Unlock, nil
 }
 
-func (d door) GetLease(ctx context.Context, _, name string) (*coordinationv1.Lease, error) {
+func (d connection) GetLease(ctx context.Context, _, name string) (*coordinationv1.Lease, error) {
 	leave, err := d.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -60,7 +59,7 @@ func (d door) GetLease(ctx context.Context, _, name string) (*coordinationv1.Lea
 	return d.lease.DeepCopy(), nil
 }
 
-func (d door) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+func (d connection) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	leave, err := d.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +71,7 @@ func (d door) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordi
 	return d.store(l), nil
 }
 
-func (d door) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+func (d connection) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	leave, err := d.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -137,7 +136,7 @@ func (s *server) startUntil(t *testing.T, name string, lead func(context.Context
 	ctx, stop := context.WithCancel(t.Context())
 	p := &process{stop: stop, leading: make(chan struct{}), ended: make(chan error, 1)}
 	boot := time.Now()
-	candidate, err := New(c, door{s, name}, func() time.Duration {
+	candidate, err := New(c, connection{s, name}, func() time.Duration {
 		return time.Since(boot) + time.Duration(p.asleep.Load())
 	})
 	if err != nil {
@@ -249,122 +248,13 @@ func TestAShortCut(t *testing.T) {
 	})
 }
 
-// sleep lets the machine of p sleep for d, during which Go's clock stands still.
-func (p *process) sleep(d time.Duration) { p.asleep.Add(int64(d)) }
-
-// A leader that wakes up after others may have taken its Lease does not act, however soon Holds is called; it ends at
-// its next attempt.
-func TestALeaderThatSleptDoesNotAct(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{down: map[string]bool{}}
-		a := s.start(t, "a")
-		wait(time.Minute)
-		a.sleep(15 * time.Second)
-		other := &Candidate{c: Default("test")}
-		other.c.Identity = "other"
-		s.mu.Lock()
-		s.store(other.fill(s.lease.DeepCopy(), time.Now()))
-		s.mu.Unlock()
-		if leads(a) {
-			t.Error("a leads when it wakes up, and another does")
-		}
-		wait(3 * time.Second)
-		select {
-		case err := <-a.ended:
-			if !errors.Is(err, ErrLost) {
-				t.Errorf("ended with %v", err)
-			}
-		default:
-			t.Fatal("it goes on")
-		}
-		if holder := holderOf(s.stored()); holder != "other" {
-			t.Errorf("the lease is held by %q", holder)
-		}
-	})
-}
-
-// A short sleep does not change the leader. A waiting candidate does not count its own sleep as silence of the leader.
-func TestSleepThatDoesNotMatter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{down: map[string]bool{}}
-		a := s.start(t, "a")
-		wait(time.Second)
-		b := s.start(t, "b")
-		wait(time.Minute)
-		a.sleep(5 * time.Second)
-		if !leads(a) {
-			t.Error("a does not lead after a short sleep")
-		}
-		wait(time.Minute)
-		s.cut("a", true)
-		b.sleep(time.Hour)
-		wait(8 * time.Second)
-		if !leads(a) || leads(b) {
-			t.Errorf("when b wakes up: a leads %v, b leads %v", leads(a), leads(b))
-		}
-		s.cut("a", false)
-		wait(time.Minute)
-		for _, p := range []*process{a, b} {
-			p.stop()
-			if err := <-p.ended; err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-// TestSinceBoot compares the clock with another source of the kernel.
-func TestSinceBoot(t *testing.T) {
-	before := SinceBoot()
-	text, err := os.ReadFile("/proc/uptime") // "350735.47 234388.90", seconds since boot and idle
-	after := SinceBoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	word, _, _ := strings.Cut(string(text), " ")
-	uptime, err := time.ParseDuration(word + "s")
-	const grain = 10 * time.Millisecond
-	if err != nil || uptime < before-grain || uptime > after+grain {
-		t.Errorf("%v to %v, the kernel says %q (%v)", before, after, text, err)
-	}
-}
-
-// The other process's clock does not matter: its renewTime may have any value; what counts is that the Lease changes.
-func TestClocksOfOthersDoNotMatter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{down: map[string]bool{}}
-		other := &Candidate{c: Default("test")}
-		other.c.Identity = "other"
-		s.mu.Lock()
-		s.store(other.fill(&coordinationv1.Lease{}, time.Now().Add(-50*time.Hour)))
-		s.mu.Unlock()
-		a := s.start(t, "a")
-		for range 5 { // it renews, with a clock far behind
-			wait(10 * time.Second)
-			s.mu.Lock()
-			s.store(other.fill(s.lease.DeepCopy(), time.Now().Add(-50*time.Hour)))
-			s.mu.Unlock()
-		}
-		if leads(a) {
-			t.Error("a took the lease of one that lives")
-		}
-		wait(14 * time.Second)
-		if leads(a) {
-			t.Error("a took the lease before its time")
-		}
-		wait(6 * time.Second)
-		if !leads(a) {
-			t.Error("a did not take the lease of one that is dead")
-		}
-		a.stop()
-		<-a.ended
-	})
-}
-
 // Leases that no candidate wrote: without a holder, a duration or a time. A Lease without a holder is taken at once;
 // one whose holder promises no duration is taken when it did not change for a second.
 func TestStrangeLeases(t *testing.T) {
-	nobody, negative, zero, name := "", int32(-5), int32(0), "x"
+	nobody := ""
+	negative := int32(-5)
+	zero := int32(0)
+	name := "x"
 	for _, spec := range []coordinationv1.LeaseSpec{
 		{}, {HolderIdentity: &nobody}, {HolderIdentity: &name},
 		{HolderIdentity: &name, LeaseDurationSeconds: &negative}, {HolderIdentity: &name, LeaseDurationSeconds: &zero},
@@ -405,8 +295,8 @@ func TestALeaderThatEndsByItself(t *testing.T) {
 	})
 }
 
-// TestWhoNeverLed: a waiting candidate that is stopped ends without an error, and lead was not called.
-func TestWhoNeverLed(t *testing.T) {
+// TestStopBeforeLeading: a waiting candidate that is stopped ends without an error, and lead is not called.
+func TestStopBeforeLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
 		a, b := s.start(t, "a"), s.start(t, "b") // both try to create the Lease
@@ -429,8 +319,8 @@ func TestWhoNeverLed(t *testing.T) {
 	})
 }
 
-// TestWhoIsRobbed: a leader whose Lease another client has taken, as an administrator may, stops at its next renewal.
-func TestWhoIsRobbed(t *testing.T) {
+// TestLeaseIsTaken: a leader whose Lease another client has taken, as an administrator may, stops at its next renewal.
+func TestLeaseIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
 		a := s.start(t, "a")
@@ -453,14 +343,14 @@ func TestWhoIsRobbed(t *testing.T) {
 	})
 }
 
-// TestWhoIsRobbedAtTheEnd: a leader that is stopped while another client takes its Lease does not modify the Lease any
+// TestLeaseIsTakenAtTheEnd: a leader that is stopped while another client takes its Lease does not modify the Lease any
 // more.
-func TestWhoIsRobbedAtTheEnd(t *testing.T) {
+func TestLeaseIsTakenAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
 		boot, config := time.Now(), Default("test")
 		config.Identity = "a"
-		a, err := New(config, door{s, "a"}, func() time.Duration { return time.Since(boot) })
+		a, err := New(config, connection{s, "a"}, func() time.Duration { return time.Since(boot) })
 		if err != nil || !a.try(t.Context()) || !a.Holds() {
 			t.Fatalf("%v: it does not lead", err)
 		}
@@ -479,8 +369,8 @@ func TestWhoIsRobbedAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLeasesTellTheirHistory: the Lease contains how often its holder changed, and since when the current one holds it.
-func TestLeasesTellTheirHistory(t *testing.T) {
+// TestLeaseHasItsHistory: the Lease contains how often its holder changed, and since when the current one holds it.
+func TestLeaseHasItsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: map[string]bool{}}
 		for i, name := range []string{"a", "b", "c"} {
@@ -499,52 +389,4 @@ func TestLeasesTellTheirHistory(t *testing.T) {
 			<-p.ended
 		}
 	})
-}
-
-func TestIdentities(t *testing.T) {
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, b := NewIdentity(), NewIdentity(); a == b || !strings.HasPrefix(a, host+"_") {
-		t.Errorf("two processes of %s are %s and %s", host, a, b)
-	}
-}
-
-// TestCheckAtItsEdges: values just above or below a bound are refused, also by New.
-func TestCheckAtItsEdges(t *testing.T) {
-	for _, q := range []struct {
-		change func(*Config)
-		bad    string // the flag in the error; empty: no error
-	}{
-		{func(c *Config) { c.RenewDeadline = 2401 * time.Millisecond }, ""},
-		{func(c *Config) { c.RenewDeadline = 2400 * time.Millisecond }, "renew-deadline"},
-		{func(c *Config) { c.LeaseDuration = c.RenewDeadline + 1 }, ""},
-		{func(c *Config) { c.LeaseDuration = c.RenewDeadline }, "lease-duration"},
-		{func(c *Config) { c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = time.Second, 500e6, 1e8 }, ""},
-		{func(c *Config) { c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = time.Second-1, 500e6, 1e8 }, "lease-duration"},
-		{func(c *Config) { c.RetryPeriod = 1 }, ""},
-		{func(c *Config) { c.RetryPeriod = 0 }, "retry-period"},
-		{func(c *Config) { c.Name = "" }, "resource-name"},
-		{func(c *Config) { c.Namespace = "A" }, "resource-namespace"},
-	} {
-		c := Default("test")
-		q.change(&c)
-		_, err := New(c, door{}, nil)
-		if named := err != nil && strings.Contains(err.Error(), "--leader-elect-"+q.bad+":"); named != (q.bad != "") || err != nil && q.bad == "" {
-			t.Errorf("%+v: %v, want a word about %q", c, err, q.bad)
-		}
-	}
-}
-
-func TestCheckNamesEveryProblem(t *testing.T) {
-	err := Config{Namespace: "A", Name: "", LeaseDuration: time.Millisecond, RenewDeadline: time.Second}.Check()
-	for _, flag := range []string{"lease-duration", "retry-period", "resource-name", "resource-namespace"} {
-		if err == nil || !strings.Contains(err.Error(), "--leader-elect-"+flag) {
-			t.Errorf("%s is not named in: %v", flag, err)
-		}
-	}
-	if err := Default("x").Check(); err != nil {
-		t.Error(err)
-	}
 }

@@ -27,7 +27,7 @@ func Allocatable(c *kubeletconfigv1beta1.KubeletConfiguration) (allocatable.Sett
 		MaxPods:      int64(c.MaxPods),
 		PodsPerCore:  int64(c.PodsPerCore),
 		EnforcePods:  slices.Contains(c.EnforceNodeAllocatable, enforcePods),
-		Dropped:      dropped(c),
+		Dropped:      omittedSignals(c),
 
 		StorageUncounted: !*c.LocalStorageCapacityIsolation,
 	}
@@ -53,7 +53,7 @@ func parseReserved(path string, list map[string]string, p *problems) allocatable
 			continue
 		}
 		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // a greater one overflows when it is counted in thousandths
-			p.add(path+"."+name, text, "is more than can be counted")
+			p.add(path+"."+name, text, "is too large")
 			continue
 		}
 		switch name {

@@ -41,85 +41,85 @@ func defaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 }
 
 func serverDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
-	pointer(&c.EnableServer, true)
-	value(&c.Address, "0.0.0.0")
-	value(&c.Port, 10250)
-	pointer(&c.Authentication.Anonymous.Enabled, false)
-	pointer(&c.Authentication.Webhook.Enabled, true)
-	duration(&c.Authentication.Webhook.CacheTTL, 2*time.Minute)
-	value(&c.Authorization.Mode, kubeletconfigv1beta1.KubeletAuthorizationModeWebhook)
-	duration(&c.Authorization.Webhook.CacheAuthorizedTTL, 5*time.Minute)
-	duration(&c.Authorization.Webhook.CacheUnauthorizedTTL, 30*time.Second)
-	pointer(&c.EnableDebuggingHandlers, true)
-	pointer(&c.HealthzPort, 10248)
-	value(&c.HealthzBindAddress, "127.0.0.1")
-	duration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
-	pointer(&c.EnableSystemLogHandler, true)
-	pointer(&c.EnableProfilingHandler, true)
-	pointer(&c.EnableDebugFlagsHandler, true)
+	defaultPointer(&c.EnableServer, true)
+	defaultValue(&c.Address, "0.0.0.0")
+	defaultValue(&c.Port, 10250)
+	defaultPointer(&c.Authentication.Anonymous.Enabled, false)
+	defaultPointer(&c.Authentication.Webhook.Enabled, true)
+	defaultDuration(&c.Authentication.Webhook.CacheTTL, 2*time.Minute)
+	defaultValue(&c.Authorization.Mode, kubeletconfigv1beta1.KubeletAuthorizationModeWebhook)
+	defaultDuration(&c.Authorization.Webhook.CacheAuthorizedTTL, 5*time.Minute)
+	defaultDuration(&c.Authorization.Webhook.CacheUnauthorizedTTL, 30*time.Second)
+	defaultPointer(&c.EnableDebuggingHandlers, true)
+	defaultPointer(&c.HealthzPort, 10248)
+	defaultValue(&c.HealthzBindAddress, "127.0.0.1")
+	defaultDuration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
+	defaultPointer(&c.EnableSystemLogHandler, true)
+	defaultPointer(&c.EnableProfilingHandler, true)
+	defaultPointer(&c.EnableDebugFlagsHandler, true)
 }
 
 func apiDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
-	duration(&c.SyncFrequency, time.Minute)
-	duration(&c.FileCheckFrequency, 20*time.Second)
-	duration(&c.HTTPCheckFrequency, 20*time.Second)
-	pointer(&c.EventRecordQPS, 50)
-	value(&c.EventBurst, 100)
-	pointer(&c.KubeAPIQPS, 50)
-	value(&c.KubeAPIBurst, 100)
-	value(&c.ContentType, "application/vnd.kubernetes.protobuf")
+	defaultDuration(&c.SyncFrequency, time.Minute)
+	defaultDuration(&c.FileCheckFrequency, 20*time.Second)
+	defaultDuration(&c.HTTPCheckFrequency, 20*time.Second)
+	defaultPointer(&c.EventRecordQPS, 50)
+	defaultValue(&c.EventBurst, 100)
+	defaultPointer(&c.KubeAPIQPS, 50)
+	defaultValue(&c.KubeAPIBurst, 100)
+	defaultValue(&c.ContentType, "application/vnd.kubernetes.protobuf")
 	// If only the interval at which the status is computed is set, it is also the interval at which it is reported.
 	if c.NodeStatusReportFrequency.Duration == 0 && c.NodeStatusUpdateFrequency.Duration != 0 {
 		c.NodeStatusReportFrequency = c.NodeStatusUpdateFrequency
 	}
-	duration(&c.NodeStatusReportFrequency, 5*time.Minute)
-	duration(&c.NodeStatusUpdateFrequency, 10*time.Second)
-	value(&c.NodeLeaseDurationSeconds, 40)
-	pointer(&c.NodeStatusMaxImages, 50)
-	pointer(&c.RegisterNode, true)
-	pointer(&c.EnableControllerAttachDetach, true)
-	value(&c.ConfigMapAndSecretChangeDetectionStrategy, kubeletconfigv1beta1.WatchChangeDetectionStrategy)
+	defaultDuration(&c.NodeStatusReportFrequency, 5*time.Minute)
+	defaultDuration(&c.NodeStatusUpdateFrequency, 10*time.Second)
+	defaultValue(&c.NodeLeaseDurationSeconds, 40)
+	defaultPointer(&c.NodeStatusMaxImages, 50)
+	defaultPointer(&c.RegisterNode, true)
+	defaultPointer(&c.EnableControllerAttachDetach, true)
+	defaultValue(&c.ConfigMapAndSecretChangeDetectionStrategy, kubeletconfigv1beta1.WatchChangeDetectionStrategy)
 }
 
 func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
-	pointer(&c.OOMScoreAdj, int32(qos.OOMScoreAgent))
-	pointer(&c.CgroupsPerQOS, true)
-	value(&c.CgroupDriver, "cgroupfs")
-	value(&c.CPUManagerPolicy, "none")
-	duration(&c.CPUManagerReconcilePeriod, 10*time.Second)
-	value(&c.MemoryManagerPolicy, kubeletconfigv1beta1.NoneMemoryManagerPolicy)
-	value(&c.TopologyManagerPolicy, kubeletconfigv1beta1.NoneTopologyManagerPolicy)
-	value(&c.TopologyManagerScope, kubeletconfigv1beta1.ContainerTopologyManagerScope)
+	defaultPointer(&c.OOMScoreAdj, int32(qos.OOMScoreAgent))
+	defaultPointer(&c.CgroupsPerQOS, true)
+	defaultValue(&c.CgroupDriver, "cgroupfs")
+	defaultValue(&c.CPUManagerPolicy, "none")
+	defaultDuration(&c.CPUManagerReconcilePeriod, 10*time.Second)
+	defaultValue(&c.MemoryManagerPolicy, kubeletconfigv1beta1.NoneMemoryManagerPolicy)
+	defaultValue(&c.TopologyManagerPolicy, kubeletconfigv1beta1.NoneTopologyManagerPolicy)
+	defaultValue(&c.TopologyManagerScope, kubeletconfigv1beta1.ContainerTopologyManagerScope)
 	if c.PodPidsLimit == nil || *c.PodPidsLimit < 0 {
 		c.PodPidsLimit = new(int64)
 		*c.PodPidsLimit = -1
 	}
-	pointer(&c.CPUCFSQuota, true)
-	pointer(&c.CPUCFSQuotaPeriod, metav1.Duration{Duration: cfsPeriodDefault})
-	value(&c.MaxPods, 110)
-	value(&c.MaxOpenFiles, 1_000_000)
-	duration(&c.EvictionPressureTransitionPeriod, 5*time.Minute)
-	pointer(&c.MergeDefaultEvictionSettings, false)
+	defaultPointer(&c.CPUCFSQuota, true)
+	defaultPointer(&c.CPUCFSQuotaPeriod, metav1.Duration{Duration: cfsPeriodDefault})
+	defaultValue(&c.MaxPods, 110)
+	defaultValue(&c.MaxOpenFiles, 1_000_000)
+	defaultDuration(&c.EvictionPressureTransitionPeriod, 5*time.Minute)
+	defaultPointer(&c.MergeDefaultEvictionSettings, false)
 	switch {
 	case c.EvictionHard == nil:
 		c.EvictionHard = maps.Clone(defaultEvictionHard)
 	case *c.MergeDefaultEvictionSettings:
-		for _, signal := range dropped(c) {
+		for _, signal := range omittedSignals(c) {
 			c.EvictionHard[string(signal)] = defaultEvictionHard[string(signal)]
 		}
 	}
-	pointer(&c.FailSwapOn, true)
+	defaultPointer(&c.FailSwapOn, true)
 	if c.EnforceNodeAllocatable == nil {
 		c.EnforceNodeAllocatable = []string{enforcePods}
 	}
-	pointer(&c.FailCgroupV1, false)
-	pointer(&c.MemoryThrottlingFactor, memoryThrottlingFactorDefault)
-	value(&c.MemoryReservationPolicy, kubeletconfigv1beta1.NoneMemoryReservationPolicy)
-	pointer(&c.LocalStorageCapacityIsolation, true)
+	defaultPointer(&c.FailCgroupV1, false)
+	defaultPointer(&c.MemoryThrottlingFactor, memoryThrottlingFactorDefault)
+	defaultValue(&c.MemoryReservationPolicy, kubeletconfigv1beta1.NoneMemoryReservationPolicy)
+	defaultPointer(&c.LocalStorageCapacityIsolation, true)
 }
 
-// dropped returns the signals with a default that the configuration's evictionHard leaves out, sorted.
-func dropped(c *kubeletconfigv1beta1.KubeletConfiguration) []allocatable.Signal {
+// omittedSignals returns the signals with a default that the configuration's evictionHard leaves out, sorted.
+func omittedSignals(c *kubeletconfigv1beta1.KubeletConfiguration) []allocatable.Signal {
 	var signals []allocatable.Signal
 	for _, signal := range slices.Sorted(maps.Keys(defaultEvictionHard)) {
 		if _, ok := c.EvictionHard[signal]; !ok {
@@ -130,48 +130,48 @@ func dropped(c *kubeletconfigv1beta1.KubeletConfiguration) []allocatable.Signal 
 }
 
 func podDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
-	duration(&c.RuntimeRequestTimeout, 2*time.Minute)
-	value(&c.HairpinMode, kubeletconfigv1beta1.PromiscuousBridge)
-	pointer(&c.ResolverConfig, "/etc/resolv.conf")
-	pointer(&c.MakeIPTablesUtilChains, true)
-	pointer(&c.IPTablesMasqueradeBit, 14)
-	pointer(&c.IPTablesDropBit, 15)
-	value(&c.ContainerLogMaxSize, "10Mi")
-	pointer(&c.ContainerLogMaxFiles, 5)
-	pointer(&c.ContainerLogMaxWorkers, 1)
-	pointer(&c.ContainerLogMonitorInterval, metav1.Duration{Duration: 10 * time.Second})
-	value(&c.PodLogsDir, "/var/log/pods")
-	value(&c.VolumePluginDir, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/")
-	duration(&c.VolumeStatsAggPeriod, time.Minute)
-	pointer(&c.SeccompDefault, false)
-	value(&c.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
-	pointer(&c.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{Duration: 300 * time.Second})
+	defaultDuration(&c.RuntimeRequestTimeout, 2*time.Minute)
+	defaultValue(&c.HairpinMode, kubeletconfigv1beta1.PromiscuousBridge)
+	defaultPointer(&c.ResolverConfig, "/etc/resolv.conf")
+	defaultPointer(&c.MakeIPTablesUtilChains, true)
+	defaultPointer(&c.IPTablesMasqueradeBit, 14)
+	defaultPointer(&c.IPTablesDropBit, 15)
+	defaultValue(&c.ContainerLogMaxSize, "10Mi")
+	defaultPointer(&c.ContainerLogMaxFiles, 5)
+	defaultPointer(&c.ContainerLogMaxWorkers, 1)
+	defaultPointer(&c.ContainerLogMonitorInterval, metav1.Duration{Duration: 10 * time.Second})
+	defaultValue(&c.PodLogsDir, "/var/log/pods")
+	defaultValue(&c.VolumePluginDir, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/")
+	defaultDuration(&c.VolumeStatsAggPeriod, time.Minute)
+	defaultPointer(&c.SeccompDefault, false)
+	defaultValue(&c.ContainerRuntimeEndpoint, "unix:///run/containerd/containerd.sock")
+	defaultPointer(&c.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{Duration: 300 * time.Second})
 }
 
 func imageDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
-	pointer(&c.RegistryPullQPS, 5)
-	value(&c.RegistryBurst, 10)
-	duration(&c.ImageMinimumGCAge, 2*time.Minute)
-	pointer(&c.ImageGCHighThresholdPercent, 85)
-	pointer(&c.ImageGCLowThresholdPercent, 80)
-	pointer(&c.SerializeImagePulls, c.MaxParallelImagePulls == nil || *c.MaxParallelImagePulls < 2)
-	value(&c.ImagePullCredentialsVerificationPolicy, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
+	defaultPointer(&c.RegistryPullQPS, 5)
+	defaultValue(&c.RegistryBurst, 10)
+	defaultDuration(&c.ImageMinimumGCAge, 2*time.Minute)
+	defaultPointer(&c.ImageGCHighThresholdPercent, 85)
+	defaultPointer(&c.ImageGCLowThresholdPercent, 80)
+	defaultPointer(&c.SerializeImagePulls, c.MaxParallelImagePulls == nil || *c.MaxParallelImagePulls < 2)
+	defaultValue(&c.ImagePullCredentialsVerificationPolicy, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 }
 
-func pointer[T any](field **T, byDefault T) {
+func defaultPointer[T any](field **T, byDefault T) {
 	if *field == nil {
 		*field = &byDefault
 	}
 }
 
-func value[T comparable](field *T, byDefault T) {
+func defaultValue[T comparable](field *T, byDefault T) {
 	var zero T
 	if *field == zero {
 		*field = byDefault
 	}
 }
 
-func duration(field *metav1.Duration, byDefault time.Duration) {
+func defaultDuration(field *metav1.Duration, byDefault time.Duration) {
 	if field.Duration == 0 {
 		field.Duration = byDefault
 	}

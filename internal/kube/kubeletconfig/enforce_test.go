@@ -127,7 +127,7 @@ systemReservedCgroup: /system.slice
 reservedSystemCPUs: 0-1
 `), "/")
 	for _, want := range []string{
-		`enforceNodeAllocatable: "none, pods, kube-reserved, system-reserved-compressible": none stands alone`,
+		`enforceNodeAllocatable: "none, pods, kube-reserved, system-reserved-compressible": none cannot be combined with other values`,
 		`enforceNodeAllocatable: "pods": needs cgroupsPerQOS`, `enforceNodeAllocatable: "kube-reserved": needs kubeReservedCgroup`,
 		`enforceNodeAllocatable: "kube-reserved": needs kubeReserved: nothing is reserved`,
 		`enforceNodeAllocatable: "system-reserved-compressible": needs systemReserved: nothing is reserved`,

@@ -35,7 +35,7 @@ func Eviction(c *kubeletconfigv1beta1.KubeletConfiguration) (eviction.Config, er
 // group is sorted by signal.
 func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) []eviction.Threshold {
 	hard, soft := parseThresholds("evictionHard", c.EvictionHard, p), parseThresholds("evictionSoft", c.EvictionSoft, p)
-	graces, reclaims := parseGraces(c.EvictionSoftGracePeriod, p), parseReclaims(c.EvictionMinimumReclaim, p)
+	graces, reclaims := parseGracePeriods(c.EvictionSoftGracePeriod, p), parseReclaims(c.EvictionMinimumReclaim, p)
 	var out []eviction.Threshold
 	for _, signal := range slices.Sorted(maps.Keys(hard)) {
 		t := hard[signal]
@@ -62,8 +62,8 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 	return out
 }
 
-// signals calls each for the entries of a map, sorted by signal, and adds names that are not signals to p.
-func signals(path string, list map[string]string, p *problems, each func(signal allocatable.Signal, path, text string)) {
+// eachSignal calls each for the entries of a map, sorted by signal, and adds names that are not signals to p.
+func eachSignal(path string, list map[string]string, p *problems, each func(signal allocatable.Signal, path, text string)) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if !slices.Contains(allocatable.Signals(), allocatable.Signal(name)) {
 			p.add(path+"."+name, list[name], "is not an eviction signal")
@@ -76,7 +76,7 @@ func signals(path string, list map[string]string, p *problems, each func(signal 
 // parseThresholds reads evictionHard or evictionSoft. 0% and 100% mean that there is no threshold.
 func parseThresholds(path string, list map[string]string, p *problems) map[allocatable.Signal]eviction.Threshold {
 	out := map[allocatable.Signal]eviction.Threshold{}
-	signals(path, list, p, func(signal allocatable.Signal, path, text string) {
+	eachSignal(path, list, p, func(signal allocatable.Signal, path, text string) {
 		if text == "0%" || text == "100%" {
 			return
 		}
@@ -93,7 +93,7 @@ func parseThresholds(path string, list map[string]string, p *problems) map[alloc
 // parseReclaims reads evictionMinimumReclaim. A quantity of zero means that there is none.
 func parseReclaims(list map[string]string, p *problems) map[allocatable.Signal]allocatable.Threshold {
 	out := map[allocatable.Signal]allocatable.Threshold{}
-	signals("evictionMinimumReclaim", list, p, func(signal allocatable.Signal, path, text string) {
+	eachSignal("evictionMinimumReclaim", list, p, func(signal allocatable.Signal, path, text string) {
 		value, printed, err := parseValue(text)
 		if err != "" || value.Share == 0 && printed == "" {
 			p.add(path, text, "want a quantity like 100Mi, or a percentage above 0% up to 100%")
@@ -104,10 +104,10 @@ func parseReclaims(list map[string]string, p *problems) map[allocatable.Signal]a
 	return out
 }
 
-// parseGraces reads evictionSoftGracePeriod.
-func parseGraces(list map[string]string, p *problems) map[allocatable.Signal]time.Duration {
+// parseGracePeriods reads evictionSoftGracePeriod.
+func parseGracePeriods(list map[string]string, p *problems) map[allocatable.Signal]time.Duration {
 	out := map[allocatable.Signal]time.Duration{}
-	signals("evictionSoftGracePeriod", list, p, func(signal allocatable.Signal, path, text string) {
+	eachSignal("evictionSoftGracePeriod", list, p, func(signal allocatable.Signal, path, text string) {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
 			p.add(path, text, "want a duration, like 90s")
@@ -118,8 +118,8 @@ func parseGraces(list map[string]string, p *problems) map[allocatable.Signal]tim
 	return out
 }
 
-// parseValue reads a quantity and returns its printed form, or a percentage, whose printed form is empty. problem is
-// what is wrong.
+// parseValue reads a quantity or a percentage. printed is the quantity as it is printed; it is empty for a percentage.
+// problem says what is wrong; empty: nothing.
 func parseValue(text string) (value allocatable.Threshold, printed, problem string) {
 	if strings.HasSuffix(text, "%") {
 		value, err := allocatable.ParseShare(text)
@@ -135,7 +135,7 @@ func parseValue(text string) (value allocatable.Threshold, printed, problem stri
 	case quantity.Sign() < 0:
 		return allocatable.Threshold{}, "", "is negative"
 	case quantity.CmpInt64(math.MaxInt64) >= 0:
-		return allocatable.Threshold{}, "", "is more than can be counted"
+		return allocatable.Threshold{}, "", "is too large"
 	}
 	return allocatable.Threshold{Amount: quantity.Value()}, quantity.String(), ""
 }

@@ -20,12 +20,12 @@ type field struct {
 	honoured bool
 	only     []string
 	instead  string
-	// matters: the default is not honoured either, and users of the kubelet may rely on it. Notes reports it.
+	// matters: the default is not honoured, and users of the kubelet may rely on it. Notes reports it.
 	matters bool
 }
 
-// does returns fields that are honoured.
-func does(paths ...string) []field {
+// honoured returns fields that are honoured with every value.
+func honoured(paths ...string) []field {
 	out := make([]field, len(paths))
 	for i, path := range paths {
 		out[i] = field{path: path, honoured: true}
@@ -33,8 +33,8 @@ func does(paths ...string) []field {
 	return out
 }
 
-// not returns fields that are honoured only with their default. instead says what happens with other values.
-func not(instead string, paths ...string) []field {
+// onlyDefault returns fields that are honoured only with their default. instead says what happens with other values.
+func onlyDefault(instead string, paths ...string) []field {
 	out := make([]field, len(paths))
 	for i, path := range paths {
 		out[i] = field{path: path, instead: instead}
@@ -42,12 +42,13 @@ func not(instead string, paths ...string) []field {
 	return out
 }
 
-// instead returns a field whose default is not honoured either: only one value is.
-func instead(text, path, only string) []field {
-	return []field{{path: path, only: []string{only}, instead: text, matters: true}}
+// notDefault returns a field whose default is not honoured: only one other value is. instead says what happens with all
+// others.
+func notDefault(instead, path, only string) []field {
+	return []field{{path: path, only: []string{only}, instead: instead, matters: true}}
 }
 
-// Notes returns what the kubelet does by default, for a configuration c, that this agent does not do. Somebody who
+// Notes returns what the kubelet does by default, with a configuration c, and this agent does not do. Somebody who
 // replaces the kubelet by this agent may rely on it.
 func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	now := leafMap(c)
@@ -67,68 +68,68 @@ func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 // fields has an entry for every field of the type; a test enforces that.
 var fields = slices.Concat(
 	// The agent's server.
-	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences",
+	honoured("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences",
 		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL", "authentication.anonymous.enabled",
 		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
 		"streamingConnectionIdleTimeout", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress",
 		"enableSystemLogHandler", "enableProfilingHandler"),
-	not("this port is not opened: use port", "readOnlyPort"),
-	not("/logs serves files only", "enableSystemLogQuery"),
-	not("/debug/flags is not served", "enableDebugFlagsHandler"),
-	not("blocking is not profiled", "enableContentionProfiling"),
-	does("rotateCertificates", "serverTLSBootstrap"),
+	onlyDefault("this port is not opened: use port", "readOnlyPort"),
+	onlyDefault("/logs serves files only", "enableSystemLogQuery"),
+	onlyDefault("/debug/flags is not served", "enableDebugFlagsHandler"),
+	onlyDefault("blocking is not profiled", "enableContentionProfiling"),
+	honoured("rotateCertificates", "serverTLSBootstrap"),
 
 	// The API server and the Node object.
-	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
+	honoured("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
 		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
-	not("requests to the API server are in protobuf", "contentType"),
+	onlyDefault("requests to the API server are in protobuf", "contentType"),
 	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
-	not("the controller manager always attaches volumes", "enableControllerAttachDetach"),
+	onlyDefault("the controller manager always attaches volumes", "enableControllerAttachDetach"),
 
 	// Where pods come from and what they see.
-	does("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),
-	not("the directory is watched, and read again at the agent's own interval", "fileCheckFrequency"),
-	not("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
-	not("pods are synced when something happens, and at the agent's own interval", "syncFrequency"),
-	does("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval", "containerLogMaxWorkers"),
-	does("crashLoopBackOff.maxContainerRestartPeriod"),
-	does("runtimeRequestTimeout"),
-	not("FlexVolume plugins are not supported", "volumePluginDir"),
-	not("volume usage is measured at the agent's own interval", "volumeStatsAggPeriod"),
-	not("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
-	instead("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it", "makeIPTablesUtilChains", "false"),
-	not("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
-	does("seccompDefault", "allowedUnsafeSysctls", "userNamespaces.idsPerPod"),
+	honoured("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),
+	onlyDefault("the directory is watched, and read again at the agent's own interval", "fileCheckFrequency"),
+	onlyDefault("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
+	onlyDefault("pods are synced when something happens, and at the agent's own interval", "syncFrequency"),
+	honoured("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval", "containerLogMaxWorkers"),
+	honoured("crashLoopBackOff.maxContainerRestartPeriod"),
+	honoured("runtimeRequestTimeout"),
+	onlyDefault("FlexVolume plugins are not supported", "volumePluginDir"),
+	onlyDefault("volume usage is measured at the agent's own interval", "volumeStatsAggPeriod"),
+	onlyDefault("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
+	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it", "makeIPTablesUtilChains", "false"),
+	onlyDefault("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
+	honoured("seccompDefault", "allowedUnsafeSysctls", "userNamespaces.idsPerPod"),
 
 	// Resources.
-	does("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
+	honoured("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
 		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "localStorageCapacityIsolation",
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
 		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
-	does("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
+	honoured("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
 		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
-	not("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
-	not("no process is moved", "kubeletCgroups", "systemCgroups"),
-	not("the agent keeps the limit with which it was started", "maxOpenFiles"),
-	does("failSwapOn", "failCgroupV1"), // by CheckMachine
-	not("kernel parameters are not checked", "protectKernelDefaults"),
+	onlyDefault("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
+	onlyDefault("no process is moved", "kubeletCgroups", "systemCgroups"),
+	onlyDefault("the agent keeps the limit with which it was started", "maxOpenFiles"),
+	honoured("failSwapOn", "failCgroupV1"), // by CheckMachine
+	onlyDefault("kernel parameters are not checked", "protectKernelDefaults"),
 
 	// Pressure.
-	does("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim"),
+	honoured("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim"),
 	[]field{{path: "kernelMemcgNotification", only: []string{"true"}, instead: "the kernel is always asked to notify"}},
 
 	// Images.
-	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
+	honoured("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
 		"serializeImagePulls", "maxParallelImagePulls", "registryPullQPS", "registryBurst",
 		"imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
-	not("pods are not stopped before the node shuts down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
-	does("featureGates"), // those of gates.go; a warning of their own for the others
-	not("logs go to standard error", "logging"),
-	not("spans are not sent", "tracing"),
-	not("all metrics are shown", "showHiddenMetricsForVersion"),
-	not("is an error in the kubelet too", "runOnce"),
+	onlyDefault("pods are not stopped before the node shuts down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
+	honoured("featureGates"), // those of gates.go; a warning of their own for the others
+	onlyDefault("logs go to standard error", "logging"),
+	onlyDefault("spans are not sent", "tracing"),
+	onlyDefault("all metrics are shown", "showHiddenMetricsForVersion"),
+	onlyDefault("is an error in the kubelet too", "runOnce"),
 )
 
 // Field says how the agent treats a field. It is for documentation.
@@ -180,12 +181,12 @@ func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 }
 
 func leafMap(c *kubeletconfigv1beta1.KubeletConfiguration) map[string]reflect.Value {
-	return maps.Collect(leaves("", reflect.ValueOf(c).Elem()))
+	return maps.Collect(fieldsOf("", reflect.ValueOf(c).Elem()))
 }
 
-// leaves yields the fields of a configuration with their paths. It descends into the structs of the configuration's own
+// fieldsOf yields the fields of a configuration with their paths. It descends into the structs of the configuration's own
 // package and no further. An absent struct yields zero fields.
-func leaves(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
+func fieldsOf(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
 	own := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]().PkgPath()
 	return func(yield func(string, reflect.Value) bool) {
 		for i := range v.NumField() {
@@ -201,7 +202,7 @@ func leaves(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
 				f = f.Elem()
 			}
 			if f.Kind() == reflect.Struct && f.Type().PkgPath() == own {
-				for path, leaf := range leaves(prefix+name+".", f) {
+				for path, leaf := range fieldsOf(prefix+name+".", f) {
 					if !yield(path, leaf) {
 						return
 					}

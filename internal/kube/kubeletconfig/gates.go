@@ -84,7 +84,7 @@ func gateWarnings(asked *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(asked.FeatureGates)) {
 		if _, known := gates[name]; !known {
-			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: what upstream has on by default is on, the rest is off", name, asked.FeatureGates[name]))
+			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: each gate has upstream's default", name, asked.FeatureGates[name]))
 		}
 	}
 	if f := asked.MemoryThrottlingFactor; f != nil && *f != memoryThrottlingFactorDefault && !enabled(asked, gateMemoryQoS) {

@@ -20,8 +20,8 @@ import (
 
 const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
-// TestEveryFieldHasALine fails for a field that upstream added, and for an entry whose field no longer exists.
-func TestEveryFieldHasALine(t *testing.T) {
+// TestEveryFieldHasAnEntry fails for a field that upstream added, and for an entry whose field no longer exists.
+func TestEveryFieldHasAnEntry(t *testing.T) {
 	listed := map[string]int{}
 	for _, f := range fields {
 		listed[f.path]++
@@ -29,7 +29,7 @@ func TestEveryFieldHasALine(t *testing.T) {
 			t.Errorf("%s is not honoured, and fields.go does not say what happens instead", f.path)
 		}
 	}
-	for path := range leaves("", reflect.ValueOf(&kubeletconfigv1beta1.KubeletConfiguration{}).Elem()) {
+	for path := range fieldsOf("", reflect.ValueOf(&kubeletconfigv1beta1.KubeletConfiguration{}).Elem()) {
 		if listed[path] != 1 {
 			t.Errorf("%s has %d lines in fields.go, want one: say whether it is honoured, and what happens if it is not", path, listed[path])
 		}
@@ -177,7 +177,7 @@ func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 	_, warnings, err := Parse([]byte(head+"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
 		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
-		"featureGates.A: true: not honoured: what upstream has on by default is on, the rest is off",
+		"featureGates.A: true: not honoured: each gate has upstream's default",
 		"logging: set: not honoured: logs go to standard error",
 		"memoryThrottlingFactor: 0.5: does nothing without featureGates.MemoryQoS: true",
 		"qosReserved: map[memory:50%]: does nothing without featureGates.QOSReserved: true",

@@ -70,14 +70,14 @@ topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true", max-allowable-
 }
 
 // All problems are reported at once.
-func TestNUMATellsEveryProblem(t *testing.T) {
+func TestNUMAReportsEveryProblem(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want []string
 	}{
 		{"cpuManagerPolicy: exclusive\nmemoryManagerPolicy: static\ntopologyManagerPolicy: best\ntopologyManagerScope: node\nreservedMemory: [{numaNode: 0, limits: {memory: 0, cpu: 1}}, {numaNode: 0, limits: {memory: 1}}]\n", []string{
 			"cpuManagerPolicy: exclusive", "memoryManagerPolicy: static", "topologyManagerPolicy: best", "topologyManagerScope: node",
-			"reservedMemory[0].limits.memory: 0: want more than nothing", "reservedMemory[0].limits.cpu", "NUMA node 0 has this twice",
+			"reservedMemory[0].limits.memory: 0: want more than 0", "reservedMemory[0].limits.cpu", "is listed twice for NUMA node 0",
 		}},
 		{"cpuManagerPolicyOptions: {full-pcpus-only: yes please, colour: blue}\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", []string{
 			"cpuManagerPolicyOptions: 2: need cpuManagerPolicy: static", "cpuManagerPolicyOptions.full-pcpus-only: yes please: want true or false",

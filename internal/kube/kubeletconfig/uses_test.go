@@ -16,11 +16,11 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// readers are the files of this package that translate fields for others; the other files decode, set defaults and
-// check.
+// readers are the files of this package that translate fields for other packages. The other files decode, set defaults
+// and check.
 var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "eviction.go": true, "gates.go": true, "numa.go": true}
 
-// here are the fields that this package itself carries out, by the function that does so.
+// here are the fields that a function of this package carries out, with the name of the function.
 var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine", "failCgroupV1": "CheckMachine"}
 
 // otherKinds are packages that read configuration files of other kinds, some of whose fields have the same names.
@@ -33,7 +33,9 @@ func TestHonouredFieldsAreUsed(t *testing.T) {
 			t.Errorf("readers: %v", err)
 		}
 	}
-	used, tested, inHere := map[string]bool{}, map[string]bool{}, map[string]map[string]bool{}
+	used := map[string]bool{}
+	tested := map[string]bool{}
+	inHere := map[string]map[string]bool{}
 	for _, dir := range []string{"cmd", "internal", "test"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", "..", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") {

@@ -32,7 +32,8 @@ const (
 	enforceNone               = "none"
 )
 
-// idsPerPodUnit is the least number of ids in a pod's user namespace; the number must be a multiple of it (upstream).
+// idsPerPodUnit is the least number of ids in a pod's user namespace. A larger number must be a multiple of it
+// (upstream).
 const idsPerPodUnit = 65536
 
 // validate checks a configuration with its defaults set. The rules are the kubelet's at v1.36.3, including those that
@@ -113,7 +114,7 @@ func validateNumbers(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) 
 	if size, err := resource.ParseQuantity(c.ContainerLogMaxSize); err != nil {
 		p.add("containerLogMaxSize", c.ContainerLogMaxSize, "want a quantity, like 10Mi")
 	} else if size.Sign() == 0 {
-		p.add("containerLogMaxSize", c.ContainerLogMaxSize, "want more than nothing; a negative size turns rotation off")
+		p.add("containerLogMaxSize", c.ContainerLogMaxSize, "want more than 0; a negative size turns rotation off")
 	}
 }
 
@@ -263,11 +264,11 @@ func validateReservations(c *kubeletconfigv1beta1.KubeletConfiguration, p *probl
 				p.add(path, quantity.String(), "want memory or hugepages-<size>")
 			}
 			if quantity.Sign() <= 0 {
-				p.add(path, quantity.String(), "want more than nothing")
+				p.add(path, quantity.String(), "want more than 0")
 			}
 			key := fmt.Sprintf("%d %s", r.NumaNode, name)
 			if seen[key] {
-				p.add(path, quantity.String(), fmt.Sprintf("NUMA node %d has this twice", r.NumaNode))
+				p.add(path, quantity.String(), fmt.Sprintf("is listed twice for NUMA node %d", r.NumaNode))
 			}
 			seen[key] = true
 		}
@@ -300,7 +301,7 @@ func validateEnforcement(c *kubeletconfigv1beta1.KubeletConfiguration, p *proble
 			}
 		case enforceNone:
 			if len(all) > 1 {
-				p.add(path, strings.Join(all, ", "), "none stands alone")
+				p.add(path, strings.Join(all, ", "), "none cannot be combined with other values")
 			}
 			continue
 		default:

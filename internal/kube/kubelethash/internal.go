@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// podSecurityContext has the fields of upstream's internal type in their order: what the API has in the pod's
-// specification about the host's namespaces is in it, too.
+// podSecurityContext has the fields of upstream's internal type in their order. The fields about the host's namespaces,
+// which the API has in the PodSpec, are in it, too.
 type podSecurityContext struct {
 	HostNetwork              bool
 	HostPID                  bool
@@ -30,7 +30,8 @@ type podSecurityContext struct {
 	SELinuxChangePolicy      *corev1.PodSELinuxChangePolicy
 }
 
-// The fields of the internal types that have others than the API's, or in another order (Kubernetes 1.36.3).
+// The fields of those internal types whose fields differ from the API's, or whose fields have another order (Kubernetes
+// 1.36.3).
 var (
 	podSpecFields = strings.Fields(`Volumes InitContainers Containers EphemeralContainers RestartPolicy
 		TerminationGracePeriodSeconds ActiveDeadlineSeconds DNSPolicy NodeSelector ServiceAccountName

@@ -1,17 +1,17 @@
-// Package kubelethash computes the hashes by which the kubelet recognises what it made: of a container, of a static
-// pod's manifest and of its checkpoint files.
+// Package kubelethash computes the hashes by which the kubelet recognises what it made: the hashes of containers, of
+// static pods' manifests and of the kubelet's checkpoint files.
 //
 // # Model
 //
 // The kubelet hashes texts. A text is a value with the names of its Go types and fields, as k8s.io/utils/dump writes it
 // ("%#v" of github.com/davecgh/go-spew). So the names and the order of fields in upstream's types are part of each
-// hash. Of pods, upstream hashes its internal type, which has no place in this module. A writer here walks our value
-// and writes the names of upstream's type.
+// hash. For pods, upstream hashes its internal type, which this module does not have. So a writer here walks the API's
+// type and writes the names of the internal one.
 //
 // # Invariants
 //
-//   - A container that the kubelet created has the hash that Container returns, and the other way round. So whoever
-//     takes a node over restarts no container because of its hash.
+//   - Container returns the hash that a kubelet of the same release gives to that container. So neither a kubelet nor
+//     an agent that takes a node over restarts a container because of its hash.
 //   - A static pod has the UID that a kubelet of the same release gives it.
 //
 // The module oracle compares all of it with Kubernetes 1.36.3. Another minor release of the kubelet may have other
@@ -71,8 +71,8 @@ func StaticPod(pod *corev1.Pod, node, path string) types.UID {
 	return types.UID(hex.EncodeToString(h.Sum(nil)))
 }
 
-// converted returns the pod as it is when the API server's code has converted it to its internal type, as far as that
-// changes values: internalFields has what it changes in types.
+// converted returns the pod with the values that it has after upstream's conversion to the internal type. What the
+// conversion changes in types is in internalFields.
 func converted(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.TypeMeta = metav1.TypeMeta{}
@@ -90,8 +90,8 @@ func converted(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// oldAnnotations were how alpha and beta releases spelled init containers (Kubernetes 1.8 and before). The conversion
-// drops them.
+// oldAnnotations are the annotations that contained init containers while these were alpha and beta (Kubernetes 1.8 and
+// before). The conversion drops them.
 var oldAnnotations = []string{
 	"pod.alpha.kubernetes.io/init-containers", "pod.alpha.kubernetes.io/init-container-statuses",
 	"pod.beta.kubernetes.io/init-containers", "pod.beta.kubernetes.io/init-container-statuses",

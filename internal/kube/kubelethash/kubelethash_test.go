@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestContainer: the hash follows the name and the image, and nothing else. That it is the kubelet's is for oracle/.
+// TestContainer: the hash depends on the name and the image alone. oracle/ tests that it is the kubelet's.
 func TestContainer(t *testing.T) {
 	c := corev1.Container{Name: "app", Image: "app:1"}
 	first := Container(&c)
@@ -25,7 +25,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// TestStaticPod: the UID follows the content, the node and the file. A manifest may have a UID of its own.
+// TestStaticPod: the UID depends on the content, the node and the file. A manifest may have a UID of its own.
 func TestStaticPod(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app:1"}}
@@ -49,7 +49,7 @@ func TestStaticPod(t *testing.T) {
 
 // TestEveryFieldIsWritten: no field of the API's types is forgotten where the internal type has another order.
 func TestEveryFieldIsWritten(t *testing.T) {
-	elsewhere := map[string]bool{ // in the security context, or folded into another field
+	elsewhere := map[string]bool{ // in the security context, or merged into another field
 		"HostNetwork": true, "HostPID": true, "HostIPC": true, "ShareProcessNamespace": true, "HostUsers": true,
 		"DeprecatedServiceAccount": true, "PodIP": true,
 	}

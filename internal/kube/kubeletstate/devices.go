@@ -18,11 +18,11 @@ type Devices struct {
 // NoNode is the NUMA node of devices that are near none.
 const NoNode = -1
 
-// Given is the devices of one resource that a container was given.
+// Given is the devices of one resource that are assigned to a container.
 type Given struct {
 	Pod, Container, Resource string
 	IDs                      map[int64][]string // by NUMA node, or NoNode
-	Needs                    []byte             // the plugin's ContainerAllocateResponse, protobuf
+	Needs                    []byte             // the plugin's ContainerAllocateResponse as protobuf
 }
 
 type devicesFile struct {

@@ -3,8 +3,8 @@
 //
 // # Model
 //
-// A kubelet that starts on a node with running pods finds in these files what it gave to them. So an agent that takes a
-// node over reads them, and keeps them as they are to be when a kubelet comes back:
+// A kubelet that starts on a node with running pods reads in these files what it assigned to them. So an agent that
+// takes a node over reads them too, and writes them so that a kubelet can take the node over again:
 //
 //	cpu_manager_state                           CPUs
 //	memory_manager_state                        Memory
@@ -15,7 +15,8 @@
 //
 // # Invariants
 //
-//   - What a Parse function accepts, Kubernetes 1.36.3 accepts, and the other way round, except for the two below.
+//   - A Parse function accepts what Kubernetes 1.36.3 accepts, and nothing else, except for the two kinds of files
+//     below.
 //   - A wrong checksum, an unknown field or a value of the wrong kind is an error: an agent that guessed would give one
 //     pod's CPUs to another.
 //
@@ -41,14 +42,14 @@ import (
 const (
 	CPUsFile      = "cpu_manager_state"
 	MemoryFile    = "memory_manager_state"
-	AllocatedFile = "allocated_pods_state" // what pods were last judged to fit with
-	ActuatedFile  = "actuated_pods_state"  // what the cgroups were last set to
+	AllocatedFile = "allocated_pods_state" // the resources that pods were last judged to fit with
+	ActuatedFile  = "actuated_pods_state"  // the resources that the cgroups were last set to
 )
 
 // DevicesFile is the file's name in the directory of the device plugins' sockets.
 const DevicesFile = "kubelet_internal_checkpoint"
 
-// checksum is upstream's type of checksums; its text is in other checksums.
+// checksum has the name of upstream's type, because checksums are computed over texts that contain it.
 type checksum uint64
 
 // verify compares a checksum with that of a value.
@@ -73,7 +74,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// encode writes what is plain data: it cannot fail.
+// encode writes plain data, which cannot fail.
 func encode(value any) []byte {
 	text, err := json.Marshal(value)
 	if err != nil {

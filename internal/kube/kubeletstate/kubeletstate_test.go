@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// What a kubelet 1.36 writes on a node with the default policies.
+// The files that a kubelet 1.36 writes on a node with the default policies.
 const (
 	noCPUs   = `{"policyName":"none","defaultCpuSet":"","checksum":1353318690}`
 	noMemory = `{"policyName":"None","machineState":{},"checksum":4236770233}`
@@ -29,7 +29,7 @@ func TestKubeletsFiles(t *testing.T) {
 	}
 }
 
-// TestWrongFiles: an error says what is wrong, and nothing is guessed.
+// TestWrongFiles: an error says what is wrong, and nothing of the file is used.
 func TestWrongFiles(t *testing.T) {
 	cpus := func(text string) error { _, err := ParseCPUs([]byte(text)); return err }
 	memory := func(text string) error { _, err := ParseMemory([]byte(text)); return err }
@@ -64,8 +64,8 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// TestMemoryIsCounted: what containers have is taken off their nodes, from the first on, and huge pages are not
-// ordinary memory.
+// TestMemoryIsCounted: memory of containers is subtracted from their NUMA nodes, beginning with the first. Huge pages
+// are not ordinary memory.
 func TestMemoryIsCounted(t *testing.T) {
 	const gi = unit.Bytes(1 << 30)
 	node := MemoryNode{Total: map[unit.Bytes]unit.Bytes{0: 10 * gi, gi: 2 * gi}, Reserved: map[unit.Bytes]unit.Bytes{0: gi}}
@@ -121,7 +121,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestRoundTrip: what is written is read as it was.
+// TestRoundTrip: a file that was written is read as the same value.
 func TestRoundTrip(t *testing.T) {
 	in := CPUs{Policy: CPUsStatic, Shared: idset.Of(0, 3), Exclusive: map[string]map[string]idset.Set{"u": {"c": idset.Of(1, 2)}}}
 	out, err := ParseCPUs(in.Marshal())

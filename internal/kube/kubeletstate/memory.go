@@ -76,7 +76,8 @@ var memoryNames = map[reflect.Type]string{
 	reflect.TypeFor[checksum]():          "checksum.Checksum",
 }
 
-// ParseMemory reads the file memory_manager_state. What the nodes have is not read: the machine says that.
+// ParseMemory reads the file memory_manager_state. It does not read what the NUMA nodes have: the caller knows that
+// from the machine.
 func ParseMemory(text []byte) (Memory, error) {
 	f := memoryFile{MachineState: nodeMap{}, Entries: containerMemories{}}
 	if err := decode(text, &f); err != nil {
@@ -166,7 +167,7 @@ func (m Memory) Marshal() []byte {
 	return encode(f)
 }
 
-// empty is the state of a node of which nothing is assigned.
+// empty returns the state of a NUMA node while nothing of it is assigned.
 func (n MemoryNode) empty(id int) *nodeState {
 	out := &nodeState{MemoryMap: map[resourceName]*memoryTable{}, Cells: []int{id}}
 	huge := uint64(0)
@@ -189,7 +190,8 @@ func (n MemoryNode) empty(id int) *nodeState {
 	return out
 }
 
-// take counts a block, as upstream's memory manager does when it checks the file: from the first node on.
+// take counts a block as assigned, from its first NUMA node on, as upstream's memory manager does when it checks the
+// file.
 func (m nodeMap) take(b block) {
 	left := b.Size
 	for _, id := range b.NUMAAffinity {

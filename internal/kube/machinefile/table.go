@@ -43,7 +43,7 @@ func (f File) Table() []byte {
 	for _, level := range []struct {
 		name   string
 		groups mapping
-		usual  int // with that many groups the table is left out: each group is one of the level above
+		usual  int // with that many groups the table is left out, since each group is a whole group of the level above
 	}{{"SOCKET", groups(m.Sockets), len(m.NUMANodes)}, {"L3 CACHE", groups(m.L3), len(m.Sockets)}} {
 		if len(level.groups) == level.usual {
 			continue

@@ -8,8 +8,8 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 )
 
-// DefaultPod sets the defaults that the API server would have set (Kubernetes 1.36), all of them: the UID of a static
-// pod depends on each (kube/kubelethash).
+// DefaultPod sets all defaults that the API server would have set (Kubernetes 1.36). None may be missing, because the
+// UID of a static pod depends on each (kube/kubelethash).
 func DefaultPod(pod *corev1.Pod) {
 	s := &pod.Spec
 	for _, list := range [][]corev1.Container{s.Containers, s.InitContainers} {
@@ -52,8 +52,8 @@ func defaultRequests(r *corev1.ResourceRequirements) {
 	}
 }
 
-// defaultPodResources sets the resources of a pod as a whole (KEP-2837) that are missing: limits of huge pages, and
-// requests, to those of its containers together; else requests to their limits.
+// defaultPodResources sets missing resources of the pod as a whole (KEP-2837). Missing requests, and missing limits of
+// huge pages, become the sums of the containers'; without such a sum, requests become the limits.
 func defaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil || len(r.Limits) == 0 && len(r.Requests) == 0 {

@@ -5,7 +5,8 @@
 // defaulted and checked here before other packages use them (DecodePod, DefaultPod, CheckStaticPod). Only fields that
 // the agent reads get their default.
 //
-// The package needs no connection. It is not the API's validation: an API server might refuse a pod that passes here.
+// The package needs no connection. It does not repeat the API server's validation: an API server might refuse a pod
+// that passes here.
 package manifests
 
 import (

@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
-// Static pods do not pass through the API server. So what it would have done is done here: decoding, defaults and the
-// checks without which a manifest must not run.
+// Static pods do not pass through the API server. So this file does what the API server does for other pods: decoding,
+// defaults and the checks without which a manifest must not run.
 
 // DecodePod reads one Pod from YAML or JSON. Unknown and duplicate fields are errors, and so is a second document.
 func DecodePod(manifest []byte) (*corev1.Pod, error) {
@@ -31,12 +31,13 @@ func DecodePod(manifest []byte) (*corev1.Pod, error) {
 	}
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return nil, fmt.Errorf("decode manifest: have a %T, want a v1 Pod", obj)
+		return nil, fmt.Errorf("decode manifest: want a v1 Pod, found a %T", obj)
 	}
 	return pod, nil
 }
 
-// onlyDocument is the one document of a manifest. A decoder would pass over those after the first.
+// onlyDocument returns the one document of a manifest. It is an error if there are several, because a decoder would
+// ignore all but the first.
 func onlyDocument(manifest []byte) (only []byte, err error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	for n := 0; ; {
@@ -50,7 +51,7 @@ func onlyDocument(manifest []byte) (only []byte, err error) {
 			continue
 		}
 		if n++; n > 1 {
-			return nil, errors.New("have more than one document, want one: each pod in a file of its own")
+			return nil, errors.New("found more than one document, want one: write each pod into a file of its own")
 		}
 		only = document
 	}
@@ -89,14 +90,15 @@ func CheckStaticPod(pod *corev1.Pod) error {
 			}
 		}
 	}
-	problems = append(problems, usersProblems(pod)...)
+	problems = append(problems, userNamespaceProblems(pod)...)
 	problems = append(problems, imageVolumeProblems(pod)...)
 	problems = append(problems, apiReferences(pod)...)
 	return errors.Join(problems...)
 }
 
-// usersProblems returns what a static pod may not ask for with users of its own, and without.
-func usersProblems(pod *corev1.Pod) (problems []error) {
+// userNamespaceProblems returns the fields that a static pod may not have with a user namespace (hostUsers: false), or without
+// one.
+func userNamespaceProblems(pod *corev1.Pod) (problems []error) {
 	bad := func(path, rule string) { problems = append(problems, fmt.Errorf("%s: %s", path, rule)) }
 	s := &pod.Spec
 	own := s.HostUsers != nil && !*s.HostUsers
@@ -149,8 +151,8 @@ func imageVolumeProblems(pod *corev1.Pod) (problems []error) {
 	return problems
 }
 
-// apiReferences returns the references of a static pod to API objects. It must run without the API server, so it may
-// have none.
+// apiReferences returns a problem for each reference of a static pod to an API object. A static pod must run without
+// the API server, so it may have none.
 func apiReferences(pod *corev1.Pod) (problems []error) {
 	bad := func(path string) {
 		problems = append(problems, fmt.Errorf("%s: a static pod may not refer to API objects", path))

@@ -42,8 +42,7 @@ func TestDefaultPod(t *testing.T) {
 	}
 }
 
-// FuzzDecodePod: every manifest is decoded or refused, and a decoded one can be defaulted and checked.
-// TestCheckUsers: what the API server refuses together with users of the pod's own, or without them.
+// TestCheckUsers: fields that the API server refuses with hostUsers: false, or without it.
 func TestCheckUsers(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b}\nspec:\n"
 	const c = "  containers: [{name: c, image: i}]\n"
@@ -78,7 +77,7 @@ func TestCheckUsers(t *testing.T) {
 	}
 }
 
-// TestImageVolumePolicy: the image of a volume is pulled as one of a container with the same name.
+// TestImageVolumePolicy: the image of a volume has the same pull policy as a container's image of that name.
 func TestImageVolumePolicy(t *testing.T) {
 	const always, once = corev1.PullAlways, corev1.PullIfNotPresent
 	for image, want := range map[string]corev1.PullPolicy{"a": always, "a:latest": always, "a:1": once, "h:5000/a": always} {
@@ -94,6 +93,7 @@ func TestImageVolumePolicy(t *testing.T) {
 	}
 }
 
+// FuzzDecodePod: every manifest is decoded or refused, and a decoded one can be defaulted and checked.
 func FuzzDecodePod(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",

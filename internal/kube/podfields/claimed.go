@@ -6,8 +6,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
-// CodesOfVolume returns the codes of what an agent needs to mount a persistent volume, like CodesOf; nil: nothing that
-// this agent lacks. An agent that publishes one of them holds the pods whose claims are bound to the volume.
+// CodesOfVolume is CodesOf for a persistent volume: an agent that publishes one of the codes holds the pods whose
+// claims are bound to the volume. It is nil for volumes that every agent of ours mounts.
 func CodesOfVolume(v *corev1.PersistentVolume) []string {
 	switch s := &v.Spec.PersistentVolumeSource; {
 	case s.HostPath != nil || s.Local != nil || *s == corev1.PersistentVolumeSource{}:
@@ -27,6 +27,5 @@ func CodesOfVolume(v *corev1.PersistentVolume) []string {
 // codeOfVolume returns the code of a kind of volume with this name in the API.
 func codeOfVolume(kind string) string { return "volumes." + kind }
 
-// CodesOfInTree returns the codes for volumes that provisioners in Kubernetes itself made, and that CSI drivers make
-// today.
+// CodesOfInTree returns the codes for volumes of in-tree provisioners, which CSI drivers have replaced.
 func CodesOfInTree() []string { return []string{codeInTree} }

@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Abilities are what some nodes with this agent can do and others cannot, since it depends on their container runtime,
-// kernel and configuration. The zero value is a node that can do none of it.
+// Abilities are what only some nodes with this agent can do, because it depends on their container runtime, kernel and
+// configuration. The zero value is a node that can do none of it.
 type Abilities struct {
-	UserNamespaces bool // pods can have users of their own
+	UserNamespaces bool // pods can have user namespaces
 	ImageVolumes   bool // images can be mounted
 	TrustBundles   bool // certificates of ClusterTrustBundles can be mounted: their feature gate is on
 
@@ -19,16 +19,16 @@ type Abilities struct {
 	PodCertificates bool // certificates are requested for pods: their feature gate is on
 }
 
-// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
-// according to its path; it reports whether the field is set there.
+// hold is a field that the agent cannot carry out, or cannot with some of its values. The path decides which one of
+// pod, volume and container is set; that function reports whether a pod has the field with such a value.
 type hold struct {
 	path      string // of the field, as in rows
-	code      string
+	code      string // what a node lacks that holds the pod, as in Codes
 	why, help string
 	pod       func(*corev1.PodSpec) bool
 	volume    func(*corev1.Volume) bool
 	container func(*corev1.Container) bool
-	able      func(Abilities) bool // nodes that can carry it out; nil: none
+	able      func(Abilities) bool // reports whether a node can carry it out; nil: none can
 }
 
 // Help texts that several holds share.
@@ -60,7 +60,7 @@ var podHolds = []hold{
 		why:  whySeccomp,
 		help: helpSeccomp,
 		pod: func(s *corev1.PodSpec) bool {
-			return s.SecurityContext != nil && unnameable(s.SecurityContext.SeccompProfile)
+			return s.SecurityContext != nil && outsideSeccompDir(s.SecurityContext.SeccompProfile)
 		},
 	},
 }
@@ -84,7 +84,7 @@ var containerHolds = []hold{
 		why:  whySeccomp,
 		help: helpSeccomp,
 		container: func(c *corev1.Container) bool {
-			return c.SecurityContext != nil && unnameable(c.SecurityContext.SeccompProfile)
+			return c.SecurityContext != nil && outsideSeccompDir(c.SecurityContext.SeccompProfile)
 		},
 	},
 }
@@ -94,9 +94,9 @@ const (
 	helpSeccomp = "name a profile by a relative path without \"..\", or use type RuntimeDefault"
 )
 
-// unnameable reports whether a profile is a file of the node and its path is absent or leads out of the seccomp
-// directory.
-func unnameable(p *corev1.SeccompProfile) bool {
+// outsideSeccompDir reports whether a profile is a file of the node (type Localhost) and its path is missing or leads
+// out of the seccomp directory.
+func outsideSeccompDir(p *corev1.SeccompProfile) bool {
 	if p == nil || p.Type != corev1.SeccompProfileTypeLocalhost {
 		return false
 	}
@@ -136,7 +136,7 @@ var volumeHolds = []hold{
 	podCertificateHold(),
 }
 
-// unknownMedium reports whether an emptyDir's medium is none that Kubernetes 1.36 has.
+// unknownMedium reports whether Kubernetes 1.36 does not have an emptyDir's medium.
 func unknownMedium(v *corev1.Volume) bool {
 	if v.EmptyDir == nil {
 		return false
@@ -211,8 +211,8 @@ var oldVolumes = map[string]func(*corev1.Volume) bool{
 	"vsphereVolume":        func(v *corev1.Volume) bool { return v.VsphereVolume != nil },
 }
 
-// oldVolumeHolds returns the holds of oldVolumes. They share a code: no agent of ours will ever mount some of these
-// kinds and not the others.
+// oldVolumeHolds returns the holds of oldVolumes. They share a code, because no release of our agent mounts any of
+// these kinds.
 func oldVolumeHolds() []hold {
 	var out []hold
 	for kind, is := range oldVolumes {

@@ -4,20 +4,20 @@
 //
 // # Model
 //
-// rows.go has a row for every field of corev1.PodSpec and of all that it contains, besides.go one for every field of
+// rows.go has a row for every field of corev1.PodSpec and of all that it contains, otherrows.go one for every field of
 // the metadata and the status. A test walks the types, so that a new k8s.io/api cannot bring a field that is silently
-// ignored. A row says how the field is treated, and for one that is carried out or read how that is proved: tests set
-// the field, clear it, and fail if the result is the same. A test of translate checks that no translation reads fields
-// without effect. docs/compatibility.md is generated from the rows of the specification.
+// ignored. A row says how the field is treated. If the field is carried out or read, the row also says what proves it:
+// tests set the field, clear it, and fail if the result is the same. A test of translate checks that no translation
+// reads fields without effect. docs/compatibility.md is generated from the rows of the specification.
 //
 // holds.go has the fields, and the values of fields, because of which a pod is held: none of its containers starts, and
-// a condition and an Event say which field is the reason and what would help. Some of them only some nodes cannot carry
-// out (Abilities). The agent calls Holds before it starts anything and publishes Codes with its Node; the scheduler
-// compares these with CodesOf a pod.
+// a condition and an Event say which field is the reason and what would help. Some of these fields can be carried out
+// on some nodes (Abilities). The agent calls Holds before it starts anything and publishes Codes with its Node; the
+// scheduler compares these with CodesOf a pod.
 //
 // # What it does not do
 //
-// It looks at one pod and nothing else. The reasons for which upstream rejects a pod depend on the node; they are in
+// It looks at one pod and nothing else. Upstream's reasons to reject a pod depend on the node; they are in
 // core/admission (Suits). A claim's persistent volume is another object: the scheduler uses CodesOfVolume, and the
 // agent checks the volume where it sets it up.
 package podfields
@@ -78,10 +78,10 @@ func Text(all []Hold) string {
 	return strings.Join(texts, "; ")
 }
 
-// carriedOut reports whether a node can do what the hold is about.
+// carriedOut reports whether a node can carry the field out, so that it does not hold the pod.
 func (h *hold) carriedOut(node Abilities) bool { return h.able != nil && h.able(node) }
 
-// Codes returns the codes of all holds of a node, sorted: what it lacks.
+// Codes returns the codes of all that a node cannot carry out, sorted.
 func Codes(node Abilities) []string {
 	var out []string
 	for i := range holds {
@@ -93,8 +93,8 @@ func Codes(node Abilities) []string {
 	return slices.Compact(out)
 }
 
-// CodesOf returns the codes of the holds that apply to a pod on some node, sorted. An agent that publishes one of them
-// holds the pod. It is nil for most pods: no hold applies.
+// CodesOf returns the codes of all holds that apply to a pod on some node, sorted. An agent that publishes one of them
+// holds the pod. For most pods it is nil: no hold applies.
 func CodesOf(pod *corev1.Pod) []string {
 	var out []string
 	for hold := range found(pod) {
@@ -104,8 +104,8 @@ func CodesOf(pod *corev1.Pod) []string {
 	return slices.Compact(out)
 }
 
-// place is where in a pod a hold applies. At most one of volume and container is set; kind is the list of the
-// container.
+// place is where in a pod a hold applies. At most one of volume and container is set. kind is the list of containers
+// that has the container.
 type place struct{ kind, container, volume string }
 
 // field returns the hold's path with the names of the container or volume where it applies.
@@ -132,7 +132,7 @@ func found(pod *corev1.Pod) iter.Seq2[*hold, place] {
 	}
 }
 
-// in yields the places of a pod where a hold applies. It returns false when the caller wants no more.
+// in yields the places of a pod where a hold applies. It returns false when yield returned false.
 func (h *hold) in(s *corev1.PodSpec, yield func(*hold, place) bool) bool {
 	if h.pod != nil && h.pod(s) && !yield(h, place{}) {
 		return false

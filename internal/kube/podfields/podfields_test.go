@@ -10,7 +10,10 @@ import (
 
 // TestHolds checks the holds that depend on values.
 func TestHolds(t *testing.T) {
-	yes, no, out, in := true, false, "../../etc/profile", "profiles/a.json"
+	yes := true
+	no := false
+	out := "../../etc/profile"
+	in := "profiles/a.json"
 	seccomp := func(kind corev1.SeccompProfileType, path *string) *corev1.SecurityContext {
 		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind, LocalhostProfile: path}}
 	}
@@ -54,8 +57,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestAbilities: what a node can do is no reason to hold a pod there, and the node does not say that it lacks it. What
-// a pod needs does not depend on the node.
+// TestAbilities: a node does not hold a pod because of something that it can carry out, and does not publish that it
+// lacks it. CodesOf a pod does not depend on the node.
 func TestAbilities(t *testing.T) {
 	no := false
 	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{
@@ -104,7 +107,8 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// TestBlocks: an unsupported field of one container prevents that container from starting, one of the pod prevents all.
+// TestBlocks: an unsupported field of a container prevents that container from starting; one of the pod prevents all
+// from starting.
 func TestBlocks(t *testing.T) {
 	no := false
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}

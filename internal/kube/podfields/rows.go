@@ -56,7 +56,7 @@ func (g Group) Rows() []Row {
 // Rows returns the rows of all areas, and of the fields outside the specification.
 func Rows() []Row {
 	var out []Row
-	for _, a := range append(Areas(), besides()...) {
+	for _, a := range append(Areas(), otherAreas()...) {
 		for _, g := range a.Groups {
 			out = append(out, g.Rows()...)
 		}
@@ -64,8 +64,8 @@ func Rows() []Row {
 	return out
 }
 
-// Observers. The translation of a pod with a field, and of the same pod without it, differ in the part that the
-// observer shows.
+// Observers name a part of what a pod is translated to. A row with an observer is proved if that part differs between a
+// pod with the field and the same pod without it.
 const (
 	ObserverSandbox   = "sandbox"   // the request that creates the pod's sandbox
 	ObserverContainer = "container" // the requests that create its containers: variables, mounts, security

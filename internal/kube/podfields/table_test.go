@@ -38,7 +38,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 	}
 	for _, leaf := range podfields.AllLeaves() {
 		if rows[leaf] != 1 {
-			t.Errorf("field %s has %d rows, want one: say in rows.go or besides.go what becomes of it", leaf, rows[leaf])
+			t.Errorf("field %s has %d rows, want one: say in rows.go or otherrows.go what becomes of it", leaf, rows[leaf])
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestEveryRowIsProved(t *testing.T) {
 		case !proved && row.By != "":
 			t.Errorf("%s is proved by %s, and neither carried out nor rejected", row.Path, row.By)
 		case row.Outcome == podfields.NoEffect && row.Note == "":
-			t.Errorf("%s is without effect, and nobody says why", row.Path)
+			t.Errorf("%s is without effect, and its row has no note", row.Path)
 		case !proved || observed[row.By]:
 		default:
 			if err := mentions(row); err != "" {

@@ -24,7 +24,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Pr
 		at := fmt.Sprintf("%s[%d]", path, i)
 		name := list[i].Name
 		if seen[name] {
-			p.add(at, "%.200q: has arguments already", name)
+			p.add(at, "%.200q: is listed twice: each plugin has arguments once", name)
 			continue
 		}
 		seen[name] = true
@@ -94,7 +94,7 @@ func decodeArgs(path, name string, raw []byte, a any, p *problems) bool {
 	}
 	var head struct{ APIVersion, Kind string }
 	if err := json.Unmarshal(raw, &head); err != nil {
-		p.add(path, "want a mapping of fields, found something else")
+		p.add(path, "want a mapping of fields")
 		return false
 	}
 	if want := name + "Args"; head.Kind != "" && head.Kind != want {
@@ -119,7 +119,7 @@ func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *sc
 	if seconds < 0 || seconds > bindTimeoutMax {
 		p.add(path+".bindTimeoutSeconds", "%d: want 0 to %d", seconds, bindTimeoutMax)
 	}
-	out.VolumeTimeout = max(time.Duration(seconds)*time.Second, 1) // zero would mean the default
+	out.VolumeTimeout = max(time.Duration(seconds)*time.Second, 1) // a Profile's zero means the default
 	if a.Shape != nil {
 		p.add(path+".shape", "must be absent: scoring by storage capacity is an alpha of 1.36 and not supported")
 	}
@@ -237,10 +237,10 @@ func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *sched
 			p.add(at+".whenUnsatisfiable", "%.200q: want %s or %s", c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
 		}
 		if c.LabelSelector != nil {
-			p.add(at+".labelSelector", "must be absent: it is that of each pod's own groups")
+			p.add(at+".labelSelector", "must be absent: the selector is that of the pod's own Services and controller")
 		}
 		if key := c.TopologyKey + " " + string(c.WhenUnsatisfiable); seen[key] {
-			p.add(at, "%s: is there already", key)
+			p.add(at, "%s: is listed twice", key)
 		} else {
 			seen[key] = true
 		}

@@ -12,15 +12,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// Upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds.
+// Upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds, in seconds.
 const (
 	backoffFirstDefault = 1
 	backoffMaxDefault   = 10
-	// bindTimeoutDefault is upstream's default of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week.
-	// Chosen: a volume that takes longer will not be bound.
+	// bindTimeoutDefault is upstream's default of VolumeBindingArgs.bindTimeoutSeconds, in seconds. bindTimeoutMax is a
+	// week. Chosen: a volume that takes longer will not be bound.
 	bindTimeoutDefault = 600
 	bindTimeoutMax     = 7 * 24 * 60 * 60
-	// backoffLongest limits both: a day. With a longer pause, a pod would in effect never be tried again.
+	// backoffLongest limits both fields, in seconds: a day. With a longer pause, a pod would in effect never be tried
+	// again.
 	backoffLongest = 24 * 60 * 60
 )
 
@@ -42,7 +43,7 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	if n := valueOr(file.Parallelism, parallelismDefault); n <= 0 {
 		p.add("parallelism", "%d: want a number above 0", n)
 	} else if has["parallelism"] {
-		warn("parallelism", "has no effect: a decision asks only about what has changed, and needs no helpers")
+		warn("parallelism", "has no effect: a decision computes only what has changed, in one goroutine")
 	}
 	checkPercentage(percentageField, file.PercentageOfNodesToScore, p, warn)
 	if has["leaderElection"] {

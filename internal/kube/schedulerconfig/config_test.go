@@ -87,8 +87,8 @@ profiles:
 	}
 }
 
-// TestEverythingWrongIsSaid checks that one error has every problem, with place and value.
-func TestEverythingWrongIsSaid(t *testing.T) {
+// TestEveryProblemIsReported checks that one error has every problem, with path and value.
+func TestEveryProblemIsReported(t *testing.T) {
 	_, _, err := Parse([]byte(head + `
 colour: red
 parallelism: 0
@@ -118,7 +118,7 @@ profiles:
 		"extenders[1].managedResources[0].name",
 		`plugins.score.enabled[0]: "Telepathy": unknown plugin`, "plugins.score.enabled[1].weight: -1", "plugins.score.enabled[2].weight: 2000000000",
 		"multiPoint.enabled[0]: GangScheduling: gang scheduling is not supported", "DefaultBinder: cannot be disabled", "preFilter.disabled[0]: PodTopologySpread",
-		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": has arguments already", `pluginConfig[2].name: "Telepathy"`,
+		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": is listed twice", `pluginConfig[2].name: "Telepathy"`,
 		`args.kind: "OtherArgs"`, `unknown field "strange"`, `scoringStrategy.type: "Best"`, "resources[0].weight: 101", "addedAffinity: required", "maxSkew: 0", `whenUnsatisfiable: "Never"`,
 		`profiles[1].schedulerName: "a": profiles[0] has that name already`,
 	} {
@@ -143,7 +143,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
 		if c, _, err := Parse(data); err == nil {
-			scheduler.New(scheduler.Options{Profiles: c.Profiles}) // whatever is accepted can be used
+			scheduler.New(scheduler.Options{Profiles: c.Profiles}) // every accepted configuration can be used
 		}
 	})
 }

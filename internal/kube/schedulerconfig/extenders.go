@@ -13,12 +13,12 @@ import (
 type Extender struct {
 	URL                               string // without a slash at its end
 	Filter, Prioritize, Preempt, Bind string // URL suffixes; empty: not used
-	Weight                            int64  // of its scores
+	Weight                            int64  // by which its scores are multiplied
 	Timeout                           time.Duration
-	Config                            rest.Config // TLS only
-	NamesOnly                         bool        // nodeCacheCapable
-	Ignorable                         bool
-	// resources; it is asked about pods that request one of them; nil: about all
+	Config                            rest.Config // only its TLS part is set
+	NamesOnly                         bool        // nodeCacheCapable: requests have names of nodes instead of Nodes
+	Ignorable                         bool        // pods are placed without it while it does not answer
+	// Manages are resources: the extender is asked only about pods that request one of them. Nil: it is asked about all.
 	Manages map[string]bool
 }
 
@@ -41,7 +41,7 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 			p.add(at+".weight", "%d: want 1 to %d where there is a prioritizeVerb", e.Weight, weightMax)
 		}
 		if e.BindVerb != "" && binder >= 0 {
-			p.add(at+".bindVerb", "%.200q: extenders[%d] binds already: only one can", e.BindVerb, binder)
+			p.add(at+".bindVerb", "%.200q: extenders[%d] already has a bindVerb: only one may", e.BindVerb, binder)
 		} else if e.BindVerb != "" {
 			binder = i
 		}
@@ -57,7 +57,7 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 		}
 		for j, r := range e.ManagedResources {
 			if other, twice := manager[r.Name]; twice || r.Name == "" {
-				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j), "%.200q: want the name of a resource that no extender (%d) manages", r.Name, other)
+				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j), "%.200q: want the name of a resource that no other extender manages (extenders[%d] does)", r.Name, other)
 			}
 			manager[r.Name], out.Manages[r.Name] = i, true
 			if r.IgnoredByScheduler {

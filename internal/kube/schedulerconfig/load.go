@@ -7,7 +7,7 @@
 // Load decodes the file, checks it, and compiles each profile to a scheduler.Profile: filters, weights of scores, and
 // the arguments of plugins. Plugins are the in-tree plugins of kube-scheduler 1.36. multiPoint is applied to the
 // default set first, then filter, score and postFilter, as upstream does. The other extension points may only repeat
-// what these say, because a rule here is one unit and not five callbacks.
+// what these say, because a plugin is one rule here, not several callbacks.
 //
 // # What it does not do
 //

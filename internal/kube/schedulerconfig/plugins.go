@@ -28,8 +28,8 @@ const (
 	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, or run kube-scheduler for them"
 )
 
-// known are kube-scheduler 1.36's in-tree plugins, and the name of the out-of-tree plugin for NUMA nodes, for our own
-// rule.
+// known are kube-scheduler 1.36's in-tree plugins. Our own rule about NUMA nodes has the name of the out-of-tree plugin
+// for them.
 var known = map[string]role{
 	"SchedulingGates":                 {always: "a gated pod is never placed"},
 	"PrioritySort":                    {always: "pods are ordered by priority, then by time"},
@@ -96,7 +96,7 @@ var points = []point{
 	{"placementScore", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PlacementScore }},
 }
 
-// compilePlugins applies the plugin sets of a profile to the defaults, which out has.
+// compilePlugins applies the plugin sets of a profile to out, which has the defaults.
 func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	if file == nil {
 		return
@@ -164,7 +164,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 		case r.refused != "":
 			p.add(at, "%s: %s", e.Name, r.refused)
 		case seen[e.Name]:
-			p.add(at, "%s: named twice", e.Name)
+			p.add(at, "%s: is listed twice", e.Name)
 		}
 		if w := valueOr(e.Weight, 0); w < 0 || w > weightMax {
 			p.add(at+".weight", "%d: want 1 to %d; 0 counts as 1", w, weightMax)
@@ -184,7 +184,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 	}
 }
 
-// checkRepetition refuses a file that disables one callback of a rule and leaves others.
+// checkRepetition refuses a file that disables one callback of a plugin and leaves its others enabled.
 func checkRepetition(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	for _, at := range []struct {
 		name  string
@@ -205,7 +205,7 @@ func checkRepetition(path string, file *schedulerv1.Plugins, out *scheduler.Prof
 			for _, name := range names {
 				again := slices.ContainsFunc(at.set.Enabled, func(e schedulerv1.Plugin) bool { return e.Name == name })
 				if at.rules(name) && !again {
-					p.add(fmt.Sprintf("%s.%s.disabled[%d]", path, at.name, i), "%s: without it the plugin's %s cannot work: disable that, too, or neither", name, at.main)
+					p.add(fmt.Sprintf("%s.%s.disabled[%d]", path, at.name, i), "%s: the plugin's %s cannot work without it: disable both, or neither", name, at.main)
 				}
 			}
 		}

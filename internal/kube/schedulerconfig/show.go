@@ -48,10 +48,12 @@ func (c *Config) Disable(name string) {
 	}
 }
 
-// Elect sets the leader election in effect, which flags may have changed.
-func (c *Config) Elect(e componentv1alpha1.LeaderElectionConfiguration) { c.file.LeaderElection = e }
+// SetElection sets the leader election in effect, which flags may have changed.
+func (c *Config) SetElection(e componentv1alpha1.LeaderElectionConfiguration) {
+	c.file.LeaderElection = e
+}
 
-// Profiling returns pointers to the settings for profiling and contention profiling, which may be changed.
+// Profiling returns pointers to the settings for profiling and contention profiling, for flags that change them.
 func (c *Config) Profiling() (profiling, contention *bool) {
 	return c.file.EnableProfiling, c.file.EnableContentionProfiling
 }

@@ -24,15 +24,15 @@ const (
 	selfSignedLife = 365 * 24 * time.Hour
 )
 
-// KeyPair is a certificate and its key in files, read again when either changes. While the two do not match, in the
+// KeyPair is a certificate and its key in files, read again when either changes. While they do not match, as in the
 // middle of a rotation, the last good pair stays in use. mu guards the unexported fields.
 type KeyPair struct {
 	CertFile, KeyFile string
 
 	mu      sync.Mutex
-	good    *tls.Certificate
-	stamps  [2]fileStamp // of the files in good
-	checked time.Time
+	good    *tls.Certificate // nil until the first successful read
+	stamps  [2]fileStamp     // of the certificate's and the key's file when good was read
+	checked time.Time        // last check of the files
 }
 
 type fileStamp struct {
@@ -60,7 +60,7 @@ func (k *KeyPair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(k.CertFile, k.KeyFile)
 	if err != nil {
 		if k.good != nil {
-			slog.Warn("serving certificate changed and does not load; the one before stays in use", "cert", k.CertFile, "key", k.KeyFile, "err", err)
+			slog.Warn("serving certificate changed and cannot be loaded; the previous one stays in use", "cert", k.CertFile, "key", k.KeyFile, "err", err)
 			return k.good, nil
 		}
 		return nil, fmt.Errorf("load serving certificate: %s, key %s: %w", k.CertFile, k.KeyFile, err)

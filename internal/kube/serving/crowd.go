@@ -14,20 +14,20 @@ import (
 //
 //	stranger    no request of it was admitted so far
 //	idle        admitted before, between requests
-//	busy        a request of it was admitted and is being answered, or its stream goes on
+//	busy        a request of it was admitted and is being answered, or its stream is open
 //
 // When the listener is full, a new connection replaces the oldest stranger, or else the connection that has been idle
-// longest; while all are busy, the new one is closed at once. So strangers replace each other and hardly ever an
-// admitted client: a client keeps its place if it is admitted before new strangers fill all places.
+// longest; while all are busy, the new one is closed at once. So strangers replace each other, and hardly ever an
+// admitted client. A client keeps its place if it is admitted before new strangers fill all places.
 type Crowd struct {
 	net.Listener
 	max     int
 	refused func() // called for each new connection that is closed because all others are busy
 
-	mu        sync.Mutex
-	open      int
-	strangers list.List // of *member, oldest first
-	idle      list.List // of *member, longest idle first
+	mu        sync.Mutex // guards what follows, and the members' fields
+	open      int        // connections that have a place
+	strangers list.List  // of *member, oldest first
+	idle      list.List  // of *member, longest idle first
 }
 
 // NewCrowd returns a listener on l with at most max open connections. refused, if not nil, is called for each

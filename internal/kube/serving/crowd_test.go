@@ -93,7 +93,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestServerTimes: no client can occupy a connection for ever, whatever part of a request it sends.
+// TestServerTimes: no client can occupy a connection for ever by sending only a part of a request.
 func TestServerTimes(t *testing.T) {
 	s := newServer(http.NotFoundHandler(), nil)
 	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 {

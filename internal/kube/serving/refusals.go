@@ -21,7 +21,7 @@ const (
 // Refusals logs refused requests, shortened and at a limited rate. The zero Refusals is ready to use.
 type Refusals struct {
 	limit   atomic.Pointer[rate.Limiter]
-	unsaid  atomic.Int64
+	unsaid  atomic.Int64 // refusals since the last log line that were not logged
 	logging *slog.Logger // nil: slog.Default
 }
 

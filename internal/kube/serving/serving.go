@@ -4,7 +4,7 @@
 //
 // # Model
 //
-//	/healthz /livez /readyz    "ok", or 500 and why not; open, as upstream's are
+//	/healthz /livez /readyz    "ok", or 500 and the reason; open to all clients, as upstream's are
 //	/metrics                   the registry's measurements; authn decides who may, by SubjectAccessReview on the path
 //
 // Client certificates are verified by a CA in a file, or else by the CA that the cluster publishes (ClusterCA), if the
@@ -42,7 +42,7 @@ type Options struct {
 
 	TLS         TLS
 	ClusterCA   *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
-	AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end stands for all paths below; nil: AlwaysAllowDefault
+	AlwaysAllow []string   // --authorization-always-allow-paths; a "*" at the end stands for all paths below; nil: AlwaysAllowDefault
 
 	API                         authn.Reviewer // for TokenReviews and SubjectAccessReviews
 	AccessAPI                   authn.Reviewer // for SubjectAccessReviews; nil: API
@@ -128,8 +128,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// newServer returns a server on which no client, authenticated or not, can occupy a connection for longer than these
-// times. That includes a body that is announced and not sent.
+// newServer returns a server on which no client, authenticated or not, can occupy a connection for longer than its
+// timeouts. They also bound the wait for a request body that was announced and does not come.
 func newServer(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler:           handler,

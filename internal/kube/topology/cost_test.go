@@ -28,8 +28,8 @@ func eachCPU(format string) string {
 	return entries(cpusMax, func(i int) string { return fmt.Sprintf(format, i) })
 }
 
-// hostileObjects are objects that a node could publish to cost a scheduler more than their length explains, by what
-// they repeat.
+// hostileObjects are objects that a node could publish to cost a scheduler far more than their length suggests. The key
+// says what they repeat.
 func hostileObjects() map[string][6]string {
 	machine := func(spec string) [6]string {
 		return [6]string{"none", "container", hostileStart + spec + hostileEnd, `{}`, `[]`, `[]`}

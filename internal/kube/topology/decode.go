@@ -16,18 +16,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// ErrForeign says that an object has sums by zone only, so that another program than our agent wrote it.
-var ErrForeign = errors.New("contains no state: another program than plimsoll's agent wrote it")
+// ErrForeign says that an object has sums by zone only: a program other than our agent wrote it.
+var ErrForeign = errors.New("contains sums by zone only: a program other than plimsoll's agent wrote it")
 
 // Bounds on what is read of a node: a node's credentials can write its object, and every scheduler reads it. Chosen
-// above existing machines (1,920 CPUs, and 64 NUMA nodes with 16 and 32 sockets; some hundred containers with devices
-// of a dozen resources). An object beyond the bounds counts as no report; its node is then treated as upstream treats
-// every node.
+// above existing machines (1,920 CPUs, and 64 NUMA nodes with 16 and 32 sockets; some hundreds of containers with
+// devices of a dozen resources). An object beyond the bounds counts as no report; its node is then treated as upstream
+// treats every node.
 const (
 	cpusMax      = 4096
 	nodesMax     = 128
 	resourcesMax = 256
-	ownedCPUsMax = 16 * cpusMax // assigned to all containers together: containers of one pod can share CPUs
+	ownedCPUsMax = 16 * cpusMax // assigned to all containers together; more than cpusMax, because containers of one pod can share CPUs
 )
 
 // Node is the content of an object. The caller may modify State.

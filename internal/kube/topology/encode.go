@@ -14,13 +14,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// Encoder writes the objects of one node. The node's machine and configuration do not change during its life.
+// Encoder writes the objects of one node. Its fields do not change after NewEncoder: a node's machine and configuration
+// are fixed.
 type Encoder struct {
 	node    string
 	machine machine.Machine
 	config  numa.Config
 	whole   []numa.NodeFree // what can be assigned to pods while nothing is assigned
-	fixed   []Attribute
+	fixed   []Attribute     // the attributes that do not change: policies, machine, configuration
 }
 
 // NewEncoder prepares the object of a node.
@@ -86,7 +87,7 @@ func (e *Encoder) Encode(s *numa.State) *Object {
 	return o
 }
 
-// policyName returns policy and scope in the deprecated form.
+// policyName returns policy and scope as one name, the form of the deprecated field topologyPolicies.
 func (e *Encoder) policyName() string {
 	scope := "ContainerLevel"
 	if e.config.Topology.PodScope {

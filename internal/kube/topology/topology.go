@@ -17,10 +17,9 @@
 // # Invariants
 //
 //   - Decisions on a decoded state are those on the encoded one, to the last CPU, byte and word of a message.
-//   - The same state gives the same object, whatever its history. So an object that differs means that something
-//     changed.
-//   - A pod that has something assigned is listed with its UID, so that a scheduler that assumed it there notices that
-//     it arrived.
+//   - The same state gives the same object, whatever its history. So a different object means that something changed.
+//   - A pod that has something assigned is listed with its UID. So a scheduler that assumed the pod on the node sees
+//     that it has arrived.
 //   - Decode trusts nothing: a bad object is one error with every problem, or ErrForeign when another program wrote it.
 //
 // # What it does not do
@@ -47,7 +46,7 @@ type Object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	TopologyPolicies []string    `json:"topologyPolicies"` // deprecated, but required by the first definitions of this version
+	TopologyPolicies []string    `json:"topologyPolicies"` // deprecated, but early definitions of this version require it
 	Zones            []Zone      `json:"zones"`
 	Attributes       []Attribute `json:"attributes,omitempty"`
 }

@@ -142,8 +142,8 @@ func (w *world) pod() numa.Pod {
 	return p
 }
 
-// TestNodesOfOneKind: nodes that differ only in pods and devices share a Layout.
-func TestNodesOfOneKind(t *testing.T) {
+// TestEqualNodesShareALayout: nodes that differ only in pods and devices share a Layout.
+func TestEqualNodesShareALayout(t *testing.T) {
 	var d Decoder
 	var nodes []*Node
 	for _, seed := range []uint64{1, 1, 2} {
@@ -165,10 +165,14 @@ func TestNodesOfOneKind(t *testing.T) {
 	}
 }
 
-// TestSameOffers checks the promise of the package: whatever happened to a node, its decoded object gives the same
-// offers and refusals, also after further pods arrived and ended on both sides.
+// TestSameOffers checks the promise of the package: after any history of a node, its decoded object gives the same
+// offers and refusals as the node's state, also after further pods have arrived and ended on both sides.
 func TestSameOffers(t *testing.T) {
-	const seed, histories, steps = 11, 60, 60
+	const (
+		seed      = 11
+		histories = 60
+		steps     = 60
+	)
 	admitted, refused := 0, 0
 	for i := range histories {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -374,7 +378,7 @@ func TestBadObjects(t *testing.T) {
 	}
 }
 
-// FuzzDecode: reading an object gives a usable value or an error, whatever the object contains.
+// FuzzDecode: reading any object gives a usable value or an error.
 func FuzzDecode(f *testing.F) {
 	for i := range 8 {
 		w := newWorld(&testing.T{}, rand.New(rand.NewPCG(3, uint64(i))))

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Names of attributes. The first two are those that all writers of such objects use.
+// Names of attributes. All writers of such objects use the first two.
 const (
 	attributePolicy  = "topologyManagerPolicy"
 	attributeScope   = "topologyManagerScope"

@@ -75,7 +75,7 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	}
 }
 
-// AdmissionOccupant translates a pod that is on the node; ending: it ends soon.
+// AdmissionOccupant translates a pod that is on the node. ending: it is being terminated.
 func AdmissionOccupant(pod *corev1.Pod, ending bool) admission.Occupant {
 	p := QoSPod(pod)
 	s := SchedulerPod(pod)
@@ -89,9 +89,9 @@ func AdmissionOccupant(pod *corev1.Pod, ending bool) admission.Occupant {
 	}
 }
 
-// AdmissionNode translates what a node offers to pods: allocatable resources, and by the API's Node (nil: not known
-// yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out:
-// something else counts them.
+// AdmissionNode translates what a node offers to pods: allocatable resources, and from the API's Node (nil: not known
+// yet) its labels, its taints, and the resources that others added to it. Resources in elsewhere are left out, because
+// the caller counts them elsewhere.
 func AdmissionNode(resources allocatable.Resources, node *corev1.Node, elsewhere []string) scheduler.Node {
 	var out scheduler.Node
 	own, podsMax := SchedulerAllocatable(resources)
@@ -143,7 +143,7 @@ func AdmissionChange(allocated, desired *corev1.Pod, swaps func(*corev1.Pod, *co
 	return c
 }
 
-// memoryRestarts is the resize policy of a container that is restarted when its memory changes.
+// memoryRestarts is the resize policy of containers that are restarted when their memory changes.
 var memoryRestarts = corev1.ContainerResizePolicy{
 	ResourceName:  corev1.ResourceMemory,
 	RestartPolicy: corev1.RestartContainer,

@@ -85,8 +85,8 @@ func TestStarted(t *testing.T) {
 	}
 }
 
-// TestAdmissionNode holds what a node offers to its own pods to what it publishes: the same amounts as the scheduler
-// reads from its Node, whatever else that says, except the resources that are counted elsewhere.
+// TestAdmissionNode: a node offers its own pods the amounts that the scheduler reads from its Node, except for
+// resources that are counted elsewhere.
 func TestAdmissionNode(t *testing.T) {
 	var resources allocatable.Resources
 	resources.CPU.Allocatable = 3920

@@ -9,7 +9,9 @@ import (
 
 // TestNodeConditions has every condition that an agent writes, as upstream writes it, and the Event for it.
 func TestNodeConditions(t *testing.T) {
-	memory, disk, pid := corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure
+	memory := corev1.NodeMemoryPressure
+	disk := corev1.NodeDiskPressure
+	pid := corev1.NodePIDPressure
 	for want, c := range map[string]corev1.NodeCondition{
 		"MemoryPressure=False KubeletHasSufficientMemory: kubelet has sufficient memory available":    NodePressure(memory, false),
 		"MemoryPressure=True KubeletHasInsufficientMemory: kubelet has insufficient memory available": NodePressure(memory, true),

@@ -9,9 +9,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzPlacementPod: the cost of reading a pod's placement fields (selectors, tolerations, spread, ports) is in
-// proportion to their length, in the scheduler and the lifecycle controller.
-func FuzzPlacementPod(f *testing.F) {
+// FuzzSchedulerPod: the cost of reading the fields of a pod that the scheduler and the lifecycle controller read
+// (selectors, tolerations, spread, ports) is in proportion to their length.
+func FuzzSchedulerPod(f *testing.F) {
 	for _, spec := range []string{
 		`"tolerations":[{"key":"a","operator":"Exists","effect":"NoExecute","tolerationSeconds":5}]`,
 		`"nodeSelector":{"a":"b"}`,
@@ -38,8 +38,8 @@ func FuzzPlacementPod(f *testing.F) {
 	})
 }
 
-// FuzzPlacementNode: the cost of reading a node object is in proportion to its length.
-func FuzzPlacementNode(f *testing.F) {
+// FuzzSchedulerNode: the cost of reading a node object is in proportion to its length.
+func FuzzSchedulerNode(f *testing.F) {
 	cost.Attack(f, []byte(`{"metadata":{"name":"n","labels":{"a":"b"},"annotations":{"c":"d"}},"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`))
 	cost.Attack(f, []byte(`{"status":{"images":[{"names":["a:1"],"sizeBytes":5}],"allocatable":{"cpu":"1"},"conditions":[{"type":"Ready"}]}}`))
 	cost.Attack(f, []byte(`{"status":{"volumesAttached":[{"name":"v"}],"volumesInUse":["v"],"declaredFeatures":["F"],"addresses":[{"type":"a"}]}}`))

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// EvictionPod translates what evictions need to know of a pod, except its usage: all its containers and volumes, in the
-// order of its lists. No usage is known.
+// EvictionPod translates what evictions need to know of a pod: all its containers and volumes, in the order of its
+// lists. Its usage is not set; EvictionUsage sets it.
 func EvictionPod(pod *corev1.Pod) eviction.Pod {
 	// Pod-level resources, where there are any, replace those of the containers: upstream's ranking then ignores the
 	// containers'.

@@ -18,7 +18,9 @@ func TestEvictionPod(t *testing.T) {
 			Limits:   corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")},
 		}
 	}
-	grace, priority, size := int64(7), int32(3), resource.MustParse("64Mi")
+	grace := int64(7)
+	priority := int32(3)
+	size := resource.MustParse("64Mi")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Priority: &priority, TerminationGracePeriodSeconds: &grace,
 		InitContainers: []corev1.Container{{Name: "init", Resources: requests("500Mi")}},

@@ -18,8 +18,8 @@ import (
 // translation is a translation of a pod for one consumer.
 type translation func(pod *corev1.Pod) any
 
-// translations are all of this package's translations of pods, by the observers of podfields; also those whose fields
-// all have another reader.
+// translations are all of this package's translations of pods, by the observers of podfields, including those without a
+// field of their own.
 var (
 	observed = map[string]translation{
 		podfields.ObserverLife: func(pod *corev1.Pod) any {
@@ -53,7 +53,7 @@ var (
 
 func (of translation) observe(pod *corev1.Pod) (any, error) { return of(pod), nil }
 
-// The result of each of these translations changes with every field of which the table says that it is read.
+// The result of each of these translations changes with every field that the table says is read.
 
 func TestFieldsOfLife(t *testing.T) {
 	if err := sample.Unproved(podfields.ObserverLife, observed[podfields.ObserverLife].observe); err != nil {
@@ -85,8 +85,8 @@ func TestFieldsOfLost(t *testing.T) {
 	}
 }
 
-// TestFieldsWithoutEffect: no translation reads a field of which the table says that it has no effect. Together with
-// podfields' TestEveryFieldHasARow: every field of a pod has a named reader, or none, and the table says why.
+// TestFieldsWithoutEffect: no translation reads a field that the table says has no effect. With podfields'
+// TestEveryFieldHasARow this means: every field of a pod has a named reader, or it has none and the table says why.
 func TestFieldsWithoutEffect(t *testing.T) {
 	all := maps.Clone(observed)
 	maps.Copy(all, others)
@@ -115,7 +115,7 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
-// idle is a pod with the fields that the samples do not set.
+// idle is a pod with fields that the samples do not set.
 func idle(t *testing.T) *corev1.Pod {
 	t.Helper()
 	manifest, err := os.ReadFile("testdata/idle.yaml")

@@ -14,7 +14,7 @@ import (
 // lifecycle).
 const labelExcludeDisruption = "node.kubernetes.io/exclude-disruption"
 
-// followers are labels that upstream's node lifecycle controller keeps equal to other labels.
+// followers are pairs of labels: upstream's node lifecycle controller keeps label equal to follows.
 var followers = []struct{ label, follows string }{
 	{kubeletapis.LabelOS, corev1.LabelOSStable},
 	{kubeletapis.LabelArch, corev1.LabelArchStable},
@@ -31,10 +31,10 @@ func LifecycleNode(node *corev1.Node) lifecycle.Node {
 		Zone:     nodetopology.GetZoneKey(node),
 	}
 	pods := amount(corev1.ResourcePods, node.Status.Allocatable[corev1.ResourcePods])
-	out.Allocatable = healthLoad(node.Status.Allocatable, pods)
+	out.Allocatable = lifecycleLoad(node.Status.Allocatable, pods)
 	_, out.Excluded = node.Labels[labelExcludeDisruption]
 	for _, c := range node.Status.Conditions {
-		out.Status[lifecycle.ConditionType(c.Type)] = healthStatus(c.Status)
+		out.Status[lifecycle.ConditionType(c.Type)] = lifecycleStatus(c.Status)
 		if c.Type == corev1.NodeReady {
 			out.Heartbeat, out.Changed = unit.WallOf(c.LastHeartbeatTime.Time), unit.WallOf(c.LastTransitionTime.Time)
 		}
@@ -57,7 +57,7 @@ func LifecycleNode(node *corev1.Node) lifecycle.Node {
 	return out
 }
 
-func healthStatus(s corev1.ConditionStatus) lifecycle.Status {
+func lifecycleStatus(s corev1.ConditionStatus) lifecycle.Status {
 	switch s {
 	case corev1.ConditionTrue:
 		return lifecycle.True
@@ -67,7 +67,7 @@ func healthStatus(s corev1.ConditionStatus) lifecycle.Status {
 	return lifecycle.Unknown
 }
 
-func healthLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
+func lifecycleLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
 	return lifecycle.Load{
 		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
 		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
@@ -87,7 +87,7 @@ func LifecyclePod(pod *corev1.Pod) lifecycle.Pod {
 		Terminating: pod.DeletionTimestamp != nil,
 		Gated:       len(pod.Spec.SchedulingGates) > 0,
 		Ended:       pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Requests:    healthLoad(podresource.PodRequests(pod, podresource.PodResourcesOptions{}), 1),
+		Requests:    lifecycleLoad(podresource.PodRequests(pod, podresource.PodResourcesOptions{}), 1),
 	}
 	for _, c := range pod.Status.Conditions {
 		switch {

@@ -41,7 +41,7 @@ func TestLifecycleNode(t *testing.T) {
 	}
 }
 
-// What is removed on arrival does not affect the translation.
+// The fields that TrimLifecyclePod removes do not affect the translation.
 func TestLifecyclePodOfATrimmedPod(t *testing.T) {
 	then, later := metav1.NewTime(time.Unix(1_700_000_000, 0)), metav1.NewTime(time.Unix(1_700_000_060, 0))
 	seconds, always := int64(300), corev1.ContainerRestartPolicyAlways

@@ -68,15 +68,15 @@ func BerthAnnotation(berth numa.Berth) string {
 const berthMax = 1 << 14
 
 // readBerth returns the expected NUMA placement of the pod's containers. It returns nil for an annotation that it
-// cannot read: such a pod may be placed anywhere, since its owner is not the one who could correct the annotation. The
-// result is bounded by the pod: at most one entry for each of its containers, with ids that machines have (idset.Max,
-// machine.NUMAIDMax), each once.
+// cannot read. Such a pod is still admitted, with any placement, because its owner did not write the annotation and
+// cannot correct it. The result is bounded by the pod: at most one entry for each of its containers, with ids that
+// machines have (idset.Max, machine.NUMAIDMax), each once.
 func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	var wire []wireBerth
 	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {
 		return nil
 	}
-	owed := map[string]bool{} // containers of the pod; false once their entry was read
+	owed := map[string]bool{} // containers of the pod; false once their entry has been read
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			owed[list[i].Name] = true

@@ -58,7 +58,8 @@ func TestBerth(t *testing.T) {
 // berthPod has the containers that the tests' berths name.
 var berthPod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}, {Name: "side"}}}}
 
-// hostileBerths are annotations that would use much more CPU or memory than their length explains, by what they repeat.
+// hostileBerths are annotations that could cost far more CPU or memory than their length suggests. The key says what
+// they repeat.
 func hostileBerths() map[string]string {
 	fill := func(head, part, tail string) string {
 		return head + strings.TrimSuffix(strings.Repeat(part, (berthMax-len(head)-len(tail))/len(part)), ",") + tail
@@ -73,8 +74,8 @@ func hostileBerths() map[string]string {
 	}
 }
 
-// TestBerthCost: the cost of reading a pod's annotation is in proportion to its length, and what is kept of it for a
-// bound pod is bounded by the pod's containers.
+// TestBerthCost: the cost of reading a pod's annotation is in proportion to its length, and the size of the result is
+// bounded by the pod's containers.
 func TestBerthCost(t *testing.T) {
 	for name, text := range hostileBerths() {
 		t.Run(name, func(t *testing.T) {

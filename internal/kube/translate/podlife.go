@@ -53,7 +53,7 @@ func EphemeralContainer(pod *corev1.Pod, i int) *corev1.Container {
 	return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 }
 
-// ContainerNamed is the pod's container of that name, of whatever kind; nil: it has none, or pod is nil.
+// ContainerNamed returns the pod's container of that name, of whatever kind; nil: it has none, or pod is nil.
 func ContainerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	if pod == nil {
 		return nil
@@ -73,7 +73,7 @@ func ContainerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// ContainerReference names the pod, or the container of it that an Event is about; an empty name is the pod.
+// ContainerReference returns the reference for an Event about a container of the pod; an empty name stands for the pod.
 func ContainerReference(pod *corev1.Pod, container string) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{
 		Kind:            "Pod",
@@ -164,7 +164,7 @@ func pastContainer(s *corev1.ContainerStatus) podlife.Past {
 		Last:         endOf(s.LastTerminationState.Terminated),
 	}
 	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
-		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end belongs to the run that the status names
+		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end is that of the run whose id the status has
 	}
 	return p
 }
@@ -223,8 +223,8 @@ func PodlifeTerminal(pod *corev1.Pod) podlife.Phase {
 	return ""
 }
 
-// FixedResources covers the resources of a container whose resize policy is to restart: a change of them requires a new
-// container, as a change of the image does. Empty: there are none.
+// FixedResources returns, as text, the resources of a container whose resize policy is to restart it. A change of them
+// requires a new container, as a change of the image does. Empty: there are none.
 func FixedResources(pod *corev1.Pod, c *corev1.Container) string {
 	var parts []string
 	for _, p := range c.ResizePolicy {

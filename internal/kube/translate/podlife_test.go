@@ -109,7 +109,7 @@ func TestFixedResources(t *testing.T) {
 	}
 }
 
-func TestGraces(t *testing.T) {
+func TestGracePeriods(t *testing.T) {
 	seconds := func(n int64) *int64 { return &n }
 	for _, c := range []struct {
 		spec, deletion *int64

@@ -10,23 +10,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// PodResources are the parts of a pod that decide what it asks for and takes: what QoSPod reads, and what SchedulerPod
-// reads for Requests and Ports. They tell whether another version of a pod has to be translated anew: most updates are
-// of other things. To compare them costs much less than to translate a pod, and to keep them keeps no old objects
-// alive.
+// PodResources are the parts of a pod that decide what it requests and uses: what QoSPod reads, and what SchedulerPod
+// reads for Requests and Ports. By them a caller sees whether a new version of a pod must be translated again. Most
+// updates change other things. Comparing them costs much less than translating the pod, and keeping them keeps no old
+// object alive.
 type PodResources struct {
-	recorded      qos.Class // as the status has it
-	critical      bool
+	recorded      qos.Class // the class in the pod's status
+	critical      bool      // see isCritical
 	priorityClass string
-	overhead      corev1.ResourceList
-	level         *corev1.ResourceRequirements
-	containers    []containerResources // in the order of eachContainer
-	// reports: the status says that the pod has more than it asks for, or that a resize waits, which changes what the
-	// rest of it means. Such a pod is always translated anew.
-	reports bool
+	overhead      corev1.ResourceList          // of the pod's RuntimeClass
+	level         *corev1.ResourceRequirements // of the pod as a whole; nil: there are none
+	containers    []containerResources         // in the order of eachContainer
+	// resizing: the status says that the pod has more than it requests, or that a resize is pending. Then the requests
+	// also depend on the status, so such a pod is always translated again.
+	resizing bool
 }
 
-// containerResources are those of one container.
+// containerResources are the parts of one container that PodResources has.
 type containerResources struct {
 	name    string
 	init    bool
@@ -35,7 +35,7 @@ type containerResources struct {
 	ports   []corev1.ContainerPort
 }
 
-// PodResourcesOf are those of a pod, which must not be written to afterwards.
+// PodResourcesOf returns those of a pod. The pod must not be written to afterwards, because the result shares its maps.
 func PodResourcesOf(pod *corev1.Pod) PodResources {
 	r := PodResources{
 		recorded:      qos.Class(pod.Status.QOSClass),
@@ -44,7 +44,7 @@ func PodResourcesOf(pod *corev1.Pod) PodResources {
 		overhead:      pod.Spec.Overhead,
 		level:         pod.Spec.Resources,
 		containers:    make([]containerResources, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)),
-		reports:       reports(pod),
+		resizing:      resizing(pod),
 	}
 	eachContainer(pod, func(c *corev1.Container, init bool) bool {
 		r.containers = append(r.containers, containerResources{
@@ -59,7 +59,8 @@ func PodResourcesOf(pod *corev1.Pod) PodResources {
 	return r
 }
 
-// SameAs reports whether a pod has the same resources. It may say no of one that has; never yes of one that has not.
+// SameAs reports whether a pod has the same resources. False is always safe: it may be returned for a pod that has the
+// same. True is never returned for a pod that has others.
 func (r *PodResources) SameAs(pod *corev1.Pod) bool {
 	level := pod.Spec.Resources
 	if r.recorded != qos.Class(pod.Status.QOSClass) || r.critical != isCritical(pod) ||
@@ -75,7 +76,7 @@ func (r *PodResources) SameAs(pod *corev1.Pod) bool {
 		return k.name == c.Name && k.init == init && k.sidecar == IsSidecar(c) && slices.Equal(k.ports, c.Ports) &&
 			sameRequirements(k.asks, c.Resources)
 	})
-	return same && !r.reports && !reports(pod)
+	return same && !r.resizing && !resizing(pod)
 }
 
 // eachContainer calls see for each container until it returns false, and reports whether it never did.
@@ -99,7 +100,7 @@ func sameList(a, b corev1.ResourceList) bool {
 		return false
 	}
 	if reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() {
-		return true // of copies of one object, which share what is below
+		return true // shallow copies of one object share their maps
 	}
 	for name, x := range a {
 		if y, ok := b[name]; !ok || x.Cmp(y) != 0 {
@@ -109,8 +110,8 @@ func sameList(a, b corev1.ResourceList) bool {
 	return true
 }
 
-// reports is PodResources.reports.
-func reports(pod *corev1.Pod) bool {
+// resizing computes PodResources.resizing.
+func resizing(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == corev1.PodResizePending {
 			return true
@@ -133,8 +134,8 @@ func reports(pod *corev1.Pod) bool {
 	})
 }
 
-// beyond reports whether more of any resource is in use or allocated than is asked for. What is allocated counts only
-// next to what is in use, as upstream has it.
+// beyond reports whether more of any resource is in use or allocated than is requested. As upstream, allocated
+// resources count only if the status has those in use.
 func beyond(asked corev1.ResourceList, has *corev1.ResourceRequirements, allocated corev1.ResourceList) bool {
 	if has == nil {
 		return false

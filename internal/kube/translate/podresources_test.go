@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// TestPodResources changes pods at random: two versions with the same resources have the same translations; and nearly
-// every update of something else is known to be one.
+// TestPodResources changes pods at random. Two versions for which SameAs is true have the same translations, and SameAs
+// is true for nearly every update of other fields.
 func TestPodResources(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	list := func() corev1.ResourceList {

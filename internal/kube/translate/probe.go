@@ -27,7 +27,7 @@ func probeSpec(p *corev1.Probe) *probe.Spec {
 		Timeout:      time.Duration(p.TimeoutSeconds) * time.Second,
 		Failures:     int(p.FailureThreshold),
 		Successes:    int(p.SuccessThreshold),
-		Eager:        p.Exec == nil, // to run a command in a container costs as much as to start one
+		Eager:        p.Exec == nil, // running a command in a container costs as much as starting a container
 	}
 }
 

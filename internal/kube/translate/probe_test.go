@@ -8,10 +8,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 )
 
-// TestProbeGrace: a container whose probe failed is stopped within the grace period of that probe, if it has one.
-func TestProbeGrace(t *testing.T) {
+// TestProbeGracePeriod: a container whose probe failed is stopped within the grace period of that probe, if it has one.
+func TestProbeGracePeriod(t *testing.T) {
 	with := func(seconds *int64) *corev1.Probe { return &corev1.Probe{TerminationGracePeriodSeconds: seconds} }
-	five, zero, seven := int64(5), int64(0), int64(7)
+	five := int64(5)
+	zero := int64(0)
+	seven := int64(7)
 	for _, c := range []struct {
 		name              string
 		startup, liveness *corev1.Probe

@@ -19,8 +19,8 @@ import (
 )
 
 // The requests that a container without requests is scored with: upstream's DefaultMilliCPURequest and
-// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests; whether a pod fits does not depend on
-// them.
+// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests over nodes. Whether a pod fits does not
+// depend on them.
 const (
 	scoreCPUDefault    = 100 * unit.MilliCPU(1)
 	scoreMemoryDefault = 200 * unit.MiB
@@ -37,14 +37,14 @@ func SchedulerPod(pod *corev1.Pod) scheduler.Pod {
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
 		Labels:      SchedulerLabels(pod.Labels),
-		Owner:       placementOwner(pod),
+		Owner:       schedulerOwner(pod),
 		Profile:     pod.Spec.SchedulerName,
 		Deleting:    pod.DeletionTimestamp != nil,
 		Preempted:   preempted(pod),
 		Node:        pod.Spec.NodeName,
 		Nominated:   pod.Status.NominatedNodeName,
-		Tolerations: placementTolerations(pod.Spec.Tolerations),
-		Ports:       placementPorts(pod),
+		Tolerations: schedulerTolerations(pod.Spec.Tolerations),
+		Ports:       schedulerPorts(pod),
 	}
 	if pod.Spec.Priority != nil {
 		out.Priority = *pod.Spec.Priority
@@ -56,7 +56,7 @@ func SchedulerPod(pod *corev1.Pod) scheduler.Pod {
 	for _, g := range pod.Spec.SchedulingGates {
 		out.Gates = append(out.Gates, g.Name)
 	}
-	out.Requests, out.IncomingLoad, out.PlacedLoad = placementRequests(pod)
+	out.Requests, out.IncomingLoad, out.PlacedLoad = schedulerRequests(pod)
 	for k, v := range pod.Spec.NodeSelector {
 		out.NodeSelector = append(out.NodeSelector, scheduler.Label{Key: k, Value: v})
 	}
@@ -65,22 +65,22 @@ func SchedulerPod(pod *corev1.Pod) scheduler.Pod {
 		out.NodeAffinity, out.Preferred, _ = SchedulerNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
 	}
 	var broken []string
-	out.Spread, broken = placementSpread(pod)
-	broken = append(broken, placementAround(pod, &out)...)
-	out.Images, out.Containers = placementImages(pod)
-	out.Features = placementFeatures(pod)
-	out.NUMA, out.Berth = placementNUMA(pod)
-	out.Mounts = placementMounts(pod)
+	out.Spread, broken = schedulerSpread(pod)
+	broken = append(broken, schedulerPodAffinity(pod, &out)...)
+	out.Images, out.Containers = schedulerImages(pod)
+	out.Features = schedulerFeatures(pod)
+	out.NUMA, out.Berth = schedulerNUMA(pod)
+	out.Mounts = schedulerMounts(pod)
 	if pod.Spec.NodeName == "" {
-		out.Unsupported = append(placementUnsupported(pod), broken...)
+		out.Unsupported = append(schedulerUnsupported(pod), broken...)
 		out.NeedsOfAgent = podfields.CodesOf(pod)
 	}
 	return out
 }
 
-// placementNUMA returns what the agent of the pod's node must find on the NUMA nodes for it; nil: nothing. berth is
-// where the scheduler that bound it expects it there.
-func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
+// schedulerNUMA returns what the node's agent must assign to the pod on NUMA nodes; nil: nothing. berth is where the
+// scheduler that bound the pod expects it.
+func schedulerNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 	devices := false
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -150,13 +150,14 @@ func SchedulerAllocatable(r allocatable.Resources) (list []scheduler.Amount, pod
 // holds pods that need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
 
-// AgentVersionMark is in the kubelet version that this project's agent reports, between upstream's version and its own.
+// AgentVersionMark is in the kubelet version that this project's agent reports, between upstream's version and the
+// agent's.
 const AgentVersionMark = "+plimsoll."
 
-// OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations, and its
-// report of NUMA nodes, remain when a kubelet takes the node over. An agent that was killed cannot remove them; but the
-// first status that a kubelet writes has its own version. So whatever an agent has left is believed only as long as the
-// version is ours.
+// OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations and its
+// report of NUMA nodes remain when a kubelet takes the node over, because an agent that was killed cannot remove them.
+// But the first status that the kubelet writes has the kubelet's version. So what an agent left behind is believed only
+// while the version is ours.
 func OurAgent(node *corev1.Node) bool {
 	return strings.Contains(node.Status.NodeInfo.KubeletVersion, AgentVersionMark)
 }
@@ -199,13 +200,13 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return bounded(v)
 }
 
-// bounded is v, kept within [0, amountMax].
+// bounded returns v, limited to [0, amountMax].
 func bounded(v int64) int64 { return min(max(v, 0), amountMax) }
 
-// placementRequests applies the API's rule for the requests of a pod: the sum of the containers, or the largest init
+// schedulerRequests applies the API's rule for the requests of a pod: the sum of the containers, or the largest init
 // container if that is more; sidecars are added to both; pod-level resources replace the sum; overhead is added. For a
 // running pod that is being resized it is the larger of the desired and the allocated resources.
-func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, held scheduler.Load) {
+func schedulerRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, held scheduler.Load) {
 	options := podresource.PodResourcesOptions{
 		UseStatusResources: true,
 		InPlacePodLevelResourcesVerticalScalingEnabled: true,
@@ -223,14 +224,14 @@ func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, hel
 		corev1.ResourceMemory: BytesQuantity(scoreMemoryDefault),
 	}
 	if !podresource.IsPodLevelRequestsSet(pod) {
-		asked = placementLoad(podresource.PodRequests(pod, options))
+		asked = schedulerLoad(podresource.PodRequests(pod, options))
 		return requests, asked, asked
 	}
 	// While NodeResourcesFit 1.36 scores a pod, it ignores pod-level requests (NewFit does not set its scorer's
 	// enablePodLevelResources; found by oracle/). We promise the same scores, so we ignore them too.
 	withoutPodLevel := options
 	withoutPodLevel.SkipPodLevelResources = true
-	asked = placementLoad(podresource.PodRequests(pod, withoutPodLevel))
+	asked = schedulerLoad(podresource.PodRequests(pod, withoutPodLevel))
 	// For pods on a node, upstream counts pod-level requests. It adds the defaults to containers only for resources
 	// that neither they nor the pod as a whole request.
 	for name := range options.NonMissingContainerRequests {
@@ -238,17 +239,17 @@ func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, hel
 			delete(options.NonMissingContainerRequests, name)
 		}
 	}
-	return requests, asked, placementLoad(podresource.PodRequests(pod, options))
+	return requests, asked, schedulerLoad(podresource.PodRequests(pod, options))
 }
 
-func placementLoad(list corev1.ResourceList) scheduler.Load {
+func schedulerLoad(list corev1.ResourceList) scheduler.Load {
 	return scheduler.Load{
 		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
 		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
 	}
 }
 
-func placementTolerations(in []corev1.Toleration) []scheduler.Toleration {
+func schedulerTolerations(in []corev1.Toleration) []scheduler.Toleration {
 	var out []scheduler.Toleration
 	for _, t := range in {
 		o := scheduler.Toleration{Key: t.Key, Value: t.Value, Effect: scheduler.Effect(t.Effect)}
@@ -264,8 +265,8 @@ func placementTolerations(in []corev1.Toleration) []scheduler.Toleration {
 	return out
 }
 
-// placementPorts returns the host ports that the pod uses for its whole life: those of containers and of sidecars.
-func placementPorts(pod *corev1.Pod) []scheduler.HostPort {
+// schedulerPorts returns the host ports that the pod uses for its whole life: those of containers and of sidecars.
+func schedulerPorts(pod *corev1.Pod) []scheduler.HostPort {
 	var out []scheduler.HostPort
 	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
@@ -289,16 +290,16 @@ func placementPorts(pod *corev1.Pod) []scheduler.HostPort {
 	return out
 }
 
-func placementTerm(t *corev1.NodeSelectorTerm) scheduler.NodeTerm {
+func schedulerTerm(t *corev1.NodeSelectorTerm) scheduler.NodeTerm {
 	var out scheduler.NodeTerm
 	for i := range t.MatchExpressions {
-		r, ok := placementRequirement(&t.MatchExpressions[i])
+		r, ok := schedulerRequirement(&t.MatchExpressions[i])
 		out.Labels = append(out.Labels, r)
 		out.Broken = out.Broken || !ok
 	}
 	for i := range t.MatchFields {
 		f := &t.MatchFields[i]
-		r, ok := placementRequirement(f)
+		r, ok := schedulerRequirement(f)
 		ok = ok && f.Key == "metadata.name" && len(f.Values) == 1 && (r.Op == scheduler.In || r.Op == scheduler.NotIn)
 		out.Names = append(out.Names, r)
 		out.Broken = out.Broken || !ok
@@ -306,8 +307,8 @@ func placementTerm(t *corev1.NodeSelectorTerm) scheduler.NodeTerm {
 	return out
 }
 
-// placementRequirement returns false for a requirement that upstream cannot parse; its term then matches nothing.
-func placementRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirement, bool) {
+// schedulerRequirement returns false for a requirement that upstream cannot parse; its term then matches nothing.
+func schedulerRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirement, bool) {
 	out := scheduler.Requirement{Key: r.Key, Values: r.Values}
 	for _, v := range r.Values {
 		if len(validation.IsValidLabelValue(v)) > 0 && r.Key != "metadata.name" {
@@ -342,8 +343,8 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirem
 	return out, false
 }
 
-// placementUnsupported returns the requirements of pod for which core/scheduler has no rule yet.
-func placementUnsupported(pod *corev1.Pod) []string {
+// schedulerUnsupported returns the requirements of pod for which core/scheduler has no rule yet.
+func schedulerUnsupported(pod *corev1.Pod) []string {
 	var out []string
 	if len(pod.Spec.ResourceClaims) > 0 {
 		out = append(out, "resource claims (spec.resourceClaims)")

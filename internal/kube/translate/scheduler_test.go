@@ -96,7 +96,7 @@ func TestSchedulerTerms(t *testing.T) {
 		if c.field {
 			term = &corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{c.r}}
 		}
-		if got := placementTerm(term).Broken; got != c.broken {
+		if got := schedulerTerm(term).Broken; got != c.broken {
 			t.Errorf("%s: broken %v, want %v", c.name, got, c.broken)
 		}
 	}
@@ -139,7 +139,9 @@ var notTranslated = map[string]string{
 // TestSchedulerFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule
 // without effect.
 func TestSchedulerFillsEveryField(t *testing.T) {
-	never, controls, priority := corev1.PreemptNever, true, int32(7)
+	never := corev1.PreemptNever
+	controls := true
+	priority := int32(7)
 	started, term := metav1.Unix(1, 0), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	around := []corev1.PodAffinityTerm{{LabelSelector: term, TopologyKey: "zone"}}
 	drawn := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: around[0]}}
@@ -252,8 +254,11 @@ func TestSchedulerBadPods(t *testing.T) {
 			t.Errorf("failure %q does not say %s", d.Failure, part)
 		}
 	}
-	// Without invalid requirements only resources decide: the node accepts no pods, whatever it claims to have.
-	pod.UID, pod.Spec.TopologySpreadConstraints, pod.Spec.Affinity.PodAntiAffinity = "q", nil, nil
+	// Without invalid requirements only resources decide: the node accepts no pods, whatever its allocatable resources
+	// are.
+	pod.UID = "q"
+	pod.Spec.TopologySpreadConstraints = nil
+	pod.Spec.Affinity.PodAntiAffinity = nil
 	for _, v := range p.Verdicts(SchedulerPod(pod)) {
 		if v.Plugin != "NodeAffinity" {
 			t.Errorf("%s: %q %v, want a term that matches nothing", v.Node, v.Plugin, v.Reasons)

@@ -16,8 +16,9 @@ func IsStaticPod(pod *corev1.Pod) bool {
 	return ok && source != sourceAPI
 }
 
-// FromAPI marks a pod that came from the API server as such, where it claims another source: as the kubelet does when a
-// pod arrives. Otherwise whoever may create pods could make one that counts as static, and so as critical.
+// FromAPI marks a pod that came from the API server as such if its annotation claims another source, as the kubelet
+// does when a pod arrives. Otherwise everybody who may create pods could create one that counts as static, and so as
+// critical.
 func FromAPI(pod *corev1.Pod) {
 	if IsStaticPod(pod) {
 		pod.Annotations[AnnotationSource] = sourceAPI

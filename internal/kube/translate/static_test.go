@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestIsStaticPod: the source decides, also an empty one (pkg/kubelet/types/pod_update.go of upstream).
+// TestIsStaticPod: the annotation decides, even if its value is empty (pkg/kubelet/types/pod_update.go of upstream).
 func TestIsStaticPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
@@ -31,7 +31,7 @@ func TestIsStaticPod(t *testing.T) {
 	}
 }
 
-// TestFromAPI: no pod of the API is static, whatever it says of itself; and a pod that says nothing stays as it is.
+// TestFromAPI: no pod of the API is static, whatever its annotation says. A pod without the annotation stays as it is.
 func TestFromAPI(t *testing.T) {
 	for _, annotations := range []map[string]string{
 		nil, {"a": "b"}, {"kubernetes.io/config.source": "api"}, {"kubernetes.io/config.source": "file", "a": "b"}, {"kubernetes.io/config.source": ""},

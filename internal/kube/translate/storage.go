@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach today. kube-scheduler 1.36 counts those
-// volumes against the drivers' limits.
+// movedPlugins are the in-tree volume plugins that CSI drivers have replaced. kube-scheduler 1.36 counts their volumes
+// against the drivers' limits.
 var movedPlugins = []string{
 	csiplugins.AWSEBSInTreePluginName, csiplugins.GCEPDInTreePluginName, csiplugins.AzureDiskInTreePluginName,
 	csiplugins.CinderInTreePluginName, csiplugins.PortworxVolumePluginName,
@@ -27,8 +27,8 @@ var movedPlugins = []string{
 
 var csi = csitranslation.New()
 
-// placementMounts returns the volumes of pod that matter for a rule of the scheduler.
-func placementMounts(pod *corev1.Pod) []scheduler.Mount {
+// schedulerMounts returns the volumes of pod that matter for a rule of the scheduler.
+func schedulerMounts(pod *corev1.Pod) []scheduler.Mount {
 	var out []scheduler.Mount
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -39,7 +39,7 @@ func placementMounts(pod *corev1.Pod) []scheduler.Mount {
 		case v.Ephemeral != nil:
 			m.Claim, m.Own = ephemeral.VolumeClaimName(pod, v), true
 		default:
-			m.Disk, m.Attached = placementDisk(v), inlineAttached(v, pod.Namespace)
+			m.Disk, m.Attached = schedulerDisk(v), inlineAttached(v, pod.Namespace)
 		}
 		if m.Claim != "" || m.Disk != nil || m.Attached != (scheduler.Attached{}) {
 			out = append(out, m)
@@ -65,8 +65,8 @@ func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeC
 	return c
 }
 
-// placementDisk returns the disk of v, if it is of a kind that two pods must not share.
-func placementDisk(v *corev1.Volume) *scheduler.Disk {
+// schedulerDisk returns the disk of v, if it is of a kind that two pods must not share.
+func schedulerDisk(v *corev1.Volume) *scheduler.Disk {
 	switch {
 	case v.GCEPersistentDisk != nil:
 		disk := v.GCEPersistentDisk
@@ -114,8 +114,8 @@ const (
 	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
 )
 
-// ClaimClass returns the storage class of a claim; named is false for a claim that leaves the choice to the cluster.
-// The annotation of older releases has precedence over the field, as upstream.
+// ClaimClass returns the storage class of a claim. named is false for a claim without one, which gets the cluster's
+// default class. The annotation of older releases has precedence over the field, as upstream.
 func ClaimClass(c *corev1.PersistentVolumeClaim) (class string, named bool) {
 	if class, named = c.Annotations[corev1.BetaStorageClassAnnotation]; named {
 		return class, true
@@ -163,7 +163,7 @@ func SchedulerClaim(c *corev1.PersistentVolumeClaim) scheduler.Claim {
 
 // objectSelector translates a label selector; an invalid one matches nothing.
 func objectSelector(in *metav1.LabelSelector) *scheduler.LabelSelector {
-	s, err := placementSelector(in)
+	s, err := schedulerSelector(in)
 	if err != nil {
 		s = scheduler.LabelSelector{Nothing: true}
 	}
@@ -257,7 +257,7 @@ func topologyTerm(t corev1.TopologySelectorTerm) scheduler.NodeTerm {
 	var out scheduler.NodeTerm
 	for _, e := range t.MatchLabelExpressions {
 		in := corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values}
-		r, ok := placementRequirement(&in)
+		r, ok := schedulerRequirement(&in)
 		out.Labels = append(out.Labels, r)
 		out.Broken = out.Broken || !ok
 	}

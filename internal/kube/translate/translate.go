@@ -8,9 +8,9 @@
 // benchmarks, so that the same object means the same everywhere. Defaults and bounds are applied here: the core may
 // compute with the values that a function returns, whatever the object contains.
 //
-// Every function depends on its arguments alone and does not change them, except TrimLifecyclePod, whose purpose that
-// is.
-// fields_test.go checks, field by field, that the functions read of a pod what the table in podfields says.
+// Every function depends on its arguments alone and does not change them, except TrimLifecyclePod, which removes fields
+// from its argument. fields_test.go checks, field by field, that the functions read of a pod what the table in
+// podfields says.
 //
 // # What it does not do
 //

@@ -92,7 +92,7 @@ func steady(observe Observe) (map[string]string, error) {
 			return nil, fmt.Errorf("sample %s: %w", pod.Name, err)
 		}
 		if again, err := seen(observe, pod); err != nil || once != again {
-			return nil, fmt.Errorf("sample %s: what is made of it is not the same twice (%v)", pod.Name, err)
+			return nil, fmt.Errorf("sample %s: its translation differs from one time to the next (%v)", pod.Name, err)
 		}
 		whole[pod.Name] = once
 	}
@@ -115,7 +115,7 @@ func ignored(path string, observe Observe, whole map[string]string) error {
 	if !set {
 		return fmt.Errorf("%s: no sample sets it", path)
 	}
-	return fmt.Errorf("%s: what is made of the pod is the same without it", path)
+	return fmt.Errorf("%s: the pod's translation is the same without it", path)
 }
 
 func seen(observe Observe, pod *corev1.Pod) (string, error) {

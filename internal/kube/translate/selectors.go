@@ -33,8 +33,8 @@ func SchedulerLabels(in map[string]string) []scheduler.Label {
 	return out
 }
 
-// placementSelector translates a label selector; an absent one matches nothing. The error says which part is invalid.
-func placementSelector(in *metav1.LabelSelector) (scheduler.LabelSelector, error) {
+// schedulerSelector translates a label selector; an absent one matches nothing. The error says which part is invalid.
+func schedulerSelector(in *metav1.LabelSelector) (scheduler.LabelSelector, error) {
 	if in == nil {
 		return scheduler.LabelSelector{Nothing: true}, nil
 	}
@@ -71,8 +71,8 @@ func requirementsOf(s labels.Selector) (scheduler.LabelSelector, error) {
 	return out, nil
 }
 
-// placementMapSelector translates a selector that requires each label with its value.
-func placementMapSelector(in map[string]string) scheduler.LabelSelector {
+// schedulerMapSelector translates a selector that requires each label with its value.
+func schedulerMapSelector(in map[string]string) scheduler.LabelSelector {
 	if in == nil {
 		return scheduler.LabelSelector{Nothing: true}
 	}
@@ -83,12 +83,12 @@ func placementMapSelector(in map[string]string) scheduler.LabelSelector {
 	return out
 }
 
-// placementSpread translates topology spread constraints. Invalid ones are left out; broken says what is wrong with
+// schedulerSpread translates topology spread constraints. Invalid ones are left out; broken says what is wrong with
 // them.
-func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken []string) {
+func schedulerSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken []string) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		t := &pod.Spec.TopologySpreadConstraints[i]
-		selector, err := placementSelector(t.LabelSelector)
+		selector, err := schedulerSelector(t.LabelSelector)
 		if err != nil {
 			where := fmt.Sprintf("spec.topologySpreadConstraints[%d].labelSelector", i)
 			broken = append(broken, fmt.Sprintf("a broken selector (%s: %v)", where, err))
@@ -97,12 +97,12 @@ func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken 
 		if !selector.Nothing { // a selector that matches nothing cannot be narrowed further
 			selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), selector.Requirements)
 		}
-		out = append(out, placementConstraint(t, selector))
+		out = append(out, schedulerConstraint(t, selector))
 	}
 	return out, broken
 }
 
-func placementConstraint(
+func schedulerConstraint(
 	t *corev1.TopologySpreadConstraint, selector scheduler.LabelSelector,
 ) scheduler.SpreadConstraint {
 	c := scheduler.SpreadConstraint{
@@ -123,7 +123,7 @@ func placementConstraint(
 // SchedulerDefaultSpread translates constraints for pods that have none of their own. They have no selector.
 func SchedulerDefaultSpread(in []corev1.TopologySpreadConstraint) (out []scheduler.SpreadConstraint) {
 	for i := range in {
-		out = append(out, placementConstraint(&in[i], scheduler.LabelSelector{}))
+		out = append(out, schedulerConstraint(&in[i], scheduler.LabelSelector{}))
 	}
 	return out
 }
@@ -133,7 +133,7 @@ func SchedulerNodeAffinity(
 	a *corev1.NodeAffinity,
 ) (required *[]scheduler.NodeTerm, preferred []scheduler.WeightedTerm, broken []string) {
 	term := func(where string, in *corev1.NodeSelectorTerm) scheduler.NodeTerm {
-		t := placementTerm(in)
+		t := schedulerTerm(in)
 		if t.Broken {
 			broken = append(broken, where+": a requirement has an unknown operator or key, or values that do not go with it")
 		}
@@ -179,21 +179,21 @@ func mismatchedKeys(keys []string, own map[string]string) []scheduler.Requiremen
 	return out
 }
 
-// placementAround translates the terms of pod affinity and anti-affinity into out. Invalid ones are left out; broken
-// says what is wrong with them.
-func placementAround(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
+// schedulerPodAffinity translates the terms of pod affinity and anti-affinity into out. Invalid ones are left out;
+// broken says what is wrong with them.
+func schedulerPodAffinity(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
 	term := func(where string, t *corev1.PodAffinityTerm) (scheduler.PodTerm, bool) {
 		o := scheduler.PodTerm{TopologyKey: t.TopologyKey, Namespaces: t.Namespaces}
 		if len(t.Namespaces) == 0 && t.NamespaceSelector == nil {
 			o.Namespaces = []string{pod.Namespace}
 		}
 		var err, err2 error
-		o.Selector, err = placementSelector(t.LabelSelector)
+		o.Selector, err = schedulerSelector(t.LabelSelector)
 		if !o.Selector.Nothing {
 			same, other := matchedKeys(t.MatchLabelKeys, pod.Labels), mismatchedKeys(t.MismatchLabelKeys, pod.Labels)
 			o.Selector.Requirements = slices.Concat(same, other, o.Selector.Requirements)
 		}
-		o.NamespaceSelector, err2 = placementSelector(t.NamespaceSelector)
+		o.NamespaceSelector, err2 = schedulerSelector(t.NamespaceSelector)
 		if err = cmp.Or(err, err2); err != nil {
 			broken = append(broken, fmt.Sprintf("a broken selector (spec.affinity.%s: %v)", where, err))
 		}
@@ -231,8 +231,8 @@ func placementAround(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
 	return broken
 }
 
-// placementOwner returns the controller of pod if it is of a kind whose pods are spread by default.
-func placementOwner(pod *corev1.Pod) scheduler.Owner {
+// schedulerOwner returns the controller of pod if it is of a kind whose pods are spread by default.
+func schedulerOwner(pod *corev1.Pod) scheduler.Owner {
 	o := metav1.GetControllerOfNoCopy(pod)
 	if o == nil {
 		return scheduler.Owner{}
@@ -250,21 +250,21 @@ func SchedulerGroup(obj any) (g scheduler.Group, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		g = scheduler.Group{Kind: scheduler.KindService, Namespace: o.Namespace, Name: o.Name}
-		g.Selector = placementMapSelector(o.Spec.Selector)
+		g.Selector = schedulerMapSelector(o.Spec.Selector)
 		return g, true
 	case *corev1.ReplicationController:
 		g = scheduler.Group{Kind: scheduler.KindReplicationController, Namespace: o.Namespace, Name: o.Name}
 		if o.Spec.Selector != nil {
-			g.Selector = placementMapSelector(o.Spec.Selector)
+			g.Selector = schedulerMapSelector(o.Spec.Selector)
 		}
 		return g, true
 	case *appsv1.ReplicaSet:
 		g = scheduler.Group{Kind: scheduler.KindReplicaSet, Namespace: o.Namespace, Name: o.Name}
-		g.Selector, _ = placementSelector(o.Spec.Selector)
+		g.Selector, _ = schedulerSelector(o.Spec.Selector)
 		return g, true
 	case *appsv1.StatefulSet:
 		g = scheduler.Group{Kind: scheduler.KindStatefulSet, Namespace: o.Namespace, Name: o.Name}
-		g.Selector, _ = placementSelector(o.Spec.Selector)
+		g.Selector, _ = schedulerSelector(o.Spec.Selector)
 		return g, true
 	}
 	return scheduler.Group{}, false
@@ -273,13 +273,13 @@ func SchedulerGroup(obj any) (g scheduler.Group, ok bool) {
 // SchedulerBudget translates a PodDisruptionBudget. An invalid selector matches nothing.
 func SchedulerBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
 	out := scheduler.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
-	out.Selector, _ = placementSelector(b.Spec.Selector)
+	out.Selector, _ = schedulerSelector(b.Spec.Selector)
 	out.Disrupted = slices.Sorted(maps.Keys(b.Status.DisruptedPods))
 	return out
 }
 
-// placementImages returns the images of containers and of image volumes, each with a tag, and the number of containers.
-func placementImages(pod *corev1.Pod) (images []string, containers int) {
+// schedulerImages returns the images of containers and of image volumes, each with a tag, and the number of containers.
+func schedulerImages(pod *corev1.Pod) (images []string, containers int) {
 	add := func(name string) {
 		if name == "" {
 			return
@@ -308,8 +308,8 @@ func placementImages(pod *corev1.Pod) (images []string, containers int) {
 // not required of a node.
 var compatible = version.MajorMinor(1, 36)
 
-// placementFeatures returns the node features that pod needs.
-func placementFeatures(pod *corev1.Pod) []string {
+// schedulerFeatures returns the node features that pod needs.
+func schedulerFeatures(pod *corev1.Pod) []string {
 	set, err := ndf.DefaultFramework.InferForPodScheduling(&ndftypes.PodInfo{Spec: &pod.Spec}, compatible)
 	if err != nil || set.IsEmpty() {
 		return nil

@@ -1,8 +1,8 @@
 package podfields
 
-// besides returns the rows of the fields of a pod outside its specification. They are not part of
+// otherAreas returns the rows of the fields of a pod outside its specification. They are not part of
 // docs/compatibility.md, which is about what users may request.
-func besides() []Area {
+func otherAreas() []Area {
 	return []Area{
 		{"Metadata", metadata()},
 		{"Status", status()},
@@ -14,7 +14,7 @@ func metadata() []Group {
 	return []Group{
 		{"metadata", "namespace name uid labels", Read, ObserverScheduler, "also read by all other parts"},
 		{"metadata.ownerReferences[]", "apiVersion kind name controller", Read, ObserverScheduler, "the owner whose pods are spread"},
-		{"metadata.ownerReferences[]", "uid blockOwnerDeletion", NoEffect, "", "the garbage collector's"},
+		{"metadata.ownerReferences[]", "uid blockOwnerDeletion", NoEffect, "", "read by the garbage collector"},
 		{"metadata", "annotations", Read, ObserverResources, "static pods, mirror pods, NUMA placement; what pods read of themselves"},
 		{"metadata", "creationTimestamp", Read, ObserverLost, "also the order in which pods are admitted"},
 		{"metadata", "deletionTimestamp", Read, ObserverScheduler, "also read by all other parts"},
@@ -30,7 +30,7 @@ func metadata() []Group {
 
 const (
 	ownStatus = "the agent writes it, and computes it anew"
-	claims    = "of resource claims, for which pods are held"
+	claims    = "about resource claims, because of which pods are held"
 )
 
 func status() []Group {
