@@ -17,12 +17,12 @@ import (
 // Bus calls this machine's systemd over D-Bus: over the system bus, and as root also over systemd's own socket if there
 // is no bus. It is safe for concurrent use, and reconnects after systemd or the bus was restarted.
 type Bus struct {
-	mu      sync.Mutex
-	conn    *systemd.Conn
-	version int
+	mu      sync.Mutex    // guards what follows
+	conn    *systemd.Conn // nil: not connected
+	version int           // of systemd; zero: not asked yet
 }
 
-// busTimeout bounds one answer, and one job. systemd is quick, or it hangs; runc waits as long.
+// busTimeout bounds one answer, and one job. systemd answers soon or hangs. Chosen: runc's timeout.
 const busTimeout = 30 * time.Second
 
 // ErrNoSystemd means that this machine was not booted with systemd.
@@ -50,7 +50,7 @@ func (b *Bus) Close() {
 	}
 }
 
-// call makes a call, and a second time if the connection was lost during the first.
+// call makes a call. If the connection is lost meanwhile, it makes the call once more.
 func (b *Bus) call(what string, question func(context.Context, *systemd.Conn) error) error {
 	var err error
 	for range 2 {
@@ -167,8 +167,8 @@ func (b *Bus) Stop(name string) error {
 		if err := await(ctx, done); err != nil {
 			return err
 		}
-		// systemd keeps a failed unit until ResetFailedUnit is called. Most units have not failed, and then the call is
-		// an error.
+		// systemd keeps a failed unit until ResetFailedUnit is called. For a unit that has not failed, which is the usual
+		// case, the call is an error.
 		if err := conn.ResetFailedUnitContext(ctx, name); err != nil && !isBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
 			return err
 		}

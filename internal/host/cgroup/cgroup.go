@@ -1,7 +1,7 @@
 // Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage,
-// notifies when their memory becomes scarce, kills their processes, and removes them. It supports cgroup v1 (a
-// hierarchy per controller), hybrid (v1 with an additional unused v2 hierarchy) and v2 (one hierarchy), and hides which
-// one a machine has.
+// notifies when their memory becomes short, kills their processes, and removes them. It supports cgroup v1 (a hierarchy
+// per controller), hybrid (v1 with an additional unused v2 hierarchy) and v2 (one hierarchy), and hides which one a
+// machine has.
 //
 // # Model
 //
@@ -13,14 +13,14 @@
 // # Invariants
 //
 //   - Apply and Remove may be repeated, and complete what an interrupted call left.
-//   - Nothing is ever written to the root group, except on v2 to cgroup.subtree_control, which makes a controller exist
+//   - Nothing is ever written to the root group, except on v2 to cgroup.subtree_control, so that a controller exists
 //     below it. Processes are never moved, and only Kill kills them.
 //   - Every error names the file and the reason. A missing file, a zero and "max" are distinguished.
 //
 // # Limits of the package
 //
-// It decides no value (core/qos does), and not how a limit is lowered while processes run (allocatable.Lowering does).
-// It does not wait: a busy group is an error, and the caller may retry.
+// It does not decide values (core/qos does), nor how a limit is lowered while processes run (allocatable.Lowering
+// does). It does not wait: a busy group is an error, and the caller may retry.
 package cgroup
 
 import (
@@ -50,12 +50,12 @@ var ErrBusy = errors.New("the group still has processes")
 // of the same group must not overlap.
 type Tree struct {
 	mode        Mode
-	mount       string
+	mount       string // the directory with the hierarchies
 	hierarchies []hierarchy
-	of          map[string]*hierarchy // controller to the hierarchy that has it
+	of          map[string]*hierarchy // the hierarchy of each controller
 
-	units   Units // creates slices; nil: no systemd, groups are plain directories
-	started *startedUnits
+	units   Units         // creates slices; nil: no systemd, groups are plain directories
+	started *startedUnits // units that this process started; nil without systemd
 
 	// makeDir and removeDir are the kernel's mkdir and rmdir. Tests replace them, because on an ordinary file system a
 	// new directory stays empty.
@@ -74,7 +74,7 @@ var v1Controllers = []string{
 	"cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "devices", "freezer", "blkio", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd",
 }
 
-// v2Controllers are the controllers that are enabled for groups on v2; io for its statistics.
+// v2Controllers are the controllers that are enabled for groups on v2. io is enabled for its statistics.
 var v2Controllers = []string{"cpu", "cpuset", "memory", "pids", "hugetlb", "io"}
 
 // Open finds the hierarchies that are mounted at mount, by their directories.
@@ -154,8 +154,8 @@ func (t *Tree) Controllers() []string {
 	return names
 }
 
-// Require returns an error unless the controllers exist without which pods cannot be isolated. The error names all
-// missing ones.
+// Require returns an error if controllers are missing that are needed to isolate pods. The error names all missing
+// ones.
 func (t *Tree) Require() error {
 	required := []string{"cpu", "cpuset", "memory"}
 	if t.mode != V2 {

@@ -61,7 +61,7 @@ func v1Counters() map[string]string {
 	return files
 }
 
-// Both kinds of hierarchies give the same numbers, but for what only one of them counts.
+// Both kinds of hierarchies give the same numbers, except for those that only one of them counts.
 func TestCounters(t *testing.T) {
 	var want Counters
 	for i := range want {
@@ -126,7 +126,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A file that is not understood is named, and the others are read all the same.
+// A file that cannot be parsed is named, and the other files are still read.
 func TestCountersOfBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
 	files := v2Counters()
@@ -145,7 +145,7 @@ func TestCountersOfBrokenFiles(t *testing.T) {
 	}
 }
 
-// The kernel's own files, next to what Usage reads of them.
+// The files of the real kernel are read, and the numbers agree with Usage.
 func TestLiveCounters(t *testing.T) {
 	tree, group := enterLive(t)
 	var c Counters
@@ -199,7 +199,8 @@ func FuzzCounters(f *testing.F) {
 	})
 }
 
-// A number that does not fit is the largest; what is no number at its end is none, however long it is.
+// A number that does not fit becomes the largest. A text with other characters at its end is not a number, however long
+// it is.
 func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "42": 42, "007": 7, "9223372036854775807": math.MaxInt64, "99999999999999999999999": math.MaxInt64,

@@ -11,14 +11,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// confineTries bounds how often narrowing a v1 cpuset is tried while groups appear in it that are as wide as it was.
-// Each of these needs a container's start (tens of milliseconds); a try takes far less than one.
+// confineTries bounds how often narrowing a v1 cpuset is tried while new groups appear in it that have all its former
+// CPUs. Chosen: a new group appears when a container starts, which takes tens of milliseconds; a try takes far less
+// than one.
 const confineTries = 100
 
-// Confine allows a pod's group the CPUs own and rest. The groups directly below it, one for each container, that are
-// within own stay as they are; the others are set to rest, with all groups below them. When Confine returns without
-// error, nothing in the group runs on other CPUs: on v1 the kernel allows no group more than its parent, and on v2 CPUs
-// that the parent does not have are ignored. If the group does not exist, nothing is to be done.
+// Confine limits a pod's group to the CPUs own and rest. Below it are the groups of containers. Those that have only
+// CPUs of own stay as they are; the others get rest, with all groups below them. When Confine returns without error,
+// nothing in the group runs on other CPUs: on v1 the kernel allows no group more than its parent, and on v2 CPUs that
+// the parent does not have are ignored. If the group does not exist, nothing is to be done.
 //
 // The sets may contain offline CPUs. On v2 they stay in the group's cpuset, and are used again when they are online. v1
 // removes them from every group for good, and refuses them.
@@ -63,7 +64,7 @@ func (t *Tree) confine(group string, own, rest idset.Set) error {
 		return err
 	}
 	if more := has.Minus(all); !more.IsEmpty() {
-		return fmt.Errorf("the kernel has it run on %v too", more)
+		return fmt.Errorf("the kernel still allows it CPUs %v", more)
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ func writeCPUs(dir string, cpus idset.Set) error {
 	return write(filepath.Join(dir, "cpuset.cpus"), cpus.String())
 }
 
-// below calls visit for each group directly below dir, with its CPUs. Groups that are removed meanwhile are left out.
+// below calls visit for each group directly below dir, with its CPUs. It skips groups that are removed meanwhile.
 func below(dir string, visit func(dir string, cpus idset.Set) error) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -106,8 +107,8 @@ func vanished(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 
-// confineV2 limits the group. That at once moves the groups below without a cpuset of their own. On v2 a container has
-// none unless one was set.
+// confineV2 limits the group. This also limits, at once, the groups below it that have no cpuset of their own. On v2 a
+// container has none unless one was set.
 func (t *Tree) confineV2(dir string, own, rest idset.Set) error {
 	if err := writeCPUs(dir, own.Union(rest)); err != nil {
 		return err
@@ -120,7 +121,8 @@ func (t *Tree) confineV2(dir string, own, rest idset.Set) error {
 	})
 }
 
-// confineV1 widens from the top and narrows from the bottom, since no group may have more than its parent.
+// confineV1 adds CPUs from the top down and removes them from the bottom up, since no group may have more than its
+// parent.
 func confineV1(dir string, own, rest idset.Set) error {
 	all := own.Union(rest)
 	for try := 0; ; try++ {
@@ -148,8 +150,8 @@ func confineV1(dir string, own, rest idset.Set) error {
 	}
 }
 
-// followV1 changes a container's group from one set of CPUs to another. Groups that the container made inside follow if
-// they had all of its CPUs; otherwise they keep those of their CPUs that remain.
+// followV1 changes a container's group from one set of CPUs to another. A group that the container made inside gets the
+// new set if it had all of the old one. Otherwise it keeps those of its CPUs that are in the new set.
 func followV1(dir string, from, to idset.Set) error {
 	if wide := from.Union(to); !wide.Equal(from) {
 		if err := writeCPUs(dir, wide); err != nil {

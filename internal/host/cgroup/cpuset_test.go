@@ -30,7 +30,7 @@ func TestLiveConfine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, group := range []string{"/own", "/shared/narrow"} { // as the runtime would, and as a container may
+	for _, group := range []string{"/own", "/shared/narrow"} { // the first as the runtime makes it, the second as a container may
 		if err := writeCPUs(tree.dirOf("cpuset", pod+group), own); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestLiveConfine(t *testing.T) {
 	}
 }
 
-// A group is narrowed while groups appear in it that are as wide as it was.
+// A group is narrowed while new groups with all its former CPUs appear in it.
 func TestLiveConfineWhileContainersStart(t *testing.T) {
 	tree, root := enterLive(t)
 	all, err := tree.CPUs(root)
@@ -99,7 +99,7 @@ func TestLiveConfineWhileContainersStart(t *testing.T) {
 				_ = os.Remove(dir)
 				continue
 			}
-			// Like runc: the parent's CPUs, which may be refused if that is more than the parent has by now.
+			// As runc does: the parent's CPUs, which the kernel refuses if the parent has fewer by now.
 			if cpus, err := readCPUs(filepath.Dir(dir)); err == nil {
 				_ = writeCPUs(dir, cpus)
 			}

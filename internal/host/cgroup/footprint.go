@@ -10,12 +10,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Footprint is the memory of a group and those below it as far as evictions need it: Usage's memory, for a quarter of
-// its cost, and what reclaim could still free.
+// Footprint is the memory of a group and those below it, as far as evictions need it: the memory of Usage, read at a
+// quarter of the cost, and what reclaim could still free.
 type Footprint struct {
 	Charged    unit.Bytes
 	WorkingSet unit.Bytes // Charged without inactive_file
-	// part of WorkingSet: page cache that the kernel could drop, which is all except shared memory
+	// Cache is a part of WorkingSet: page cache that the kernel could drop. That is all page cache except shared memory.
 	Cache unit.Bytes
 	Swap  unit.Bytes // swapped out: not part of Charged; 0 if swap is not accounted for
 }
@@ -56,8 +56,8 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 			return Footprint{}, err
 		}
 	}
-	// The files are read one after the other, so differences may be negative. Pages that move from one list to another
-	// are in neither (active_file, inactive_file), but in file.
+	// The files are read one after the other, so differences may be negative. A page that is moving between the lists
+	// active_file and inactive_file is counted in neither, but it is in file.
 	working := max(0, charged-inactive)
 	cache := min(working, max(0, file-shmem-inactive))
 	return Footprint{
@@ -96,10 +96,10 @@ func (t *Tree) PIDCount(group string) (int64, error) {
 }
 
 // SwapRoom returns how much more of group may be swapped out: zero on v1, where swap has no limit of its own, and
-// unlimited on v2 without a limit. Memory that also has a place in swap (swapcached) does not count as room. When it
-// did, the kernel killed a pod before the threshold was met, with 624Mi in use of which the pod had 467Mi (seen in a
-// guest of the lab). Suspected, not measured, as the cause: when a group has used up its swap, the kernel reclaims none
-// of its anonymous memory, including that part.
+// unlimited on v2 without a limit. Memory that is also in swap (swapcached) does not count as room. When it did, the
+// kernel killed a pod before the threshold was met, with 624Mi in use, of which the pod had 467Mi (seen in a guest of
+// the lab). Suspected cause, not measured: when a group has used up its swap, the kernel reclaims none of its anonymous
+// memory, not even memory that is also in swap.
 func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
 	if t.mode != V2 {
 		return 0, nil

@@ -14,17 +14,17 @@ import (
 
 // Killing is the result of Kill.
 type Killing struct {
-	How       string        // cgroup.kill; or killed one by one: signals, freezer
+	How       string        // "cgroup.kill"; if processes were killed one by one, "signals" or "freezer"
 	Processes int           // how many were killed, as far as they were seen
 	Signalled time.Duration // from the call until SIGKILL was sent to all processes of the group
 
 	dying pinned
 }
 
-// FreeMemory frees the memory of the dying processes from the caller's thread (process_mrelease(2), Linux 5.15): they
-// may have to wait for a CPU, or for their quota, before they can do so themselves. It takes as long as freeing takes.
-// If the kernel does not support it, or nothing is left to free, it does nothing. It returns how many processes' memory
-// it freed. It must be called once after every Kill.
+// FreeMemory frees the memory of the dying processes in the caller's thread (process_mrelease(2), Linux 5.15). The
+// processes themselves may have to wait for a CPU, or for their quota, before they can free it. FreeMemory takes as
+// long as freeing takes. If the kernel does not support it, or nothing is left to free, it does nothing. It returns how
+// many processes' memory it freed. It must be called once after every Kill.
 func (k Killing) FreeMemory() (processes int) {
 	for _, fd := range k.dying {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno == 0 {
@@ -37,16 +37,17 @@ func (k Killing) FreeMemory() (processes int) {
 
 // killRounds bounds the rounds of killing one by one. Each round kills all processes that existed at its beginning, so
 // that a second round finds only those that were forked in between; with the freezer there are none. Chosen: a fork
-// bomb of a thousand processes took 2.
+// bomb of a thousand processes took two rounds.
 const killRounds = 50
 
 // Kill sends SIGKILL to every process of group and of the groups below it, and to those that they fork meanwhile. It
 // does not wait for their end: a process in the kernel ends when it leaves the kernel. If the group does not exist,
 // nothing is to be done.
 //
-// On v2 the kernel does it in one step (cgroup.kill, Linux 5.14). Elsewhere the processes are signalled one by one:
-// first without freezing, because that is fastest; then frozen, those that were forked since. A process is killed only
-// if it is in the group after its pidfd was opened, so that a reused PID harms no other process.
+// On v2 the kernel does it in one step (cgroup.kill, Linux 5.14). Elsewhere the processes are signalled one by one. The
+// first round does not freeze the group, because that is fastest. Then the group is frozen, and those that were forked
+// since are signalled. A process is killed only if it is in the group after its pidfd was opened, so that a reused PID
+// harms no other process.
 func (t *Tree) Kill(group string) (Killing, error) {
 	if err := check(group); err != nil {
 		return Killing{}, fmt.Errorf("kill: %w", err)
@@ -78,10 +79,10 @@ func (t *Tree) kill(group string, begun time.Time) (Killing, error) {
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return Killing{}, err
 	}
-	return t.killEach(group, begun) // the kernel is older, or the group was removed
+	return t.killEach(group, begun) // the kernel has no cgroup.kill, or the group was removed
 }
 
-// killEach signals processes one by one until a pass over the frozen group finds none that was not signalled.
+// killEach signals processes one by one until a round over the frozen group finds none that was not signalled.
 func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 	freezer := t.freezer(group)
 	k := Killing{How: "signals"}
@@ -108,8 +109,8 @@ func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 	return k, fmt.Errorf("processes are forked faster than they are killed: %d were killed in %d rounds", k.Processes, killRounds)
 }
 
-// signalAll kills all processes of group, and counts those that were not killed before. It returns the first of them
-// still pinned.
+// signalAll signals all processes of group, and counts those that were not signalled before. first are the first of
+// these, still pinned.
 func (t *Tree) signalAll(group string, signalled map[int]bool) (fresh int, first pinned, err error) {
 	pids, err := t.PIDs(group)
 	for part := range slices.Chunk(pids, pinMax) {
@@ -193,9 +194,9 @@ func (p pinned) close() {
 	}
 }
 
-// Reclaim asks the kernel to free about bytes of group's memory without killing: page cache first, anonymous memory if
-// there is swap (memory.reclaim, v2, Linux 5.19). It returns when that is done, or ErrRefused if it cannot be done. The
-// kernel determines how long that takes; milliseconds for clean pages.
+// Reclaim asks the kernel to free about bytes of group's memory without killing: page cache first, and anonymous memory
+// if there is swap (memory.reclaim, v2, Linux 5.19). It returns when that is done, or ErrRefused if the kernel could
+// free less. How long it takes depends on the kernel; clean pages take milliseconds.
 func (t *Tree) Reclaim(group string, bytes int64) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("reclaim: %w", err)

@@ -107,7 +107,7 @@ func TestKillWhatIsGone(t *testing.T) {
 	}
 }
 
-func TestLiveThresholdRings(t *testing.T) {
+func TestLiveThresholdNotifies(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() == V2 {
 		t.Skip("v2 has no thresholds: memory.events and pressure ring at the limit only")
@@ -172,8 +172,8 @@ func watch(t *testing.T, tree *Tree, group string) *epoll.Waiter {
 	return c
 }
 
-// On v2 the kernel notifies at the limit: a program that writes to a file reaches it without harm.
-func TestLiveLimitRings(t *testing.T) {
+// On v2 the kernel notifies at the limit, which a program reaches without harm by writing to a file.
+func TestLiveLimitNotifies(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() != V2 {
 		t.Skip("v1 has thresholds")
@@ -224,8 +224,8 @@ func TestLiveReclaim(t *testing.T) {
 	}
 }
 
-// If a killed process cannot die yet because it is frozen (a paused container), its memory is freed nevertheless.
-func TestLiveReleaseFreesWhatCannotDie(t *testing.T) {
+// If a killed process cannot end yet because it is frozen (a paused container), its memory is still freed.
+func TestLiveFreeMemoryOfFrozenProcesses(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() == V2 {
 		t.Skip("on v2 what is frozen dies when it is killed")

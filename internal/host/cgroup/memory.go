@@ -80,7 +80,7 @@ func (t *Tree) memoryLimit(dir string) (unit.Limit[unit.Bytes], error) {
 }
 
 // SetMemory makes one write of a Lowering. If the kernel refuses the limit, the error wraps ErrRefused. systemd does
-// not get the intermediate values; the final limit is set by Set.
+// not get the intermediate values; Set sets the final limit.
 func (t *Tree) SetMemory(group string, w allocatable.Write) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("set memory: %w", err)

@@ -18,7 +18,7 @@ import (
 //   - v1: an eventfd for each of marks. It notifies when the usage, including page cache, crosses the mark in either
 //     direction (Documentation/admin-guide/cgroup-v1/memory.rst, "Memory thresholds"). One more eventfd notifies
 //     whenever pages are reclaimed for the group or one below it (memory.pressure_level low): at the limit the usage
-//     stands still while anonymous memory displaces page cache.
+//     does not change while anonymous memory displaces page cache.
 //   - v2: memory.events, which notifies when the limit is reached, and stall on memory.pressure. v2 has no thresholds.
 //
 // What the kernel does not support is left out. Other failures are in the error, which may be returned together with

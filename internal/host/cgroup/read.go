@@ -18,7 +18,7 @@ import (
 
 const procsFile = "cgroup.procs"
 
-// Usage is the usage of a group and those below it. What the kernel does not account for is absent, which is not zero.
+// Usage is the usage of a group and those below it. Values that the kernel does not account for are absent, not zero.
 type Usage struct {
 	CPU             unit.Amount[time.Duration] // CPU time since the group was created
 	Memory          unit.Amount[unit.Bytes]    // charged: anonymous memory, page cache, kernel memory
@@ -245,11 +245,11 @@ func (t *Tree) valuesV1(group string, v *qos.Values) error {
 	return nil
 }
 
-// noLimitV1 recognizes a missing limit, which v1 shows as the largest multiple of the page size that fits
-// (PAGE_COUNTER_MAX): within pages of 64 KiB of the top.
+// noLimitV1 reports whether there is no limit. v1 then shows the largest multiple of the page size that fits in an
+// int64 (PAGE_COUNTER_MAX), which is within 64 KiB, the largest page size, of the largest int64.
 func noLimitV1(limit int64) bool { return limit < 0 || limit > math.MaxInt64-(64<<10) }
 
-// valuesV2 leaves CPUShares absent: shares do not survive the conversion to a weight.
+// valuesV2 leaves CPUShares absent, because they cannot be computed from a weight.
 func (t *Tree) valuesV2(group string, v *qos.Values) error {
 	dir := filepath.Join(t.mount, group)
 	if t.of["cpu"] != nil {
@@ -296,7 +296,8 @@ func parseCPUMax(words []string) (unit.Limit[time.Duration], time.Duration, erro
 	return unit.LimitTo(micros(quota)), micros(period), nil
 }
 
-// micros saturates: an absurd value in a file must not turn a large number into a small one.
+// micros returns n microseconds. A value that is too large becomes the longest Duration, so that an absurd value in a
+// file does not become a short time.
 func micros(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }

@@ -227,8 +227,8 @@ func (t *Tree) dirOf(controller, group string) string {
 
 // write writes a kernel file. It never creates one: a missing file means that the controller is not enabled.
 //
-// It does not use os.File, which takes EAGAIN as "try again when the file is writable": memory.reclaim returns EAGAIN
-// to say that less could be freed, and Write would wait forever (seen on Linux 6.1, 2026-11-20).
+// It does not use os.File. memory.reclaim returns EAGAIN if less could be freed; os.File takes that as "try again when
+// the file is writable", and its Write would wait forever (seen on Linux 6.1, 2026-11-20).
 func write(file, value string) error {
 	failed := func(op string, err error) error {
 		return fmt.Errorf("write %q: %w", value, &os.PathError{Op: op, Path: file, Err: err})
@@ -247,7 +247,7 @@ func write(file, value string) error {
 	return nil
 }
 
-// untilDone repeats a call that a signal has interrupted: Go's own runtime sends some.
+// untilDone repeats a call while signals interrupt it. Go's runtime itself sends such signals.
 func untilDone(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); err != unix.EINTR {

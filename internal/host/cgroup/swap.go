@@ -35,8 +35,8 @@ func (t *Tree) Swap(group string) (Swap, error) {
 	return s, nil
 }
 
-// swapV1 computes the limit from that of memory and that of memory and swap together. Without swap accounting
-// (swapaccount=0) the kernel has neither total_swap nor the latter.
+// swapV1 computes the limit from the limit of memory and that of memory and swap together. Without swap accounting
+// (swapaccount=0) the kernel has neither total_swap nor the second limit.
 func (t *Tree) swapV1(dir string) (Swap, error) {
 	used := []int64{Absent}
 	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{"total_swap"}, used); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
-// The limit is that of swap alone, although v1 has one of memory and swap together. A kernel that does not account for
-// swap has no number.
+// The limit is the limit of swap alone, although v1 has a limit of memory and swap together. If the kernel does not
+// account for swap, usage is absent.
 func TestSwap(t *testing.T) {
 	limited, unlimited := unit.LimitTo(unit.Bytes(904)), unit.Unlimited[unit.Bytes]()
 	for name, c := range map[string]struct {

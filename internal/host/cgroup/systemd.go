@@ -26,19 +26,19 @@ type Property struct {
 type Units interface {
 	Version() (int, error)                          // 252
 	Start(name string, properties []Property) error // no error if the unit exists
-	Set(name string, properties []Property) error   // until the next boot
+	Set(name string, properties []Property) error   // the properties stay set until the next boot
 	Stop(name string) error                         // no error if the unit does not exist
 }
 
-// UseSystemd makes systemd create the slices of t. A group whose name ends in .slice is created through u. u then also
-// gets the values and will not undo them when systemd reloads. What systemd does not manage (v1 hierarchies that it
-// does not use, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do
-// it.
+// UseSystemd makes systemd create the slices of t. A group whose name ends in .slice is created through u. Its values
+// are then also set in systemd, so that systemd does not undo them when it reloads. What systemd does not manage (v1
+// hierarchies that it does not use, huge pages, values of a fraction of a percent) is still written to the kernel's
+// files, as runtimes do.
 func (t *Tree) UseSystemd(u Units) { t.units, t.started = u, &startedUnits{names: map[string]bool{}} }
 
 // startedUnits are the units that this process started, so that it does not start them again with each change.
 type startedUnits struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards names
 	names map[string]bool
 }
 
@@ -112,7 +112,7 @@ func (t *Tree) setUnit(group string, v qos.Values) (qos.Values, error) {
 	return v, t.units.Set(name, properties)
 }
 
-// stopUnit stops the slice of group. systemd would end its processes, so a group with processes is left as it is.
+// stopUnit stops the slice of group. A group with processes is left as it is, because systemd would end them.
 func (t *Tree) stopUnit(group string) error {
 	name, slice, ok := unitOf(group)
 	if !ok || !slice || !t.started.has(name) && !t.anywhere(group) {
@@ -151,11 +151,12 @@ const (
 // infinity is systemd's value for "unlimited" (UINT64_MAX).
 const infinity = uint64(math.MaxUint64)
 
-// quotaStep is the precision of CPU quotas in systemd: a percent of one CPU (CPUQuota= in systemd.resource-control(5)).
-const quotaStep = 10 * time.Millisecond // per second
+// quotaStep is the precision of CPU quotas in systemd, per second: a percent of one CPU (CPUQuota= in
+// systemd.resource-control(5)).
+const quotaStep = 10 * time.Millisecond
 
-// roundQuota rounds a CPU quota up to systemd's precision, as runtimes do it: if it were rounded down, the containers
-// in a pod could not get the pod's quota.
+// roundQuota rounds a CPU quota up to systemd's precision, as runtimes do. If it were rounded down, the containers of a
+// pod could not use the pod's quota.
 func roundQuota(v qos.Values) qos.Values {
 	quota, ok := v.CPUQuota.Get()
 	if !ok || v.CPUPeriod <= 0 {
@@ -233,7 +234,7 @@ func properties(v qos.Values, mode Mode, version int) []Property {
 	return out
 }
 
-// cpuMask returns a set of CPUs as a bit mask, least significant byte first.
+// cpuMask returns a set of CPUs as a bit mask, with the least significant byte first.
 func cpuMask(cpus idset.Set) []byte {
 	var mask []byte
 	for cpu := range cpus.All() {

@@ -69,8 +69,8 @@ func TestQuotaIsRoundedUpToPercents(t *testing.T) {
 	}
 }
 
-// fakeUnits simulates systemd over the directories of a kernel2. It does not show how a real systemd behaves, which the
-// lab tests, but what is asked of it.
+// fakeUnits simulates systemd over the directories of a kernel2. It shows which calls are made. The lab tests how a
+// real systemd behaves.
 type fakeUnits struct {
 	kernel2
 	mount string
@@ -105,7 +105,7 @@ func (f *fakeUnits) Stop(name string) error {
 	return nil
 }
 
-func TestSlicesAreAskedOfSystemd(t *testing.T) {
+func TestSlicesAreMadeBySystemd(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, dir, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n", "cgroup.subtree_control": "", "cgroup.procs": "1\n"})
 	tree := open(t, dir)
@@ -142,7 +142,7 @@ func TestSlicesAreAskedOfSystemd(t *testing.T) {
 	}
 	fill(t, filepath.Join(dir, pod), map[string]string{"cgroup.procs": ""})
 	units.asked = nil
-	for range 2 { // the second time nothing is asked
+	for range 2 { // the second time there is no call
 		if err := tree.Remove(pod); err != nil {
 			t.Error(err)
 		}

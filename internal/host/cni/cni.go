@@ -1,8 +1,8 @@
-// Package cni is a CNI plugin for host ports. It runs after the plugin that gives a pod its address.
+// Package cni is a CNI plugin for host ports. It runs after the plugin that assigns a pod's address.
 //
 // The protocol is the CNI specification 1.0.0: the command and the container's ID in the environment, the configuration
 // with the previous plugin's result on stdin, a result or an error as JSON on stdout. A pod without host ports costs
-// one start of a small program. DEL is no error for anything that is already removed.
+// one start of a small program. DEL does not fail for what is already removed.
 //
 // The package implements only the protocol; package nat implements host ports in the kernel.
 package cni
@@ -149,5 +149,5 @@ func podAddress(previous json.RawMessage) (netip.Addr, error) {
 			return prefix.Addr(), nil
 		}
 	}
-	return netip.Addr{}, errors.New("prevResult: no IPv4 address: this plugin comes after the one that gives addresses")
+	return netip.Addr{}, errors.New("prevResult: no IPv4 address: list this plugin after the one that assigns addresses")
 }

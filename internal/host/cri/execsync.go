@@ -22,9 +22,9 @@ import (
 
 // The answer to ExecSync contains all of a command's output: up to 16 MiB of each of the two outputs, as the command's
 // author chooses. gRPC stores a whole message three times before the receiver gets any of it. A node with a hundred
-// pods that are probed by commands would need gigabytes to learn exit codes. So this one call is read as it arrives, by
-// the standard library's HTTP/2, and unneeded output is discarded on the way. For the runtime, and for interceptors, it
-// is a gRPC call like any other.
+// pods that are probed by commands would need gigabytes of memory to read exit codes. So the answer to this one call is
+// read while it arrives, by the standard library's HTTP/2, and output that is not needed is discarded at once. For the
+// runtime, and for interceptors, it is a gRPC call like any other.
 
 const (
 	// streamBuffer is how many bytes of an answer the runtime may send before they are read (chosen: HTTP/2's initial
@@ -86,8 +86,8 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 }
 
 // call makes one unary gRPC call (protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc), and read reads the answer.
-// Errors are gRPC's. The deadline of ctx is not sent to the runtime: it ends the command at the request's own timeout,
-// and the call when this one ends.
+// Errors are gRPC's. The deadline of ctx is not sent to the runtime. The runtime ends the command at the timeout in the
+// request, and the call when the client ends it.
 func call(ctx context.Context, transport *http.Transport, method string, in proto.Message, read func(io.Reader) error) error {
 	message, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, prefixLen), in)
 	if err != nil {
@@ -120,7 +120,7 @@ func call(ctx context.Context, transport *http.Transport, method string, in prot
 	return unread
 }
 
-// prefixLen is the length of a message's prefix: whether it is compressed, and its length.
+// prefixLen is the length in bytes of a message's prefix: whether the message is compressed, and its length.
 const prefixLen = 5
 
 // readMessage lets read read the one message of an answer.
@@ -131,7 +131,7 @@ func readMessage(body io.Reader, read func(io.Reader) error) error {
 	}
 	length := binary.BigEndian.Uint32(prefix[1:])
 	if prefix[0] != 0 {
-		return status.Error(codes.Internal, "the answer is compressed, which was not asked for")
+		return status.Error(codes.Internal, "the answer is compressed, although the request did not allow it")
 	}
 	if length > messageMax {
 		return status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", length, messageMax)
@@ -206,7 +206,7 @@ func cut(err error) error {
 	return err
 }
 
-// wire reads bytes, one by one where necessary: between outputs there are few.
+// wire reads the message. It reads single bytes outside of the outputs, where there are few.
 type wire struct {
 	r    io.Reader
 	byte [1]byte

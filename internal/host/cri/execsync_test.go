@@ -50,8 +50,8 @@ func dialServer(t *testing.T, serve func(net.Listener) error, options ...grpc.Di
 	return client
 }
 
-// TestExecSyncKeeps: as much of each output as the caller asked for, and the exit code, are read from a gRPC server's
-// answer.
+// TestExecSyncKeeps: from a gRPC server's answer, the exit code and as much of each output as the caller requested are
+// read.
 func TestExecSyncKeeps(t *testing.T) {
 	server := grpc.NewServer(grpc.MaxSendMsgSize(messageMax))
 	t.Cleanup(server.Stop)
@@ -175,7 +175,7 @@ func TestExecSyncFails(t *testing.T) {
 	if err := ask(ended, "hang"); status.Code(err) != codes.Canceled {
 		t.Errorf("a call that was cancelled: %v", err)
 	}
-	<-gone // the runtime notices it
+	<-gone // the runtime notices that the call has ended
 	over, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	if err := ask(over, "hang"); status.Code(err) != codes.DeadlineExceeded {

@@ -26,8 +26,8 @@ const (
 // process (task), the task is deleted first: containerd permanently refuses to remove such a container, with
 // FailedPrecondition and "cannot delete running task", and the CRI has no call that would change that. It happens if
 // the client that asked for a start disconnects, or gives up, between the creation of the process and the answer
-// (containerd 1.6: StartError, "failed to get task pid: context canceled"). At that time the process has not begun to
-// run the container's program.
+// (containerd 1.6: StartError, "failed to get task pid: context canceled"). The process of such a container has not
+// begun to run the container's program.
 func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest, options ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
 	answer, err := c.RuntimeServiceClient.RemoveContainer(ctx, r, options...)
 	if status.Code(err) != codes.FailedPrecondition {

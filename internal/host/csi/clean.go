@@ -9,8 +9,8 @@ import (
 const (
 	// textMax bounds the text of an error, in bytes (chosen: an Event has at most 1 KiB of it).
 	textMax = 4 << 10
-	// secretMin is the shortest text that is removed from errors, in bytes (chosen). A shorter one is guessed anyway,
-	// and would take pieces out of ordinary words.
+	// secretMin is the length of the shortest text that is removed from errors, in bytes (chosen). A shorter secret is
+	// easily guessed, and its removal would take pieces out of ordinary words.
 	secretMin = 4
 	// removed replaces a secret in an error, as in upstream's logs of requests.
 	removed = "***stripped***"
@@ -20,7 +20,7 @@ const (
 // (CSIDriver.spec.tokenRequests).
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// cleaned returns a driver's error text without the secrets of the request, in bounded length. Drivers repeat their
+// cleaned returns a driver's error text without the secrets of the request, in bounded length. Drivers may repeat their
 // requests in errors.
 func cleaned(text string, request any) string {
 	for _, secret := range secretsOf(request) {

@@ -119,7 +119,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestRestart: a driver that comes back at its path is reached again, as is one that was not there at first.
+// TestRestart: a driver that listens at its path again is reached again, and so is one that did not listen at first.
 func TestRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	n := &node{info: &csi.NodeGetInfoResponse{NodeId: "n"}}
@@ -131,7 +131,7 @@ func TestRestart(t *testing.T) {
 	for range 3 {
 		err := ask()
 		for ; status.Code(err) == codes.Unavailable && !strings.Contains(err.Error(), path); err = ask() {
-			// the end of the connection to the driver before
+			// the end of the connection to the previous driver
 		}
 		if status.Code(err) != codes.Unavailable {
 			t.Fatalf("no driver: %v", err)
@@ -149,7 +149,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestHang: a driver that never answers is given up after CallMax, and earlier if the caller's context ends.
+// TestHang: a call to a driver that never answers ends after CallMax, or earlier if the caller's context ends.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bound time.Duration

@@ -19,20 +19,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// Timeouts of calls to a plugin. With a longer one the pods of a plugin that hangs wait longer, and so do those that
-// are admitted after them.
+// Timeouts of calls to a plugin. Raising one, the pods of a plugin that hangs wait longer, and so do those that are
+// admitted after them.
 const (
-	// to connect and get options (kubelet: to connect)
+	// connectMax is for connecting and getting the options (kubelet: for connecting).
 	connectMax = 10 * time.Second
-	// a preferred allocation (kubelet: none); chosen
+	// preferMax is for a preferred allocation (kubelet: no timeout; chosen).
 	preferMax = 10 * time.Second
-	// may set up hardware (kubelet: none); chosen
+	// allocateMax is for an allocation, which may set up hardware (kubelet: no timeout; chosen).
 	allocateMax = time.Minute
 	preStartMax = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second // the API's
 )
 
-// A plugin should listen before it registers; one that is a moment late is waited for. A longer wait would only delay a
-// plugin's reaction to the removal of its socket at the agent's start (chosen; kubelet: 10 s).
+// A plugin should listen before it registers. appearMax is how long the server waits for one that does not, and
+// appearEvery how often it checks (chosen; kubelet: 10 s). A longer wait would only delay a plugin's reaction to the
+// removal of its socket at the agent's start.
 const (
 	appearMax   = 2 * time.Second
 	appearEvery = 50 * time.Millisecond
@@ -40,12 +41,12 @@ const (
 
 // Plugin is a connection to a plugin.
 type Plugin struct {
-	Resource string
+	Resource string // the resource of its devices
 	path     string // of its socket
 	conn     *grpc.ClientConn
 	api      pluginapi.DevicePluginClient
-	ctx      context.Context // ends with the connection
-	end      context.CancelFunc
+	ctx      context.Context    // ends with the connection
+	end      context.CancelFunc // ends ctx
 }
 
 // connect connects to a plugin in the directory and gets its options.
@@ -84,7 +85,7 @@ func connect(ctx context.Context, resource, path string, dial func(context.Conte
 	return p, devicemanager.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
 }
 
-// awaitSocket waits a moment for a socket to appear.
+// awaitSocket waits until a socket exists, at most for appearMax.
 func (s *Server) awaitSocket(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, appearMax)
 	defer cancel()
@@ -135,7 +136,7 @@ func devicesOf(r *pluginapi.ListAndWatchResponse) []numa.Device {
 	return out
 }
 
-// Preferred asks which size devices of available, including included, the plugin prefers together.
+// Preferred asks which devices of available the plugin prefers together: size of them, among them all of included.
 func (p *Plugin) Preferred(ctx context.Context, available, included []string, size int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, preferMax)
 	defer cancel()
@@ -153,7 +154,7 @@ func (p *Plugin) Preferred(ctx context.Context, available, included []string, si
 	return response.ContainerResponses[0].GetDeviceIDs(), nil
 }
 
-// Allocate asks what a container with these devices needs.
+// Allocate asks the plugin what a container needs to use these devices.
 func (p *Plugin) Allocate(ctx context.Context, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, allocateMax)
 	defer cancel()

@@ -5,22 +5,23 @@
 //
 // A Server listens on kubelet.sock in a directory. A plugin listens on a socket of its own in the same directory, and
 // calls Register with that socket's name and a resource. The Server then calls the plugin: for its options, for a
-// stream of its devices, and later for devices that containers are given. The Server notifies a Listener about each
-// plugin; it keeps only the newest plugin of each resource.
+// stream of its devices, and later for devices that are assigned to containers. The Server notifies a Listener about
+// each plugin; it keeps only the newest plugin of each resource.
 //
 // # Invariants
 //
 //   - For one resource the Listener is called in order, one call at a time: Connected, Listed any number of times,
-//     Lost. A plugin that registers again replaces its predecessor, about which the Listener is not called again:
-//     Connected follows Connected.
-//   - Only sockets directly in the directory are connected to, no links: a name with a slash, or of the registration
-//     socket itself, is refused. Both ends use an open directory, so that a later mount or rename changes nothing.
-//   - A refused registration returns what was wrong and what to do, as the error of the plugin's own call.
+//     Lost. A plugin that registers again replaces the earlier one. The Listener is then called with Connected again,
+//     and no longer about the earlier plugin.
+//   - The server connects only to sockets directly in the directory, and not to links. It refuses a name with a slash
+//     and the name of its own socket. It opens the directory once, so that a later mount or rename changes nothing.
+//   - A plugin whose registration is refused gets an error that says what is wrong and what to do.
 //
 // When the Server starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for
 // the new kubelet.sock, to register again.
 //
-// Plugins that register by sockets in plugins_registry (host/pluginregistry) are added by Add, and called like others.
+// Plugins that register by a socket in plugins_registry (host/pluginregistry) are added by Add, and called like all
+// others.
 //
 // The package decides nothing (core/devicemanager does) and does not evaluate plugins' answers.
 package deviceplugin
@@ -58,19 +59,19 @@ const socketName = "kubelet.sock"
 
 // Server accepts registrations.
 type Server struct {
-	dir      *socket.Dir
+	dir      *socket.Dir // of the registration socket and of the plugins' sockets
 	listener Listener
-	socket   net.Listener
+	socket   net.Listener // the registration socket
 
-	mu      sync.Mutex
+	mu      sync.Mutex         // guards current and ended
 	current map[string]*Plugin // by resource
-	ended   bool
-	plugins sync.WaitGroup
+	ended   bool               // Serve is stopping: no plugin is added any more
+	plugins sync.WaitGroup     // the goroutines of follow
 
 	pluginapi.UnimplementedRegistrationServer
 }
 
-// Listen prepares the directory and its socket. Plugins that see the socket may register at once; they are answered
+// Listen prepares the directory and its socket. Plugins that see the socket may register at once; they get an answer
 // when Serve runs.
 func Listen(dir string, l Listener) (*Server, error) {
 	open, err := socket.Open(dir)
@@ -161,7 +162,7 @@ func (s *Server) Add(ctx context.Context, resource, path string) error {
 	return nil
 }
 
-// reachable returns an error at once if nobody can be connected to, where a call would wait.
+// reachable returns an error at once if nothing listens at path; a gRPC call would wait instead.
 func reachable(ctx context.Context, path string) error {
 	conn, err := socket.Connect(ctx, path)
 	if err != nil {
@@ -170,7 +171,7 @@ func reachable(ctx context.Context, path string) error {
 	return conn.Close()
 }
 
-// Remove disconnects a plugin that Add connected to. The Listener is told that it is lost.
+// Remove disconnects a plugin that Add connected to. The Listener is called with Lost.
 func (s *Server) Remove(resource, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -164,7 +164,7 @@ func TestAdd(t *testing.T) {
 		}
 	}
 	h.expect(t, "connected a.b/c {Prefers:false PreStart:false}", "listed a.b/c [{ID:d1 Nodes:[] Healthy:true}]")
-	s.Remove("a.b/c", filepath.Join(elsewhere, "other.sock")) // not this plugin's
+	s.Remove("a.b/c", filepath.Join(elsewhere, "other.sock")) // not the path of this plugin
 	s.Remove("a.b/c", path)
 	h.expect(t, "lost a.b/c")
 	if err := s.Add(ctx, "gpu", path); err == nil || !strings.HasPrefix(err.Error(), `resource name "gpu": want a name with a domain`) {
@@ -178,7 +178,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestRegistersBeforeUs starts the plugin before the socket exists, many times: it must not miss the moment.
+// TestRegistersBeforeUs starts the plugin before the socket exists, many times. The plugin must always register.
 func TestRegistersBeforeUs(t *testing.T) {
 	dir, h := t.TempDir(), make(heard, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -242,7 +242,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever a plugin sends, an accepted endpoint is the name of a file directly in the directory.
+// FuzzCheck: every accepted endpoint is the name of a file directly in the directory.
 func FuzzCheck(f *testing.F) {
 	for _, endpoint := range []string{"x.sock", "../x.sock", "a/b", "", ".", "..", "kubelet.sock", "x\x00y", "/etc/passwd", "...", "\\..\\x"} {
 		cost.Attack(f, "example.com/gpu", endpoint)

@@ -3,8 +3,8 @@
 //
 // The new content is written to a file of a fixed name in the same directory and flushed; that file is renamed over the
 // old one, and the directory is flushed. The name is fixed so that crashes cannot leave many files. Therefore a file
-// must have only one writer at a time, which the caller ensures: the instance's lock, or the node's only agent. Only
-// the owner can read the files.
+// must have only one writer at a time. The caller ensures that, by the instance's lock or as the only agent of a node.
+// Only the owner can read the files.
 package durable
 
 import (
@@ -65,8 +65,8 @@ func WriteIfChanged(path string, content []byte) (bool, error) {
 	return true, Write(path, content)
 }
 
-// Move renames a file or directory, and returns once a crash cannot undo it. What is moved must have been flushed by
-// the caller.
+// Move renames a file or directory, and returns when a crash can no longer undo that. The caller must have flushed the
+// content.
 func Move(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -91,7 +91,7 @@ func syncDir(dir string) error {
 	return err
 }
 
-// Link makes path a symbolic link to target, in place of a link that is there.
+// Link makes path a symbolic link to target. It replaces an existing link.
 func Link(target, path string) error {
 	dir, name := filepath.Split(path)
 	next := filepath.Join(dir, "."+name+".new")

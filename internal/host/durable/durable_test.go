@@ -12,7 +12,8 @@ func TestWriteReplacesAndProtects(t *testing.T) {
 	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A crash between create and rename leaves a sibling behind; it must neither stop nor leak into the next write.
+	// A crash between create and rename leaves a file behind. It must neither prevent the next write nor become part of
+	// it.
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), ".a.new"), []byte("a longer leftover"), 0o644); err != nil {
 		t.Fatal(err)
 	}

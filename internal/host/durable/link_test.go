@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLink: a link replaces the one before, also after a crash that left half of a replacement, and leaves nothing
-// else.
+// TestLink: a link replaces the previous one, also after a crash during an earlier replacement, and no other file is
+// left.
 func TestLink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "current")
 	for _, target := range []string{"/one", "/two"} {

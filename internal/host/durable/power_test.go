@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// The power fails right after a file was written, on a file system that flushes nothing by itself: the file has the
-// complete new content, when it is new and when it is replaced.
+// The power fails right after a file was written, on a file system that flushes nothing by itself. The file has the
+// complete new content, whether it is new or was replaced.
 func TestPowerCutAfterWrite(t *testing.T) {
 	disk := smallfs.ForTest(t, "", 32*unit.MiB)
 	path := filepath.Join(disk.Dir, "file")

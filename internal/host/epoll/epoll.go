@@ -10,8 +10,8 @@
 //
 //   - Notifications are edge-triggered: each is returned once, and nothing has to be read. A notification while no Wait
 //     runs is returned by the next Wait.
-//   - A notification means that the caller should check, not what it will find: sources may notify without cause (each
-//     does once when it is added), and several notifications may be returned as one.
+//   - A notification means only that the caller should check: sources may notify without cause (each does once when it
+//     is added), and several notifications may be returned as one.
 //   - A Waiter owns its sources and closes them.
 //
 // The package decides nothing, and does not know what its sources mean. Go's own poller cannot do this: it does not
@@ -41,8 +41,8 @@ type Waiter struct {
 	epoll    int
 	wake     int // eventfd of Wake
 	sources  []Source
-	events   []unix.EpollEvent
-	notified []string
+	events   []unix.EpollEvent // the buffer of epoll_wait
+	notified []string          // the result of the last Wait
 }
 
 // New makes a Waiter without sources.
@@ -62,8 +62,7 @@ func New() (*Waiter, error) {
 
 // Add adds a source; after an error the source is closed.
 func (c *Waiter) Add(s Source) error {
-	// A pressure or events file also always counts as readable; with edge-triggering only its notifications are
-	// returned.
+	// A pressure or events file always counts as readable. With edge-triggering only its notifications are returned.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLET&0xffffffff, Fd: int32(len(c.sources))}
 	if err := unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, s.FD, &event); err != nil {
 		s.Close()
@@ -74,7 +73,7 @@ func (c *Waiter) Add(s Source) error {
 	return nil
 }
 
-// Forever is a timeout that never ends.
+// Forever is a timeout that does not expire.
 const Forever = time.Duration(math.MaxInt64)
 
 // Wait sleeps until a source notifies or timeout ends, and returns the names of the sources that notified. With a
@@ -108,7 +107,7 @@ func (c *Waiter) Wake() {
 	_, _ = unix.Write(c.wake, one) // a full counter notifies too
 }
 
-// Close closes the clock and its sources.
+// Close closes the Waiter and its sources.
 func (c *Waiter) Close() {
 	for _, s := range c.sources {
 		s.Close()

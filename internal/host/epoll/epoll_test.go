@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestWaitTellsWhatRang(t *testing.T) {
+func TestWaitReturnsNotifications(t *testing.T) {
 	c, err := New()
 	if err != nil {
 		t.Fatal(err)
@@ -30,10 +30,10 @@ func TestWaitTellsWhatRang(t *testing.T) {
 		if notified, err := c.Wait(Forever); err != nil || len(notified) != 1 || notified[0] != "other" {
 			t.Fatalf("notified %v, %v", notified, err)
 		}
-		// A negative timeout does not mean forever: a check that took longer than the time until the next one is
-		// followed by that one at once.
+		// A negative timeout does not mean forever: if a check took longer than the time until the next one, the next one
+		// follows at once.
 		if notified, err := c.Wait(-time.Hour); err != nil || len(notified) != 0 {
-			t.Fatalf("told twice: %v, %v", notified, err)
+			t.Fatalf("returned twice: %v, %v", notified, err)
 		}
 	}
 	go c.Wake()

@@ -1,11 +1,12 @@
-// Package idmap finds out whether the kernel can show files under other ids than those that they have on the disk.
+// Package idmap finds out whether the kernel can mount directories with id mappings: files then appear with other user
+// and group ids than on the disk.
 //
-// Pods with user namespaces of their own need that for every volume: a mount with a user namespace translates the ids
-// of all files below it (mount_setattr(2), MOUNT_ATTR_IDMAP; Linux 5.12, tmpfs since 6.3). Whether it works depends on
-// the kernel, on each file system and on what this process may do. So it is tried, with a mount that is attached
-// nowhere and is gone when Check returns.
+// Pods with a user namespace (hostUsers: false) need that for every volume: a mount with a user namespace translates
+// the ids of all files below it (mount_setattr(2), MOUNT_ATTR_IDMAP; Linux 5.12, tmpfs since 6.3). Whether it works
+// depends on the kernel, on each file system and on what this process may do. So Check tries it, with a mount that is
+// attached nowhere and is gone when Check returns.
 //
-// It makes no mount that anybody sees: the container runtime does.
+// The package makes no mounts for pods: the container runtime does.
 package idmap
 
 import (
@@ -19,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tried is the host's id of the user namespace with which mounts are tried, and how many ids it has. Any will do:
-// nothing is made with it.
+// tried is the first host id of the user namespace with which Check tries mounts, and how many ids it has. Chosen: any
+// number would do, because no file is created with these ids.
 const tried = 65536
 
-// Check returns why mounts of one of the directories cannot have a user namespace; nil: all can. It needs root.
+// Check returns why mounts of one of the directories cannot have id mappings; nil: all can. It needs root.
 func Check(dirs ...string) error {
 	namespace, err := userNamespace()
 	if err != nil {
@@ -33,7 +34,7 @@ func Check(dirs ...string) error {
 	var problems []error
 	for _, dir := range dirs {
 		if err := check(dir, namespace); err != nil {
-			problems = append(problems, fmt.Errorf("mount %s with other ids: %w", dir, err))
+			problems = append(problems, fmt.Errorf("mount %s with an id mapping: %w", dir, err))
 		}
 	}
 	return errors.Join(problems...)

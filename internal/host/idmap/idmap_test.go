@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCheck: tmpfs and the file system of temporary files can be mounted with other ids, proc cannot, nor can what is
-// not there. (Linux 6.18; a kernel before 6.3 cannot mount tmpfs so.)
+// TestCheck: tmpfs and the file system of temporary files can be mounted with id mappings; proc and a directory that
+// does not exist cannot. (Linux 6.18; kernels before 6.3 cannot do that with tmpfs.)
 func TestCheck(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: mounts")

@@ -2,12 +2,12 @@
 //
 // # Model
 //
-// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then those to come. Follow passes
-// them to one function, in order. Sync passes on the present records before it returns. The kernel logs a kill before
-// the killed process ends, so after an exit was noticed and Sync was called, the kill has been passed on.
+// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then new ones. Follow passes them to
+// one function, in order. Sync passes on all present records before it returns. The kernel logs a kill before the
+// killed process ends, so after an exit was noticed and Sync was called, the kill has been passed on.
 //
-// A Parser turns records into kills (core/oom). It knows the wordings of Linux 4.14 to 6.18. A report is several
-// records, and other records may be between them.
+// A Parser turns records into kills (core/oom). It knows the texts of Linux 4.14 to 6.18. A report is several records,
+// and other records may be between them.
 //
 // # Invariants
 //
@@ -15,7 +15,8 @@
 //     kill.
 //   - Of the kernel's own records only lines that begin like a kill count: the name of a command, a firewall rule or a
 //     disk cannot fake one.
-//   - A lost record (the buffer is a ring) costs that record; reading continues.
+//   - The kernel's buffer is a ring. When records were overwritten before they were read, reading continues with the
+//     next one.
 //
 // It needs CAP_SYSLOG if kernel.dmesg_restrict is set; Open's error says so. It interprets only kills.
 package kmsg
@@ -40,7 +41,7 @@ import (
 type Record struct {
 	Facility int // 0: the kernel itself; otherwise another writer
 	Sequence uint64
-	Since    time.Duration // since boot, by the clock that the kernel logs with
+	Since    time.Duration // since boot, by the kernel log's own clock
 	Text     string        // unprintable bytes are written like \x0a
 }
 
@@ -73,9 +74,9 @@ type Log struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	mu     sync.Mutex // locked while records are read and passed on
-	handle func(Record)
-	buffer []byte
+	mu     sync.Mutex   // locked while records are read and passed on
+	handle func(Record) // gets each record
+	buffer []byte       // of recordMax bytes
 }
 
 // recordMax is the kernel's own bound of a record for readers (CONSOLE_EXT_LOG_MAX, 8 KiB); with a shorter buffer
@@ -142,7 +143,7 @@ func (l *Log) drain(fd int) error {
 		case n == 0:
 			return errors.New("read kernel log: unexpected end")
 		}
-		// a record that cannot be parsed is not a kill
+		// a record that cannot be parsed does not report a kill
 		if record, err := parseRecord(string(l.buffer[:n])); err == nil {
 			l.handle(record)
 		}

@@ -21,10 +21,10 @@ import (
 //	oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=NAME,mems_allowed=0,global_oom,task_memcg=GROUP,task=COMM,pid=N,uid=N
 //	Memory cgroup out of memory: Killed process N (COMM) total-vm:NkB, anon-rss:NkB, file-rss:NkB, shmem-rss:NkB, UID:N pgtables:NkB oom_score_adj:N
 //
-// The first lines are rate-limited, the last is not. Before 5.0 the groups were in "Task in GROUP killed as a result of
-// limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or sacrifice
-// child", came before the kill. Before 5.4 the last line ends after shmem-rss, or (4.4) after file-rss. With
-// memory.oom.group one report is followed by a kill line for each process of the group.
+// The first lines are rate-limited, the last is not. Before 5.0 the groups were in the line "Task in GROUP killed as a
+// result of limit of GROUP". Another line came before the kill: "Memory cgroup out of memory" or "Out of memory",
+// followed by ": Kill process N (COMM) score N or sacrifice child". Before 5.4 the last line ends after shmem-rss, or
+// (4.4) after file-rss. With memory.oom.group one report is followed by a kill line for each process of the group.
 type Parser struct {
 	report  oom.Kill      // only what a report contains
 	open    bool          // the kill that report belongs to is still to come
@@ -32,9 +32,9 @@ type Parser struct {
 	wholeAt time.Duration // when its last line came
 }
 
-// wholeFor is for how long after the line before it a kill line without its own report is attributed to a group that is
-// killed as a whole. These lines follow at once, under one lock (measured: 25 ms in a slow guest). A kill elsewhere
-// whose report was dropped by the rate limit may come at any time after (chosen).
+// wholeFor bounds the time between two kill lines of a group that is killed as a whole. Only the first of these lines
+// has a report; the others follow at once, under one lock (measured: 25 ms in a slow guest). A later kill line without
+// a report is of another group, whose report the rate limit dropped (chosen).
 const wholeFor = 100 * time.Millisecond
 
 // Record processes a record and returns the kill that it completes.
@@ -60,7 +60,7 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 	case strings.HasPrefix(text, "Tasks in ") && strings.HasSuffix(text, wholeSuffix):
 		p.whole, p.wholeAt = strings.TrimSuffix(strings.TrimPrefix(text, "Tasks in "), wholeSuffix), r.Since
 		if p.report.Group != p.whole && !strings.HasPrefix(p.report.Group, p.whole+"/") {
-			// this kill's report was dropped by the rate limit, and the last report was of another group
+			// The rate limit dropped this kill's report, and the last report was of another group.
 			p.report = oom.Kill{}
 		}
 	default:
@@ -72,7 +72,7 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 // commandMax is the longest command in the text of a record: 15 bytes (TASK_COMM_LEN), each written as \x0a at worst.
 const commandMax = 15 * 4
 
-// isInvoked recognizes the first line of a report, the only one that begins with text that a user chose.
+// isInvoked recognizes the first line of a report. Only that line begins with text that a user chose.
 func isInvoked(text string) bool {
 	i := strings.Index(text, " invoked oom-killer: gfp_mask=0x")
 	return i >= 0 && i <= commandMax
@@ -90,8 +90,8 @@ var killedAfter = []string{
 
 const wholeSuffix = " are going to be killed due to memory.oom.group set"
 
-// killed completes a kill. A report belongs to the next kill, since one lock is held over both. The check that it names
-// the same process or command guards against lost records.
+// killed completes a kill. The kernel writes report and kill line under one lock, so a report belongs to the next kill
+// line. Because records may be lost, the two must also name the same process or command.
 func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	k, ok := parseKilled(r.Text)
 	if !ok {
@@ -112,7 +112,7 @@ func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	if strings.HasPrefix(r.Text, "Out of memory") && k.LimitGroup == "" {
 		k.LimitGroup = "/"
 	}
-	p.open = false // the report stays for the rest of a group that is killed as a whole
+	p.open = false // the report is kept: it is also that of the other processes of a group that is killed as a whole
 	k.Sequence, k.At = r.Sequence, r.Wall()
 	return k, true
 }

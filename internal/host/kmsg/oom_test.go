@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what testdata/*.want should hold")
+var rewrite = flag.Bool("rewrite", false, "write testdata/*.want")
 
 // kills returns the parser's kills of records, one per line; lines that begin with # are comments.
 func kills(t testing.TB, text string) string {

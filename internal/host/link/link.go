@@ -1,7 +1,8 @@
 // Package link is the adapter to the kernel's network interfaces, routes and network namespaces (rtnetlink(7),
 // network_namespaces(7)). It works on the network namespace of its caller.
 //
-// It decides nothing. Every call may be repeated: what is there already stays, and what is gone is no error.
+// It decides nothing. Every call may be repeated: what exists already stays, and deleting what does not exist is no
+// error.
 package link
 
 import (
@@ -81,7 +82,7 @@ func DeleteRoutes(below netip.Prefix) error {
 	return err
 }
 
-// Attached returns the networks of all interfaces except one.
+// Attached returns the networks of all interfaces, leaving one interface out.
 func Attached(except string) ([]netip.Prefix, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -94,7 +95,7 @@ func Attached(except string) ([]netip.Prefix, error) {
 		}
 		addresses, err := l.Addrs()
 		if err != nil {
-			continue // it was deleted in between
+			continue // the interface was deleted meanwhile
 		}
 		for _, a := range addresses {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -216,7 +217,7 @@ func configure(l netlink.Link, address netip.Prefix) error {
 // SetUp sets a link up.
 func SetUp(name string) error { return set(name, netlink.LinkSetUp, "up") }
 
-// SetDown sets a link down: nothing passes it any more.
+// SetDown sets a link down: no packet passes it any more.
 func SetDown(name string) error { return set(name, netlink.LinkSetDown, "down") }
 
 func set(name string, do func(netlink.Link) error, what string) error {
@@ -256,7 +257,7 @@ func EnsureNamespace(name string) error {
 	if ns, err := netns.GetFromName(name); err == nil {
 		return ns.Close()
 	}
-	// A file to which no namespace is bound is what a crash leaves.
+	// A crash may leave a file to which no namespace is bound.
 	if err := os.Remove(NamespacePath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("create network namespace %s: %w", name, err)
 	}
@@ -277,8 +278,8 @@ func EnsureNamespace(name string) error {
 	return nil
 }
 
-// aside calls do on a thread whose network namespace do may change. The thread returns to its own namespace; one that
-// cannot ends.
+// aside calls do on a locked thread, whose network namespace do may change. Afterwards the thread returns to its own
+// namespace. If it cannot, it ends.
 func aside(do func() error) error {
 	done := make(chan error)
 	go func() {
@@ -292,14 +293,14 @@ func aside(do func() error) error {
 		defer home.Close()
 		err = do()
 		if netns.Set(home) == nil {
-			runtime.UnlockOSThread() // else the thread ends with this goroutine
+			runtime.UnlockOSThread() // a thread that stays locked ends with this goroutine
 		}
 		done <- err
 	}()
 	return <-done
 }
 
-// Start starts a program in a named network namespace; without a name in the caller's.
+// Start starts a program in a named network namespace, or, if the name is empty, in the caller's.
 func Start(namespace string, program *exec.Cmd) error {
 	if namespace == "" {
 		return program.Start()
@@ -312,8 +313,8 @@ func Start(namespace string, program *exec.Cmd) error {
 	})
 }
 
-// Namespace identifies a named network namespace, or the caller's without a name: another one of the same name has
-// another identity.
+// Namespace returns an id of a named network namespace, or, if the name is empty, of the caller's. A namespace that is
+// deleted and created again has another id.
 func Namespace(name string) (id string, err error) {
 	path := "/proc/thread-self/ns/net"
 	if name != "" {
@@ -353,8 +354,8 @@ func In(name string) (bool, error) {
 	return os.SameFile(here, there), nil
 }
 
-// Enter moves the calling thread, which must be locked, into a named network namespace. The caller executes another
-// program next: the process's other threads stay where they are.
+// Enter moves the calling thread, which must be locked, into a named network namespace. The process's other threads
+// stay where they are, so the caller must execute another program next.
 func Enter(name string) error {
 	ns, err := netns.GetFromName(name)
 	if err != nil {
@@ -367,11 +368,11 @@ func Enter(name string) error {
 	return nil
 }
 
-// A Cable connects a namespace with a bridge of the caller's namespace.
+// A Cable (veth(4)) connects a network namespace with a bridge of the caller's namespace.
 type Cable struct {
 	Bridge    string
-	Here      string // the end that is a port of the bridge
-	Namespace string
+	Here      string       // the end in the caller's namespace, a port of the bridge
+	Namespace string       // name of the network namespace
 	There     string       // the end in the namespace
 	Address   netip.Prefix // of There
 	Gateway   netip.Addr   // the namespace's default gateway

@@ -24,7 +24,7 @@ func apart(t *testing.T, test func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 			return
@@ -41,7 +41,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRoutes: routes are added, replaced and deleted, all twice, and those of others are not touched.
+// TestRoutes: routes are added, replaced and deleted, each twice. Routes of other programs are not touched.
 func TestRoutes(t *testing.T) {
 	apart(t, func() {
 		must(t, SetUp("lo"))
@@ -79,7 +79,8 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// TestBridge: a bridge goes with its ports, its addresses can be replaced, and another link is not taken for one.
+// TestBridge: a bridge is deleted with its ports, its addresses can be replaced, and another link is not taken for a
+// bridge.
 func TestBridge(t *testing.T) {
 	apart(t, func() {
 		if err := CreateBridge("lo"); err == nil || !strings.Contains(err.Error(), "is not a bridge") {
@@ -105,7 +106,7 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// TestStart: a program runs in the namespace that is named, and the process that starts it stays in its own.
+// TestStart: a program runs in the named namespace, and the process that starts it stays in its own.
 func TestStart(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes a network namespace")
@@ -147,7 +148,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestNamespace: a namespace is made, connected and deleted, all twice.
+// TestNamespace: a namespace is made, connected and deleted, each twice.
 func TestNamespace(t *testing.T) {
 	name := fmt.Sprintf("link-%d", os.Getpid())
 	apart(t, func() {
@@ -171,7 +172,7 @@ func TestNamespace(t *testing.T) {
 		if in, err := In(name); err != nil || in {
 			t.Errorf("in it already: %v, %v", in, err)
 		}
-		listening, err := net.Listen("tcp", "192.168.7.1:0") // this thread's socket is of its namespace
+		listening, err := net.Listen("tcp", "192.168.7.1:0") // a socket of this thread's namespace
 		if err != nil {
 			t.Error(err)
 			return

@@ -2,13 +2,13 @@
 //
 // # Model
 //
-// A device is found by the file behind it, which the kernel names in /sys/block/loopN/loop/backing_file. Nothing is
-// stored. A program that crashed before it detached its devices finds them by the directory of their files.
+// A device is found by its file, whose path the kernel has in /sys/block/loopN/loop/backing_file. Nothing is stored. A
+// program that crashed before it detached its devices finds them by the directory of their files.
 //
 // # Invariants
 //
-//   - A device that is attached with Autoclear exists as long as something has it open: a descriptor, or a mount. So it
-//     cannot be left behind.
+//   - A device that is attached with Autoclear stays attached only while a descriptor or a mount has it open. So a
+//     crash cannot leave it behind.
 //   - Files are compared by path as the kernel sees it: directories must be given without symbolic links.
 //
 // It needs Linux 5.8 (LOOP_CONFIGURE) and a /dev of type devtmpfs, where devices appear by themselves.
@@ -29,12 +29,12 @@ import (
 type Life uint32
 
 const (
-	Autoclear Life = unix.LO_FLAGS_AUTOCLEAR // when nothing has it open any more
-	Lasting   Life = 0                       // by Detach only
+	Autoclear Life = unix.LO_FLAGS_AUTOCLEAR // the kernel detaches it when nothing has it open any more
+	Lasting   Life = 0                       // only Detach detaches it
 )
 
-// attempts is how often a free device is asked for: between the question and the answer another program may take it
-// (chosen).
+// attempts is how often Attach asks the kernel for a free device. Another program may take the device before it is
+// attached (chosen).
 const attempts = 64
 
 // Attach attaches a file to a free device and returns the device, open.
@@ -82,7 +82,7 @@ func Below(dir string) ([]string, error) {
 	return find(func(file string) bool { return strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/") })
 }
 
-// deleted is what the kernel adds to the path of a file without a name.
+// deleted is what the kernel appends to the path of a file that was deleted.
 const deleted = " (deleted)"
 
 func find(wanted func(file string) bool) (devices []string, err error) {
@@ -109,7 +109,7 @@ func find(wanted func(file string) bool) (devices []string, err error) {
 func Detach(device string) error {
 	err := control(device, unix.LOOP_CLR_FD)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
-		return nil // it is
+		return nil // it is detached already
 	}
 	if err != nil {
 		return fmt.Errorf("detach %s: %w", device, err)

@@ -2,9 +2,9 @@
 // statfs, and its identity, from /etc. It is the only place that puts these together.
 //
 // What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must
-// exist and be consistent; otherwise an error names it, since decisions would be made for a wrong machine. What the
-// kernel does not report at all is completed by machine.Complete. What merely describes the machine is left empty if it
-// cannot be read, and a note says so.
+// exist and be consistent. Otherwise an error names it, since decisions would be made for a wrong machine.
+// machine.Complete completes what the kernel does not report at all. What merely describes the machine is left empty if
+// it cannot be read, and a note says so.
 //
 // It needs no root privileges. It writes nothing except a machine ID of its own if the machine has none.
 package machineinfo
@@ -29,14 +29,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 )
 
-// Host tells where to read.
+// Host says where to read.
 type Host struct {
 	Root     string // the machine's root; "/" except in tests
 	StateDir string // the agent's root directory: its file system is nodefs, and a generated machine ID is stored there
 	ImageDir string // where the runtime stores images: its file system is imagefs; empty: not known, the same as nodefs
 }
 
-// Machine reads the machine's resources and identity. Notes say what could not be read and what is used in its place.
+// Machine reads the machine's resources and identity. Notes say what could not be read and what is used instead.
 func (h Host) Machine() (m machine.Machine, notes []string, err error) {
 	m, notes, err = h.Look()
 	if err != nil {
@@ -100,7 +100,7 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 	if m.NUMANodes, err = sys.NUMANodes(); err != nil {
 		return nil, err
 	}
-	// Some containers see fewer CPUs than the machine has (lxcfs), but all of its nodes.
+	// Some containers see fewer CPUs than the machine has (lxcfs), but all of its NUMA nodes.
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].CPUs = m.NUMANodes[i].CPUs.Intersect(m.CPUs)
 	}
@@ -112,7 +112,7 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 		m.HugePages = sum(pages, m.NUMANodes)
 	}
 	if len(m.NUMANodes) < 2 {
-		return nil, nil // everything is near the only node
+		return nil, nil // with one node, every device is near it
 	}
 	devices, err := sys.PCIDevices()
 	if err != nil {
@@ -193,7 +193,7 @@ func (h Host) machineID() string {
 
 func (h Host) ownIDFile() string { return filepath.Join(h.StateDir, "machine-id") }
 
-// ownID returns a generated ID, which stays the same as long as the agent's directory.
+// ownID returns a generated ID. It is stored in the agent's directory and stays the same as long as that exists.
 func (h Host) ownID() (string, error) {
 	data, err := os.ReadFile(h.ownIDFile())
 	if text := strings.TrimSpace(string(data)); err == nil && len(text) == 32 {
@@ -212,7 +212,7 @@ func (h Host) ownID() (string, error) {
 		err = os.Rename(next, h.ownIDFile())
 	}
 	if shortage.Is(err) {
-		// on a full disk it lasts only as long as this process: the agent, which may free the disk, must start
+		// On a full disk the ID is used without being stored, because the agent, which may free the disk, must start.
 		return text, nil
 	}
 	if err != nil {

@@ -45,8 +45,8 @@ var sockets = []struct{ file, protocol, state string }{
 }
 
 // listeners returns the ports on which processes in the calling thread's network namespace listen for IPv4, each once,
-// sorted. A socket on all IPv6 addresses counts as one on all IPv4 addresses too, as it is unless its owner set
-// IPV6_V6ONLY. The kernel does not show that here, so such an owner gets the port for itself alone.
+// sorted. A socket on all IPv6 addresses counts as one on all IPv4 addresses too. That is true unless its owner has set
+// IPV6_V6ONLY, which these files do not show. Then the port is kept from pods although nothing listens on it over IPv4.
 func listeners() ([]listener, error) {
 	var all []listener
 	read := func(file string, parse func(io.Reader) ([]listener, error)) error {

@@ -24,28 +24,29 @@
 //		chain hostports   { tcp dport 8080 dnat to 10.85.0.7:80 comment <container id> ... }
 //	}
 //
-// The second masquerade is for pods that use a host port of this machine, or a Service: neighbours on the bridge would
-// answer each other directly, and the translation would never be undone. Where the kernel shows packets between ports
-// of a bridge to netfilter (net.bridge.bridge-nf-call-iptables), it undoes that of Services itself: then a pod behind a
-// Service sees the address of the pod that asks. The third is for this machine's own clients on 127.0.0.1, which also
-// needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the loopback.
+// The second masquerade is for pods that use a host port of this machine, or a Service: pods on the same bridge would
+// answer each other directly, and the translation would never be undone. Where the kernel passes packets between ports
+// of a bridge to netfilter (net.bridge.bridge-nf-call-iptables), it undoes the translation of Services itself. Then
+// Services are excepted, and a pod behind a Service sees its client's address. The third is for this machine's own
+// clients on 127.0.0.1, which also needs route_localnet on the bridge; the chain guard keeps pods from using that to
+// reach services on the loopback.
 //
-// The chains api-pods and api-host are for a server that listens on the machine's loopback only, and that pods reach
-// all the same: kube-apiserver. They come before the chains of kube-proxy, which have priority dstnat: the first
-// translation of a flow holds.
+// The chains api-pods and api-host let pods reach a server that listens on the machine's loopback only: kube-apiserver.
+// They come before the chains of kube-proxy, which have priority dstnat, because the first translation of a flow is the
+// one that counts.
 //
-// A port on which a process of the machine listens stays that process's, whatever pods ask for. A host port on all of
-// whose addresses a process listens is refused (ErrTaken). If a process listens on some of the addresses, pods get the
-// others. If a process begins to listen later, the port is the process's from then on. For packets from the network the
-// rule with `socket` does that, which finds the listening socket in the packet's path. This machine's own clients have
-// packets with only their sender's socket; for them the chain listeners does it, which Open and UpdateListeners write.
-// UpdateListeners is called about every second: for that long a client on this machine may still reach the pod.
+// A port on which a process of the machine listens stays with that process, whatever pods request. A host port on all
+// of whose addresses a process listens is refused (ErrTaken). If a process listens on some of the addresses, pods get
+// the others. If a process begins to listen later, the port is the process's from then on. For packets from the
+// network, the rule with `socket` ensures that: it finds the listening socket. For packets of this machine's own
+// clients it would find the client's socket, so the chain listeners is for them. Open and UpdateListeners write that
+// chain. UpdateListeners is called about every second; until then a client on this machine may still reach the pod.
 //
-// Write is one transaction and keeps the hostports chain, so it may be repeated while pods run. Existing flows are not
+// Write is one transaction and keeps the chain hostports, so it may be repeated while pods run. Existing flows are not
 // flushed: a UDP client that keeps its source port may still send to the port's former pod until the kernel drops the
 // flow (nf_conntrack_udp_timeout, 30 s).
 //
-// Masquerade writes a table of another kind, for machines behind this one.
+// Masquerade writes another kind of table, for machines behind this one.
 //
 // The package decides nothing and does not know pods; IPv4 only.
 package nat
@@ -70,7 +71,7 @@ type Network struct {
 	Bridge   string
 	Pods     netip.Prefix
 	Services netip.Prefix // addresses that another program translates, such as kube-proxy; the zero value: there are none
-	Forwards []Forward    // what pods and this machine reach at addresses where nothing listens
+	Forwards []Forward    // addresses where nothing listens, and where their packets go
 }
 
 // A Forward translates the destination of TCP connections of pods and, unless PodsOnly is set, of this machine.
@@ -154,7 +155,7 @@ func write(n Network, socket []expr.Any) error {
 	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toListeners, toHostPorts)
 	base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
 		join(address(source, expr.CmpOpEq, n.Pods), address(destination, expr.CmpOpNeq, n.Pods), address(destination, expr.CmpOpNeq, multicast), masquerade),
-		join(address(source, expr.CmpOpEq, n.Pods), translated(), notOf(n.Services), masquerade),
+		join(address(source, expr.CmpOpEq, n.Pods), translated(), exceptReversed(n.Services), masquerade),
 		join(address(source, expr.CmpOpEq, loopback), link(expr.MetaKeyOIFNAME, n.Bridge), masquerade))
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", n.Bridge, explain(err))
@@ -168,8 +169,9 @@ func write(n Network, socket []expr.Any) error {
 	return nil
 }
 
-// Masquerade creates or updates a table that lets a network reach what is beyond this machine: it has the address of
-// this machine there. Between the network and those in reaches, addresses stay as they are. Delete removes the table.
+// Masquerade creates or updates a table that lets a network reach what is beyond this machine. There its packets have
+// this machine's address. Between the network and the networks in reaches, addresses stay as they are. Delete removes
+// the table.
 func Masquerade(table string, network netip.Prefix, reaches ...netip.Prefix) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -199,7 +201,7 @@ func Masquerade(table string, network netip.Prefix, reaches ...netip.Prefix) err
 	return nil
 }
 
-// beforeKubeProxy is how much earlier than kube-proxy's our chains for the API server come (chosen).
+// beforeKubeProxy is by how much the priority of our chains for the API server is below that of kube-proxy's (chosen).
 const beforeKubeProxy = 10
 
 // rule translates the destination of a Forward.
@@ -286,7 +288,7 @@ func Open(bridge, owner string, ports []Port) error {
 		}
 		rules = append(rules, rule)
 	}
-	for _, l := range own { // before the first packet can reach the pod
+	for _, l := range own { // these rules must be there before the first packet can reach the pod
 		if slices.ContainsFunc(ports, l.meets) {
 			addListener(conn, bridge, l)
 		}
@@ -303,7 +305,7 @@ func Open(bridge, owner string, ports []Port) error {
 	return nil
 }
 
-// Close removes the ports of an owner, if it has any.
+// Close closes the ports of an owner, if it has any.
 func Close(bridge, owner string) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -368,7 +370,7 @@ func updateListeners(bridge string) error {
 		}
 	}
 	for _, rule := range known {
-		// A duplicate rule, which another process added at the same time, is removed too.
+		// A duplicate rule, which another process may have added at the same time, is removed too.
 		if _, ok := wanted[string(rule.UserData)]; ok {
 			delete(wanted, string(rule.UserData))
 		} else if err := conn.DelRule(rule); err != nil {
@@ -381,7 +383,7 @@ func updateListeners(bridge string) error {
 	return conn.Flush()
 }
 
-// addListener adds a rule that leaves packets for a listener to it.
+// addListener adds a rule by which packets for a listener reach it.
 func addListener(conn *nftables.Conn, bridge string, l listener) {
 	var to []expr.Any
 	if !l.address.IsUnspecified() {
@@ -446,101 +448,4 @@ func portOf(rule *nftables.Rule) Port {
 		}
 	}
 	return p
-}
-
-// transport matches a protocol and its destination port.
-func transport(protocol byte, port uint16) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
-		// at the same place in all three protocols
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
-	}
-}
-
-// socketOfThisMachine matches packets for which this machine has a listening or connected socket: the expression ends
-// the rule if there is none (nft_socket_eval in net/netfilter/nft_socket.c). The loaded value does not matter.
-func socketOfThisMachine() []expr.Any {
-	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}}
-}
-
-func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
-
-func join(parts ...[]expr.Any) []expr.Any {
-	var all []expr.Any
-	for _, part := range parts {
-		all = append(all, part...)
-	}
-	return all
-}
-
-// Offsets in the IPv4 header (RFC 791).
-const (
-	source       = 12
-	destination  = 16
-	addressBytes = 4
-)
-
-// address compares the network part of an address in the IPv4 header.
-func address(offset uint32, op expr.CmpOp, network netip.Prefix) []expr.Any {
-	load := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: addressBytes}}
-	return append(load, inNetwork(op, network)...)
-}
-
-// inNetwork compares the network part of the address in register 1.
-func inNetwork(op expr.CmpOp, network netip.Prefix) []expr.Any {
-	mask := make([]byte, addressBytes)
-	for bit := range network.Bits() {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
-	return []expr.Any{
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: addressBytes, Mask: mask, Xor: make([]byte, addressBytes)},
-		&expr.Cmp{Op: op, Register: 1, Data: network.Masked().Addr().AsSlice()},
-	}
-}
-
-func link(key expr.MetaKey, name string) []expr.Any {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
-	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded}}
-}
-
-// localDestination matches packets to an address of this machine.
-func localDestination() []expr.Any {
-	return []expr.Any{
-		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
-	}
-}
-
-// seesBridged is "1" where the kernel shows IPv4 packets between ports of a bridge to netfilter (ip-sysctl.rst). The
-// file is not there without br_netfilter.
-const seesBridged = "/proc/sys/net/bridge/bridge-nf-call-iptables"
-
-// notOf leaves out flows to Services whose translation the kernel undoes between neighbours.
-func notOf(services netip.Prefix) []expr.Any {
-	text, err := os.ReadFile(seesBridged)
-	if err != nil || string(bytes.TrimSpace(text)) != "1" || !services.IsValid() || !services.Addr().Is4() {
-		return nil
-	}
-	return originally(expr.CmpOpNeq, services)
-}
-
-// originally compares the network part of the address that a flow was to before it was translated.
-func originally(op expr.CmpOp, network netip.Prefix) []expr.Any {
-	const original = 0 // IP_CT_DIR_ORIGINAL of linux/netfilter/nf_conntrack_tuple_common.h
-	load := []expr.Any{&expr.Ct{Register: 1, Key: expr.CtKeyDST, Direction: original}}
-	return append(load, inNetwork(op, network)...)
-}
-
-// dstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h: the flow's destination was translated.
-const dstNAT = 1 << 5
-
-func translated() []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Register: 1, Key: expr.CtKeySTATUS},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(dstNAT), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}
 }

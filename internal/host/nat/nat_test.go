@@ -42,8 +42,8 @@ func TestPortRule(t *testing.T) {
 	}
 }
 
-// TestTable writes, opens, closes and deletes in the kernel. internal/containerruntime tests with pods that packets
-// follow.
+// TestTable writes, opens, closes and deletes in the kernel. internal/containerruntime tests with pods that packets are
+// translated.
 func TestTable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: changes nftables")
@@ -143,8 +143,7 @@ func TestParseSockets(t *testing.T) {
 	}
 }
 
-// FuzzListeners: whatever the kernel prints, reading it is cheap and yields ports that can be compared with a host
-// port.
+// FuzzListeners: reading any text of the kernel is cheap and yields ports that can be compared with a host port.
 func FuzzListeners(f *testing.F) {
 	cost.Attack(f, "heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
 	cost.Attack(f, "heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")

@@ -60,7 +60,7 @@ func (s *space) ip(t *testing.T, args string) {
 	}
 }
 
-// join connects two namespaces by a pair of links with addresses.
+// join2 connects two namespaces by a pair of links with addresses.
 func join2(t *testing.T, a *space, nameA, addressA string, b *space, nameB, addressB string) {
 	t.Helper()
 	a.ip(t, fmt.Sprintf("link add %s type veth peer name %s netns %d", nameA, nameB, b.tid))
@@ -145,13 +145,15 @@ func (s *space) ask(network, address string) string {
 }
 
 // TestWhosePort: a host port leads to the pod from everywhere. A port on which a process of the machine listens stays
-// that process's, whether it was first or not, over the network and on the machine itself.
+// with that process, whether it listened first or not, over the network and on the machine itself.
 func TestWhosePort(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
-	host, pod, remote := newSpace(t), newSpace(t), newSpace(t)
-	const bridge = "pods0" // a link, which is all that the table needs of a bridge
+	host := newSpace(t)
+	pod := newSpace(t)
+	remote := newSpace(t)
+	const bridge = "pods0" // an ordinary link; the table needs no more of a bridge
 	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
 	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
 	pod.ip(t, "route add default via 10.85.0.1")
@@ -229,8 +231,8 @@ func TestWhosePort(t *testing.T) {
 	}
 	want("a port shared by address", "tcp", 2379, "pod", "pod", "host")
 
-	// A listener that starts later: at once for clients over the network, and for the machine itself after the next
-	// Keep.
+	// A listener that starts later gets the port: at once for clients over the network, and for the machine itself after
+	// the next UpdateListeners.
 	late := host.serve(t, "tcp4", "0.0.0.0:8080", "host")
 	if who := remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
 		t.Errorf("a later listener's client from the network reaches %s", who)
@@ -261,13 +263,15 @@ func TestWhosePort(t *testing.T) {
 	}
 }
 
-// TestForwards: a server on the machine's loopback is reached by pods and by the machine at the addresses that lead to
-// it, by nobody else, and at no other address or port of the loopback.
+// TestForwards: pods and the machine reach a server on the machine's loopback at the forwarded addresses. Nobody else
+// does, and no other address or port of the loopback is reached.
 func TestForwards(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
-	host, pod, remote := newSpace(t), newSpace(t), newSpace(t)
+	host := newSpace(t)
+	pod := newSpace(t)
+	remote := newSpace(t)
 	const bridge = "pods0"
 	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
 	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
@@ -328,13 +332,16 @@ func TestForwards(t *testing.T) {
 	}
 }
 
-// TestMasquerade: a network behind the machine reaches hosts beyond it under the machine's address, and the machine's
-// pods under its own. Both may be written and deleted twice.
+// TestMasquerade: a network behind the machine reaches hosts beyond the machine with the machine's address, and the
+// machine's pods with its own. The table may be written and deleted twice.
 func TestMasquerade(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
-	host, node, pod, remote := newSpace(t), newSpace(t), newSpace(t), newSpace(t)
+	host := newSpace(t)
+	node := newSpace(t)
+	pod := newSpace(t)
+	remote := newSpace(t)
 	join2(t, host, "nodes0", "10.86.0.1/24", node, "eth0", "10.86.0.2/24")
 	join2(t, host, "pods0", "10.85.0.1/24", pod, "eth0", "10.85.0.2/24")
 	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")

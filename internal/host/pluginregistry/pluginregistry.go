@@ -3,15 +3,15 @@
 //
 // # Model
 //
-// A plugin makes a socket in the directory or below it, and serves there what it is (Ask) and how its registration went
-// (Tell). Watch passes on the complete list of sockets whenever it may have changed.
+// A plugin makes a socket in the directory or below it. There it answers what it is (Ask), and is told whether it was
+// registered (Tell). Watch passes on the complete list of sockets whenever it may have changed.
 //
 // # Invariants
 //
-//   - A socket that was removed and made again is another Socket, also if both happened before the directory was read
+//   - A socket that was removed and made again is another Socket, even if both happened before the directory was read
 //     again.
 //   - A symbolic link is listed, so that its plugin can be refused by name, and never followed.
-//   - Files whose names begin with a dot are not plugins', as in the kubelet.
+//   - Files whose names begin with a dot are ignored, as in the kubelet.
 //   - Answers have a bounded size; every call ends with its context.
 //
 // The package decides nothing (core/registration does), and the registered services are called by others (host/csi,
@@ -53,8 +53,8 @@ type watch struct {
 	lost    uint64            // how often the kernel dropped events
 }
 
-// Watch creates the directory if it does not exist, and calls changed with the sockets in it: at the start, and
-// whenever they may have changed, until ctx ends or the directory cannot be watched any more.
+// Watch creates the directory if it does not exist. It calls changed with the sockets in it, at the start and whenever
+// they may have changed, until ctx ends or the directory cannot be watched any more.
 func Watch(ctx context.Context, dir string, changed func([]registration.Socket)) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return fmt.Errorf("watch for plugins: %w", err)
@@ -97,7 +97,7 @@ func (w *watch) wait(ctx context.Context) error {
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return fmt.Errorf("watch for plugins: %s: %w", w.dir, err)
 			}
-			w.lost++ // any socket may be another one now
+			w.lost++ // any socket may have been made again since
 			return nil
 		}
 	}
@@ -117,7 +117,7 @@ func (w *watch) list() ([]registration.Socket, error) {
 				return filepath.SkipDir
 			}
 		case d.IsDir():
-			// before it is read, so that nothing is missed; a directory that is watched already stays so
+			// The watch begins before the directory is read, so that nothing is missed. It is no error if it is watched already.
 			if err := w.watcher.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("%s: %w", path, err)
 			}

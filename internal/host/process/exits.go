@@ -23,8 +23,8 @@ import (
 type Exits struct {
 	epoll int
 
-	mu      sync.Mutex // guards everything that follows
-	next    int64
+	mu      sync.Mutex      // guards everything that follows
+	next    int64           // number of the next watch
 	watched map[int64]watch // by a number that is never reused, unlike a descriptor
 }
 
@@ -71,8 +71,8 @@ func (e *Exits) Watch(pid int, same func() bool, exited func()) (cancel func(), 
 	return func() { e.take(id) }, nil
 }
 
-// Lives reports whether a process runs whose cgroup is named after the container or sandbox with that id: the pid still
-// means what it meant. One that has ended and waits for its parent does not run.
+// Lives reports whether pid is a running process whose cgroup is named after the container or sandbox with that id. So
+// a pid that was reused counts as not running, and so does a process that has ended and waits for its parent.
 func (e *Exits) Lives(pid int, id string) bool {
 	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil || !strings.Contains(string(group), id) {

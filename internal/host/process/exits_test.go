@@ -89,7 +89,7 @@ func TestGoneOrReusedPidIsAnError(t *testing.T) {
 	}
 }
 
-// A process of which only the exit code is left does not run; nor does one whose group has another name.
+// A zombie does not count as running, nor does a process whose cgroup has another name.
 func TestLives(t *testing.T) {
 	e, err := NewExits()
 	if err != nil {

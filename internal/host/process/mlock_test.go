@@ -27,7 +27,7 @@ func locked(t *testing.T) (kib int) {
 	return kib
 }
 
-func TestHold(t *testing.T) {
+func TestLockMemory(t *testing.T) {
 	before := locked(t)
 	if err := LockMemory(); errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
 		t.Skipf("needs CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK: %v", err)

@@ -48,7 +48,8 @@ func parseBusy(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// ticksMost is more CPU time than a machine of 8192 CPUs uses in a century, and small enough to be added up.
+// ticksMost bounds CPU times, in ticks. Chosen: more than a machine of 8192 CPUs uses in a century, and small enough
+// that sums do not overflow.
 const ticksMost = 1 << 45
 
 func parseTicks(word string) (time.Duration, error) {
@@ -69,7 +70,7 @@ func (m Memory) Unreclaimable() unit.Bytes {
 	return max(0, m.Total-available-m.HugePages)
 }
 
-// Process is the cheap part of /proc's information about a process.
+// Process is what /proc/<pid>/stat has about a process, which is cheap to read.
 type Process struct {
 	PID     int
 	Name    string // cut by the kernel to 15 characters
@@ -161,9 +162,9 @@ func parseGroups(text string) []string {
 	return groups
 }
 
-// argumentsMax bounds in bytes how much of a command line is read: a process can make its own as long as its address
-// space (prctl(2), PR_SET_MM). Chosen: half of the longest possible single argument (MAX_ARG_STRLEN, execve(2)); the
-// expected ones have some KiB.
+// argumentsMax bounds how much of a command line is read, in bytes, because a process can make its own as long as its
+// address space (prctl(2), PR_SET_MM). Chosen: half of the longest possible single argument (MAX_ARG_STRLEN,
+// execve(2)). The expected command lines have some KiB.
 const argumentsMax = 64 << 10
 
 // Arguments returns the command line of a process, or the first 64 KiB of a longer one; none for the kernel's own
@@ -187,7 +188,7 @@ func (fs FS) Arguments(pid int) ([]string, error) {
 // Footprint is a process's share of memory.
 type Footprint struct {
 	Resident unit.Bytes // its own pages, and its share of shared ones (Pss)
-	Private  unit.Bytes // of that, without pages of files
+	Private  unit.Bytes // the part of Resident that is not pages of files
 }
 
 // Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14). It needs the permission to trace the process, and walks

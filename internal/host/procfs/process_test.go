@@ -53,7 +53,7 @@ func TestProcessFiles(t *testing.T) {
 	}
 }
 
-// A process can make its command line as long as its memory: no more of it is read than of any other.
+// A process can make its command line as long as its memory, but only the first 64 KiB are read.
 func TestLongCommandLineIsCut(t *testing.T) {
 	fs := tree(t, map[string]string{"42/cmdline": "a\x00" + strings.Repeat("b", 1<<20)})
 	args, err := fs.Arguments(42)

@@ -5,8 +5,8 @@
 // to an open pressure file makes it a trigger: until it is closed it notifies (EPOLLPRI, see package epoll) when the
 // stall within a window exceeds a threshold, at most once per window.
 //
-// A notification means that some task already waits. Memory that is taken fast, and never reclaimed, runs out without a
-// stall; so this is one notification among others, and a reason to check. The averages show what has lasted longer.
+// A notification means that some task already waits. Memory that is allocated fast and cannot be reclaimed runs out
+// without a stall, so callers need other notifications too. The averages show stalls that last longer.
 package psi
 
 import (
@@ -33,8 +33,8 @@ type Threshold struct {
 	Window time.Duration // 500 ms to 10 s
 }
 
-// plainWindow is a divisor of all windows for a process without CAP_SYS_RESOURCE (psi.rst, since Linux 6.5): the kernel
-// then measures with its ordinary averages, every 2 s, and notifies that much later.
+// plainWindow is what every window of a process without CAP_SYS_RESOURCE must be a multiple of (psi.rst, since Linux
+// 6.5). The kernel then measures with its ordinary averages, every 2 s, and notifies up to 2 s later.
 const plainWindow = 2 * time.Second
 
 // text returns what must be written to the file: "some 150000 1000000", in microseconds.

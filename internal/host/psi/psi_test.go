@@ -37,7 +37,7 @@ func TestTriggerOnThisKernel(t *testing.T) {
 	}
 }
 
-func TestNoPressureIsToldApart(t *testing.T) {
+func TestNoPressureIsRecognized(t *testing.T) {
 	if _, err := Trigger(filepath.Join(t.TempDir(), "memory.pressure"), Threshold{}); !errors.Is(err, ErrNone) {
 		t.Errorf("no file: %v, want %v", err, ErrNone)
 	}

@@ -1,14 +1,14 @@
-// Package quota measures directories by project quota: the kernel keeps the sum for a project ID, and every file that
-// is created below a directory with an ID inherits it. Reading the sum takes microseconds, however many files there
-// are. It includes files that were deleted and are still open, which no walk can see.
+// Package quota measures directories by project quota. The kernel keeps the sum of the sizes of all files with a
+// project ID. A file that is created below a directory with such an ID inherits it. Reading the sum takes microseconds,
+// however many files there are. It includes files that were deleted and are still open, which no walk can see.
 //
 // # Model
 //
-// A project is a 32-bit number on one file system. Here each measured directory has its own, derived from its inode
-// number, which no other directory on that file system has at the same time. So nothing needs to be stored, and a
-// directory itself shows whether it is measured. IDs begin at 1<<30, above what administrators write into
-// /etc/projects. When an inode number is reused, files of its former directory that are still open count for the new
-// one; they are on the disk in any case.
+// A project is a 32-bit number on one file system. Here each measured directory has a project of its own. Its number is
+// derived from the directory's inode number, which no other directory on that file system has at the same time. So
+// nothing needs to be stored, and a directory itself shows whether it is measured. IDs begin at 1<<30, above what
+// administrators write into /etc/projects. When an inode number is reused, files of the former directory that are still
+// open count for the new directory; they do occupy the disk.
 //
 // # Requirements
 //
@@ -16,9 +16,9 @@
 // quotatype=prjquota), mounted with prjquota; Linux 5.14 for quotactl_fd(2). Elsewhere Begin and Of return ErrNone, and
 // the caller counts files.
 //
-// Limit is for volumes with a size of their own. Directories that the agent evicts pods for have no limit: a program at
-// its limit would get ENOSPC instead of being evicted. Root with CAP_SYS_RESOURCE, which containers lack unless they
-// ask for it, is not limited.
+// Limit is for volumes with a size of their own. Directories because of which the agent evicts pods have no limit: a
+// program at the limit would get ENOSPC and its pod would not be evicted. Root with CAP_SYS_RESOURCE is not limited;
+// containers lack that capability unless they request it.
 package quota
 
 import (
@@ -37,7 +37,7 @@ var ErrNone = errors.New("no project quota")
 
 const (
 	idBase = 1 << 30 // the smallest project ID of the agent
-	idSpan = 1 << 30 // how many inode numbers can become one
+	idSpan = 1 << 30 // how many project IDs the agent has; inode numbers beyond are not measured
 
 	// From linux/quota.h and linux/fs.h; x/sys/unix has no names for them.
 	getQuota      = 0x800007<<8 | 2 // QCMD(Q_GETQUOTA, PRJQUOTA)
@@ -46,8 +46,8 @@ const (
 	getState      = 0x5805<<8 | 2   // QCMD(Q_XGETQSTAT, PRJQUOTA)
 	setAttributes = 0x401c5820      // FS_IOC_FSSETXATTR
 	flagInherit   = 0x200           // FS_XFLAG_PROJINHERIT
-	validLimits   = 1               // QIF_BLIMITS: the limits of space in a block are meant
-	limitUnit     = unit.KiB        // QIF_DQBLKSIZE: of the limits of space
+	validLimits   = 1               // QIF_BLIMITS: a block's limits of space are to be set
+	limitUnit     = unit.KiB        // QIF_DQBLKSIZE: the unit of the limits of space
 	stateEnforced = 1 << 5          // FS_QUOTA_PDQ_ENFD
 )
 
@@ -73,7 +73,7 @@ type state struct {
 	_       [92]byte
 }
 
-// Enforced reports whether the kernel holds projects to their limits on the file system of dir.
+// Enforced reports whether the kernel enforces the limits of projects on the file system of dir.
 func Enforced(dir string) (bool, error) {
 	f, err := open(dir)
 	if err != nil {
@@ -131,7 +131,7 @@ func Begin(dir string) error {
 		return ErrNone
 	}
 	id := uint32(idBase + st.Ino)
-	// A project whose sum the kernel cannot report is useless.
+	// Without accounting, the kernel cannot report the sum of a project.
 	if _, err := read(f, id); err != nil {
 		return err
 	}

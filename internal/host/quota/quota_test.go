@@ -117,7 +117,7 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestLimit: who has no CAP_SYS_RESOURCE gets EDQUOT at the limit, and may write on when it is raised.
+// TestLimit: a process without CAP_SYS_RESOURCE gets EDQUOT at the limit, and may write again when it is raised.
 func TestLimit(t *testing.T) {
 	root := mount(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
 	enforced, err := Enforced(root)

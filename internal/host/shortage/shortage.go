@@ -1,8 +1,8 @@
-// Package shortage distinguishes errors that mean that the machine is short of something, and retries after them.
+// Package shortage recognizes errors which mean that the machine is short of a resource, and retries after them.
 //
-// A full disk, one that became read-only, or a process without free file descriptors is no reason to end: the program
-// that may free the disk must start and continue. What failed because of a shortage may succeed later although nothing
-// is changed here; after other errors a retry would fail the same way.
+// A program that may free the disk must start and continue even if the disk is full or has become read-only, or if it
+// has no free file descriptors. What failed because of a shortage may succeed later without a change of the program or
+// its configuration. After other errors a retry would fail the same way.
 package shortage
 
 import (
@@ -25,8 +25,8 @@ func Is(err error) bool {
 	return false
 }
 
-// The waits between two tries, doubled each time. Chosen: freeing a disk takes some seconds, and a delay of a minute
-// does not harm a part without which the others continue.
+// The wait between two tries is waitMin at first and doubles each time up to waitMax. Chosen: freeing a disk takes some
+// seconds, and the other parts of the program continue meanwhile, so a delay of a minute does no harm.
 const (
 	waitMin = time.Second
 	waitMax = time.Minute
@@ -41,7 +41,7 @@ func Retry(ctx context.Context, what string, do func(context.Context) error) err
 			return err
 		}
 		if time.Since(began) > waitMax {
-			wait = waitMin // it worked for long, so this is a new failure
+			wait = waitMin // do ran for a long time, so this is a new failure
 		}
 		slog.Warn("the machine is short of a resource; trying again", "what", what, "in", wait, "err", err)
 		select {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAgain(t *testing.T) {
+func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, tries := time.Now(), 0
 		full := fmt.Errorf("listen: %w", &os.PathError{Op: "bind", Path: "x", Err: unix.ENOSPC})

@@ -24,7 +24,7 @@ func Connect(ctx context.Context, path string) (net.Conn, error) {
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		err = op.Err // without the number of a file descriptor in place of the path
+		err = op.Err // op's own text has the number of a file descriptor instead of the path
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect: %s: %w", path, err)

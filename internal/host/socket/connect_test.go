@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestConnect: a socket at a path longer than a socket's address is reached; what could be somebody else's is not.
+// TestConnect: a socket is reached even if its path is longer than a socket's address. Links and sockets of other users
+// are refused.
 func TestConnect(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("gives a socket to another user: run as root")

@@ -1,10 +1,10 @@
-// Package socket makes unix sockets that other programs watch for, in directories of their own, and connects to those
-// that other programs made (Connect).
+// Package socket makes unix sockets in directories that other programs watch (Dir), and connects to sockets that other
+// programs made (Connect).
 //
 // # Model
 //
-// A Dir is an open directory. Everything in it is named through the open handle: a socket's path has at most 108 bytes
-// (unix(7)), and an instance's directory may be longer. A later mount or rename changes nothing.
+// A Dir is an open directory. Files in it are named through the open handle, for two reasons: a socket's path has at
+// most 108 bytes (unix(7)), which an instance's directory may exceed; and a later mount or rename changes nothing.
 //
 // # Invariants
 //
@@ -93,10 +93,10 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// Listen makes a socket, replacing an existing file of that name. It is made under another name first: other programs
-// watch for it, and a quick one would find a socket that is bound but does not listen yet, be refused, and wait for a
-// change that does not come. It gets its name by a link, not by a rename, since some programs watch only for the
-// creation of a file. Closing the listener leaves the name: see Remove.
+// Listen makes a socket, replacing an existing file of that name. The socket is made under another name first.
+// Otherwise a program that watches for it could find a socket that is bound but does not listen yet, be refused, and
+// wait for a change that does not come. It gets its name by a link, not by a rename, since some programs watch only for
+// the creation of a file. Closing the listener leaves the name: see Remove.
 func (d *Dir) Listen(name string) (net.Listener, error) {
 	before := UnfinishedName(name)
 	for _, old := range []string{before, name} {
@@ -122,5 +122,5 @@ func (d *Dir) Listen(name string) (net.Listener, error) {
 	return listener, nil
 }
 
-// UnfinishedName returns the name of a socket until it listens.
+// UnfinishedName returns the name that a socket has until it listens.
 func UnfinishedName(name string) string { return "." + name + ".new" }

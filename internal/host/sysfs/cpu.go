@@ -18,7 +18,7 @@ const cpuDir = "devices/system/cpu"
 type CPUs struct {
 	Online   idset.Set // the kernel runs on them
 	Offline  idset.Set // present, but switched off
-	Isolated idset.Set // of both, those excluded from load balancing (isolcpus)
+	Isolated idset.Set // those of Online and Offline that are excluded from load balancing (isolcpus)
 }
 
 // CPUs reads which CPUs exist.
@@ -108,8 +108,8 @@ func (fs FS) sockets(online idset.Set) (map[machine.SocketID]idset.Set, error) {
 	return sockets, nil
 }
 
-// groups reads one of the topology files in which each CPU lists the CPUs with which it shares something. The first of
-// the names that the kernel has is read.
+// groups reads a topology file in which each CPU lists the CPUs with which it shares something. It reads the first of
+// names that the kernel has.
 func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 	for _, name := range names {
 		var p partition
@@ -137,7 +137,7 @@ func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 	return nil, nil
 }
 
-// partition collects groups that each member reports, and detects members that disagree.
+// partition collects the groups that CPUs report, and detects CPUs of one group that report different groups.
 type partition struct {
 	groups []idset.Set
 	seen   idset.Set
@@ -204,8 +204,8 @@ func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 	return groups, nil
 }
 
-// numbered gives each group its ID. If an ID is missing, or reported for two groups, as some hypervisors do, each group
-// is named by its lowest CPU.
+// numbered gives each group its ID. Some hypervisors report no ID, or the same for two groups. Then each group has the
+// number of its lowest CPU.
 func numbered(groups []idset.Set, ids []int64) map[machine.CacheID]idset.Set {
 	out := map[machine.CacheID]idset.Set{}
 	for i, group := range groups {

@@ -5,8 +5,8 @@
 //
 // Formats are those of the kernel's Documentation/ABI: CPUs as lists ("0-3,8"), sizes in kB, distances as one number
 // per online node in the order of their IDs. IDs may have gaps, so nothing is found by counting. What a kernel does not
-// report is absent in the result (an old kernel without die_cpus_list, a guest without caches, a machine without NUMA),
-// and machine.Complete completes it. What it reports wrongly (a CPU that is not among its own siblings, a missing
+// report is absent in the result, and machine.Complete completes it: an old kernel has no die_cpus_list, a guest no
+// caches, some machines no NUMA nodes. What it reports wrongly (a CPU that is not among its own siblings, a missing
 // distance) is an error that names the file and the value.
 //
 // # Limits of the package

@@ -11,9 +11,9 @@
 //
 // # Invariants
 //
-//   - No call waits for another process, and none has an effect on a file that it refuses.
+//   - No call waits for another process. A file that is refused is not affected.
 //   - No call reads more than its caller allows, whatever the size of the file.
-//   - Open and Read trust the directories on the path and nothing else. Dir trusts its root and nothing below it.
+//   - Open and Read trust only the directories on the path. Dir trusts only its root, nothing below it.
 //
 // The package writes nothing except new files (Dir.Create) and links (Dir.Symlink), and does not know which files
 // belong to whom.
@@ -34,13 +34,13 @@ import (
 // ErrNotRegular means that a name is not a regular file: a link, a FIFO, a device, a directory.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge means that a file is larger than its reader allows.
+// ErrTooLarge means that a file is larger than the caller allows.
 var ErrTooLarge = errors.New("larger than what is read of it")
 
 // Open opens a regular file for reading. A link in the last element of path is not followed.
 func Open(path string) (*os.File, error) { return openAt(unix.AT_FDCWD, path, path) }
 
-// Read returns the content of a regular file that has at most most bytes, otherwise ErrTooLarge.
+// Read returns the content of a regular file. If the file has more than most bytes, the error is ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	text, err := Head(path, most+1)
 	if err == nil && int64(len(text)) > most {
@@ -241,8 +241,8 @@ func (d *Dir) Stat(name string) (unix.Stat_t, error) {
 // IsRegular reports whether st is of a regular file.
 func IsRegular(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Names lists at most most names of d: a container may create as many as the disk has inodes. whole is false if there
-// are more.
+// Names lists at most most names of d, since a container may create as many as the disk has inodes. whole is false if
+// there are more.
 func (d *Dir) Names(most int) (names []string, whole bool, err error) {
 	fd, err := again(func() (int, error) { return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

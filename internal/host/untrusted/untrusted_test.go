@@ -62,7 +62,7 @@ func TestNothingButRegularFilesIsOpened(t *testing.T) {
 	}
 }
 
-// TestSparseFileIsNotRead is a container's attack on a file that is mounted into it: none of 8 TiB may be read.
+// TestSparseFileIsNotRead: a container makes a file that is mounted into it 8 TiB long. None of it may be read.
 func TestSparseFileIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	must(t, os.WriteFile(path, []byte("text"), 0o600))

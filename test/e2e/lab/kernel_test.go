@@ -16,10 +16,10 @@ import (
 // onKernel are packages and those of their tests that need kernel features. In a guest they must run and not be
 // skipped: cgroup v2, pressure stall information and project quota, which many machines lack.
 var onKernel = []struct{ pkg, must string }{
-	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitRings TestLiveReclaim TestKillWhatIsGone"},
+	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitNotifies TestLiveReclaim TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},
-	{"host/epoll", "TestWaitTellsWhatRang"},
-	{"host/process", "TestHold"},
+	{"host/epoll", "TestWaitReturnsNotifications"},
+	{"host/process", "TestLockMemory"},
 	{"host/quota", "TestCounts"},
 	{"agent/stats", "TestVolumeByQuota"},
 	{"agent/eviction", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
