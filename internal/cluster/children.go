@@ -37,15 +37,15 @@ var stopOrder = [][]string{
 	{childEtcd},
 }
 
-// Grace periods between SIGTERM and SIGKILL (chosen). etcd and containerd flush to disk. The API server completes
-// requests; once its clients are gone, it has none that matter.
+// Grace periods between SIGTERM and SIGKILL (chosen). etcd and containerd flush to disk. kube-apiserver completes
+// requests; when it is stopped, its clients have already ended.
 const (
 	graceComponent = 5 * time.Second
 	graceAPIServer = 10 * time.Second
 	graceStore     = 20 * time.Second
 )
 
-// builder makes the children's command lines for one instance.
+// builder makes the children's command lines for one instance. Its fields are set before the first child starts.
 type builder struct {
 	layout
 	controlplane string // path of plimsoll-controlplane
@@ -58,9 +58,9 @@ type builder struct {
 // searchPath is the children's PATH.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environment returns the whole environment of a child. Nothing of the caller's shell decides how a component runs, so
-// that a restart from another shell has the same effect. Proxy settings would misdirect API traffic; only the runtime,
-// which pulls images, gets them.
+// environment returns the whole environment of a child. It takes nothing from the caller's shell, so that a restart
+// from another shell has the same effect. Proxy settings would misdirect API traffic; only the runtime, which pulls
+// images, gets them (extra).
 func environment(extra ...string) []string {
 	env := []string{"PATH=" + searchPath, "HOME=/"}
 	for _, name := range extra {
@@ -86,10 +86,10 @@ func (b builder) own(name string, w who, inputs []string, args ...string) superv
 		Inputs: append(inputs, b.kubeconfig(w), b.certificateOf(w)), Log: b.log(name), Grace: graceComponent}
 }
 
-// etcd listens on a socket in a directory to which only the owner has access. That avoids port conflicts, and protects
-// at least as well as TLS, whose keys would lie in a directory with the same protection. There are no peers, but etcd
-// requires addresses for them; by its rules for unix URLs, "peer:0" is a file of that name in the working directory,
-// which is therefore the same.
+// etcd listens on a socket in a directory to which only the owner has access. That avoids port conflicts and protects
+// as well as TLS would, whose keys would be in a directory with the same protection. There are no peers, but etcd
+// requires addresses for them. It takes the unix URL "peer:0" as a file of that name in the working directory, so the
+// working directory is the socket's.
 func (b builder) etcd() supervise.Spec {
 	spec := b.upstream(childEtcd, graceStore, nil,
 		"--name="+b.o.fullName(),
@@ -99,8 +99,8 @@ func (b builder) etcd() supervise.Spec {
 		"--listen-peer-urls=unix://peer:0",
 		"--initial-advertise-peer-urls=unix://peer:0",
 		"--initial-cluster="+b.o.fullName()+"=unix://peer:0",
-		// A single member elects itself when the time-out ends: 0.5 s instead of 1 s at every start. There is no other
-		// member that could be late.
+		// A single member elects itself when the election timeout ends. This makes it 0.5 s instead of 1 s at every start;
+		// there are no other members that could need longer.
 		"--heartbeat-interval=100",
 		"--election-timeout=500",
 	)
@@ -138,20 +138,20 @@ func (b builder) apiServer() supervise.Spec {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + pki.CertPath(dir, certFrontProxy),
 		"--proxy-client-key-file=" + pki.KeyPath(dir, certFrontProxy),
-		// At its end kube-apiserver waits up to a minute for watches to end by themselves, which clients do not do.
-		// With these flags it closes them, at 200 per second (all within the first flag's time), and waits 2 s for the
-		// rest (exec, port-forward).
+		// When it is stopped, kube-apiserver waits up to a minute for clients to end their watches, which they do not do.
+		// With these flags it closes the watches itself, at 200 per second (all within the first flag's time), and waits 2 s
+		// for other long requests (exec, port-forward).
 		"--shutdown-watch-termination-grace-period=2s",
 		"--shutdown-send-retry-after=true",
 	}
 	if o.has(addonMetrics) {
-		// Requests for metrics.k8s.io go to pods of the Service directly: also where kube-proxy is left out.
+		// Requests for metrics.k8s.io go to the Service's pods directly, so that they work without kube-proxy.
 		args = append(args, "--enable-aggregator-routing=true")
 	}
 	if o.shared() {
 		args = append(args, "--enable-bootstrap-token-auth=true")
 	}
-	if o.loopback() && !o.leadsPods() {
+	if o.loopback() && !o.forwardsPods() {
 		// An Endpoints object must not contain a loopback address, and no pod could reach one. So the Service
 		// "kubernetes" has no endpoints instead of one that nothing serves.
 		args = append(args, "--endpoint-reconciler-type=none")
@@ -179,8 +179,8 @@ func (b builder) controllerManager() supervise.Spec {
 		"--cluster-signing-cert-file=" + pki.CertPath(dir, caCluster),
 		"--cluster-signing-key-file=" + pki.KeyPath(dir, caCluster),
 		b.leaderElect(),
-		// Thirty controllers request a token each before they begin. At the default 20 requests per second the last of
-		// them, that of service accounts, would begin seconds later than necessary.
+		// Thirty controllers request a token each before they begin. At the default of 20 requests per second the last one,
+		// the controller of service accounts, would begin seconds later.
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
 		"--profiling=false",
@@ -236,7 +236,7 @@ func (b builder) agent(endpoint string) supervise.Spec {
 	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
 		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
 	}
-	if b.o.AgentBinary != "" { // its arguments are ours without the names of the program and of the verb
+	if b.o.AgentBinary != "" { // its arguments are those of `plimsoll agent`, without the names of the program and the verb
 		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
 	}
 	return spec
@@ -300,8 +300,8 @@ func (l layout) writeAgentConfig() error {
 	return err
 }
 
-// resolvConf returns the file of name servers that pods inherit. Where systemd-resolved runs, /etc/resolv.conf names a
-// loopback address that no pod can reach, and the other file has the real servers (systemd-resolved.service(8)).
+// resolvConf returns the file with the name servers for pods. Where systemd-resolved runs, /etc/resolv.conf names a
+// loopback address that no pod can reach; real has the real servers (systemd-resolved.service(8)).
 func resolvConf() string {
 	const real = "/run/systemd/resolve/resolv.conf"
 	if _, err := os.Stat(real); err == nil {

@@ -41,7 +41,10 @@ func allSpecs(b builder) []supervise.Spec {
 // If a command line differed from one `up` to the next, children that could be adopted would be restarted.
 func TestCommandLinesAreStable(t *testing.T) {
 	o := testOptions(t)
-	o.EtcdServers, o.EtcdCAFile, o.EtcdCertFile, o.EtcdKeyFile = []string{"https://a:1", "https://b:2"}, "/ca", "/cert", "/key"
+	o.EtcdServers = []string{"https://a:1", "https://b:2"}
+	o.EtcdCAFile = "/ca"
+	o.EtcdCertFile = "/cert"
+	o.EtcdKeyFile = "/key"
 	b := testBuilder(t, o)
 	first := allSpecs(b)
 	for range 20 {
@@ -83,7 +86,7 @@ func TestSecurePorts(t *testing.T) {
 	o := testOptions(t)
 	for _, spec := range []supervise.Spec{testBuilder(t, o).scheduler(), testBuilder(t, o).lifecycle()} {
 		if !slices.Contains(spec.Argv, "--secure-port=0") {
-			t.Errorf("a port of %s is open that nobody asked for: %q", spec.Name, spec.Argv)
+			t.Errorf("a port of %s is open that no option asks for: %q", spec.Name, spec.Argv)
 		}
 	}
 	o.SchedulerPort, o.LifecyclePort = 10259, 10267
@@ -96,8 +99,8 @@ func TestSecurePorts(t *testing.T) {
 	}
 }
 
-// TestEtcdsSockets: both of etcd's sockets, one of them in its working directory, are in a directory that is the
-// owner's alone: it asks nobody who connects who they are.
+// TestEtcdsSockets: both of etcd's sockets, one of them in its working directory, are in a directory that only its
+// owner can enter, because etcd does not authenticate who connects.
 func TestEtcdsSockets(t *testing.T) {
 	o := testOptions(t)
 	spec := testBuilder(t, o).etcd()
@@ -122,7 +125,9 @@ func TestAPIServerArguments(t *testing.T) {
 		}
 	}
 	o = testOptions(t)
-	o.BindAddress, o.EtcdServers, o.EtcdCAFile = "0.0.0.0", []string{"https://a:1", "https://b:2"}, "/ca"
+	o.BindAddress = "0.0.0.0"
+	o.EtcdServers = []string{"https://a:1", "https://b:2"}
+	o.EtcdCAFile = "/ca"
 	args = testBuilder(t, o).apiServer().Argv
 	for _, want := range []string{"--etcd-servers=https://a:1,https://b:2", "--etcd-cafile=/ca", "--advertise-address=192.0.2.10"} {
 		if !slices.Contains(args, want) {
@@ -184,7 +189,8 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// No node that joins may be called as one of the cluster's servers. The first node's name is in their certificates too.
+// A node that joins may not have the name of one of the cluster's servers. The first node's name is in their
+// certificates, too.
 func TestServerNames(t *testing.T) {
 	l := layout{testOptions(t)}
 	names := l.serverNames()
@@ -263,8 +269,8 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestDriverIsNamedOnce: what is installed for the driver, and what is waited for, is the driver.
-func TestDriverIsNamedOnce(t *testing.T) {
+// TestDriverName: the objects that are installed for the driver, and the wait for it, use the driver's own name.
+func TestDriverName(t *testing.T) {
 	if driverName != csi.Name {
 		t.Errorf("the driver is %s, `up` waits for %s", csi.Name, driverName)
 	}
@@ -304,7 +310,7 @@ func bindings(t *testing.T, o Options) map[string]bool {
 		case strings.Contains(document, "kind: FlowSchema"):
 			object = &flowcontrolv1.FlowSchema{}
 		case strings.Contains(document, "kind: CustomResourceDefinition"):
-			continue // its types are not among our modules; test/e2e has a real API server judge it
+			continue // its types are not in our modules; in test/e2e a real API server checks it
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
 			t.Errorf("%v in\n%s", err, document)
@@ -373,7 +379,7 @@ func TestFindControlplane(t *testing.T) {
 		t.Errorf("nowhere: %v", err)
 	}
 	if _, err := findControlplane("/no/such/file", self); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
-		t.Errorf("told wrong: %v", err)
+		t.Errorf("wrong error: %v", err)
 	}
 	put := func(path string) {
 		t.Helper()
@@ -396,6 +402,6 @@ func TestFindControlplane(t *testing.T) {
 		t.Errorf("beside: %s, %v", got, err)
 	}
 	if got, err := findControlplane(inPath, self); err != nil || got != inPath {
-		t.Errorf("told: %s, %v", got, err)
+		t.Errorf("got %s, %v", got, err)
 	}
 }

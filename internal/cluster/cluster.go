@@ -1,5 +1,5 @@
 // Package cluster implements `plimsoll up`: a whole cluster on one machine as supervised child processes, and the verbs
-// `down` and `status`. It connects all parts, and makes no decision that a part can make.
+// `down` and `status`. It connects all parts and leaves every decision to them.
 //
 // # Model
 //
@@ -7,10 +7,10 @@
 // time may change an instance: the holder of its lock. That is the supervisor (`up` itself, or a process that `up`
 // leaves in the background) or `down`. The children (package supervise) are etcd, kube-apiserver,
 // kube-controller-manager, kube-proxy, containerd and our own agent, scheduler, lifecycle and fleet. Each is one
-// process, so that one may crash without the others.
+// process, so that a crash of one does not end the others.
 //
 // An instance that joined the cluster of another machine (Options.Server) has the children of a node only: containerd,
-// agent, kube-proxy. Its certificates are its cluster's (join.go); routes lead its pods to those of other nodes
+// agent, kube-proxy. The cluster signs its certificates (join.go). Routes connect its pods with those of other nodes
 // (podnetwork.go). It uses one of the cluster's servers (failover.go).
 //
 // With an etcd outside (etcd.go), several machines can be servers of one cluster: instances with the same authorities
@@ -19,11 +19,11 @@
 // # Invariants
 //
 //   - Everything that `up` does can be repeated: it creates or corrects directories, certificates, configuration and
-//     RBAC, and adopts running children. So a second `up` repairs what a kill -9 left, at whatever moment that was.
+//     RBAC, and adopts running children. So a second `up` repairs what a kill -9 at any moment left.
 //   - Children do not depend on the supervisor. If it is killed, the cluster continues unsupervised until the next `up`
 //     adopts it or `down` ends it.
 //   - `down` ends what the options in the state directory describe. It finds the processes by the record of children,
-//     by their marks and by what the kernel says of them; it needs no supervisor.
+//     by their marks and by the kernel's information about them; it needs no supervisor.
 //   - A supervisor that gets SIGINT or SIGTERM does what `down` does. After SIGUSR1 it leaves everything running.
 //     `down` uses that to take over, so that there is one way to stop an instance, and its progress is shown to the
 //     person who runs `down`.
@@ -57,21 +57,21 @@ import (
 // cluster is an instance whose lock this process holds.
 type cluster struct {
 	layout
-	sink       progress.Sink
-	logger     *slog.Logger
+	sink       progress.Sink // shows progress to the user
+	logger     *slog.Logger  // writes the supervisor's log
 	lock       *lock
 	supervisor *supervise.Supervisor
-	build      builder
+	build      builder                    // makes the children's command lines
 	runtime    *containerruntime.Instance // nil without an agent
 	portsFail  bool                       // the last UpdateListeners failed, and this was logged
-	halfJoined bool                       // this machine joins for the first time and its node is not Ready yet
-	addonsLack bool                       // the objects of add-ons could not be installed yet
+	halfJoined bool                       // this machine joins for the first time, and its node is not Ready yet
+	addonsLack bool                       // the objects of add-ons could not be installed so far
 
-	authority   []byte // of the cluster that this machine joins with a token
-	routing     sync.Mutex
+	authority   []byte              // of the cluster that this machine joins with a token, in PEM form; nil: it does not
+	routing     sync.Mutex          // one goroutine at a time sets routes
 	unreachable []podroutes.Problem // guarded by routing
 
-	mu     sync.Mutex
+	mu     sync.Mutex                  // guards what follows
 	deaths map[string]int              // how often each child has died since this process began
 	last   map[string]supervise.Status // newest state of each child
 }
@@ -112,11 +112,11 @@ func (c *cluster) notice(s supervise.Status) {
 	}
 }
 
-// deathsMax is how often a child may die before the wait for it ends with an error. One death may be an accident; five
-// in a row (1.4 s of DefaultBackoff) have a cause that persists.
+// deathsMax is how often a child may die before the wait for it ends with an error. Chosen: one death may be an
+// accident; five in a row (within 1.4 s, by DefaultBackoff) have a cause that persists.
 const deathsMax = 5
 
-// broken returns why it is useless to wait for these children; nil: it is not.
+// broken returns an error if one of these children dies again and again, so that waiting for them is useless.
 func (c *cluster) broken(children ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +128,8 @@ func (c *cluster) broken(children ...string) error {
 	return nil
 }
 
-// tailLines is how many lines of a log an error contains: the reason is among the last ones, and more would hide the
-// message.
+// tailLines is how many lines of a log an error contains. Chosen: the reason is among the last lines, and more lines
+// would hide the error's own text.
 const tailLines = 8
 
 // ChildError is the error of a child that dies again and again.
@@ -141,8 +141,8 @@ func (e *ChildError) Error() string {
 
 func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }
 
-// pollPeriod is the interval of the readiness checks of a starting component. A check costs a millisecond; twice the
-// interval would cost the user half of the difference.
+// pollPeriod is the interval of the readiness checks of a starting component. Chosen: a check costs a millisecond of
+// CPU, and a user waits half an interval longer than necessary on average.
 const pollPeriod = 50 * time.Millisecond
 
 // await calls ready until it returns nil. It ends with an error when ctx ends, with the last result of ready, or when
@@ -162,7 +162,7 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 		case <-ctx.Done():
 			err := fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return err // the user cancelled it: no log has the reason
+				return err // the user cancelled it: no log can explain that
 			}
 			for _, name := range children {
 				if tail := supervise.Tail(c.log(name), tailLines); tail != "" {
@@ -185,7 +185,7 @@ func (l layout) client(w who) (*kube.Client, error) {
 	return kube.NewClient(kube.Options{Kubeconfig: path, UserAgent: "plimsoll-" + string(w), QPS: -1})
 }
 
-// programs finds the two programs that children run.
+// programs finds the programs that children run.
 func (l layout) programs() (builder, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -199,7 +199,8 @@ func (l layout) programs() (builder, error) {
 // controlplaneName is the file name of the program that controlplane/ builds; its first argument selects a component.
 const controlplaneName = "plimsoll-controlplane"
 
-// findControlplane returns the given path, or else the program in the directory of this one, or else in PATH.
+// findControlplane returns the given path. If it is empty, it looks for the program in the directory of this one, then
+// in PATH.
 func findControlplane(given, self string) (string, error) {
 	if given != "" {
 		path, err := filepath.Abs(given)

@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Describe prints what a user wants to know of a cluster that is up: its node's resources, the pods that run there,
-// problems, and what to try next.
+// Describe prints what a user wants to know about a cluster that is up: the resources of this machine's node, the pods
+// on it, problems, and commands to try next.
 func Describe(ctx context.Context, w io.Writer, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func resourceRows(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList
 			row.allocatable, row.reserved = &allocatable, &reserved
 		}
 		if capacity.IsZero() && row.allocatable != nil && row.allocatable.IsZero() {
-			continue // a huge page size that the kernel supports and no one configured
+			continue // a size of huge pages that the kernel supports and of which nobody reserved pages
 		}
 		asked := requested[name]
 		row.requested = &asked
@@ -130,7 +130,7 @@ func printResources(w io.Writer, rows []resourceRow) error {
 		widest = max(widest, len(r.resource))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names to the left, numbers to the right
+	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names are aligned to the left, numbers to the right
 	for _, r := range rows {
 		fmt.Fprintf(t, "%-*s\t%s\t%s\t%s\t%s\t%s\t\n", widest, r.resource,
 			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
@@ -205,7 +205,7 @@ func describeOthers(w io.Writer, s Status, o Options) {
 	}
 }
 
-// describeTrouble prints processes that do not run, or were restarted, though the nodes are Ready.
+// describeTrouble prints processes that do not run or were restarted, although the nodes are Ready.
 func describeTrouble(w io.Writer, s Status) {
 	for _, c := range s.Children {
 		switch {
@@ -223,7 +223,7 @@ func describeNext(w io.Writer, o Options) {
 	if !o.Agent && o.Hollow == 0 {
 		run = "get namespaces" // there is no node to run a pod
 	}
-	if o.joined() { // kubectl is for the machine with the cluster
+	if o.joined() { // kubectl is used on the machine with the control plane
 		fmt.Fprintf(w, "\ntry:\n  plimsoll status%s\n", flags)
 		return
 	}
@@ -235,7 +235,7 @@ try:
 `, flags, flags, run, flags)
 }
 
-// flags returns the flags by which other verbs find the instance; nothing for one with the default name and directory.
+// flags returns the flags with which other verbs find the instance. It is empty for the default name and directory.
 func (o Options) flags(root bool, getenv func(string) string) string {
 	flags := ""
 	if o.Instance != DefaultInstance {

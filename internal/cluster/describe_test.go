@@ -69,7 +69,7 @@ func parseSummary(t *testing.T, text string) (s summary) {
 	return s
 }
 
-// An agent that was never asked before has no CPU rate; it is computed from two answers.
+// An agent has no CPU rate in its first answer. It is computed from two answers.
 func TestUsageRate(t *testing.T) {
 	a := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":5000000000}}}`)
 	b := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":8000000000}}}`)
@@ -84,7 +84,7 @@ func TestUsageRate(t *testing.T) {
 	}
 }
 
-// TestFlagsFindTheInstance: what up suggests to try reaches its own instance, also one in a directory that was chosen.
+// TestFlagsFindTheInstance: the commands that up suggests act on its own instance, also with a chosen directory.
 func TestFlagsFindTheInstance(t *testing.T) {
 	for _, c := range []struct{ instance, state, want string }{
 		{DefaultInstance, "/var/lib/plimsoll", ""},

@@ -55,10 +55,10 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 	return follow(ctx, cmd, r, l, sink)
 }
 
-// follow shows the progress of the detached process, which closes the pipe at the end: after the step stepUp if the
-// instance is up, without it if it failed.
+// follow shows the progress of the detached process until that closes the pipe. Its last event was stepUp if the
+// instance is up, and stepFailed if it is not.
 func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progress.Sink) error {
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that it has ended
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that the process has ended
 	defer stop()
 	outcome := &outcomeSink{Sink: sink}
 	err := progress.Relay(r, outcome)

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// checkOurs returns an error for directories with files that plimsoll did not create: `down --purge` removes all that
-// is in them.
+// checkOurs returns an error for directories with files that plimsoll did not create, because `down --purge` removes
+// everything in them.
 func (l layout) checkOurs() error {
 	for _, d := range []struct{ flag, dir, sign string }{
 		{"state-dir", l.o.StateDir, l.lock()}, {"run-dir", l.o.RunDir, l.record()},
@@ -40,8 +40,8 @@ func (l layout) checkOurs() error {
 	return nil
 }
 
-// isNewSocketDirectory reports whether a path is the directory of etcd's socket, empty: it is made before the record by
-// which the run directory is recognized.
+// isNewSocketDirectory reports whether a path is the directory of etcd's socket and still empty. That directory is made
+// before the record by which the run directory is recognized.
 func (l layout) isNewSocketDirectory(path string) bool {
 	entries, err := os.ReadDir(path)
 	return err == nil && len(entries) == 0 && path == filepath.Dir(l.etcdSocket())
@@ -66,9 +66,9 @@ func (l layout) makeDirectories() error {
 			sign.Close()
 		}
 	}
-	// The state directory's mode protects everything below it. The run directory can be passed through, and not listed:
-	// the root of a pod with users of its own is an ordinary user of the host, and its container's files are below it.
-	// What is in it is protected by its own mode.
+	// The state directory's mode protects everything below it. Other users can pass through the run directory but not list
+	// it: in a pod with a user namespace, root is an ordinary user of the host, and its containers' files are below that
+	// directory. Each file in it is protected by its own mode.
 	sockets := filepath.Dir(l.etcdSocket())
 	for dir, mode := range map[string]fs.FileMode{l.o.StateDir: 0o700, l.o.RunDir: 0o711, sockets: 0o700} {
 		if err := os.Chmod(dir, mode); err != nil {
@@ -78,8 +78,8 @@ func (l layout) makeDirectories() error {
 	return l.checkSpace()
 }
 
-// The free space that a new instance requires. etcd's write-ahead log alone preallocates 64 MB; the inodes are several
-// times what certificates, logs and etcd's files need.
+// The free space that a new instance requires: bytes and inodes (chosen). etcd's write-ahead log alone preallocates 64
+// MB. The inodes are several times what certificates, logs and etcd's files need.
 const (
 	stateBytesMin = 256 << 20
 	stateFilesMin = 256
@@ -95,13 +95,13 @@ func (l layout) checkSpace() error {
 	return fmt.Errorf("check space: %s: %s (free some, or choose another place with --state-dir)", l.o.StateDir, short)
 }
 
-// exists reports whether the instance has been up before: then it has its keys and its options.
+// exists reports whether the instance has been up before, so that it has keys and options.
 func (l layout) exists() bool {
 	_, err := os.Stat(l.options())
 	return err == nil
 }
 
-// shortOfSpace says what the disk of the state directory has too little of for a new instance; empty: there is enough.
+// shortOfSpace says which space the disk of the state directory lacks for a new instance; empty: there is enough.
 func (l layout) shortOfSpace() (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(l.o.StateDir, &fs); err != nil {
@@ -117,7 +117,7 @@ func (l layout) shortOfSpace() (string, error) {
 	return strings.Join(short, "; "), nil
 }
 
-// warnOfSpace tells the user that the disk of an existing instance is full, and what will be done about it.
+// warnOfSpace shows the user that the disk of an existing instance is full, and what will be done about it.
 func (c *cluster) warnOfSpace() {
 	short, err := c.shortOfSpace()
 	if err != nil || short == "" {

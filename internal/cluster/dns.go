@@ -14,9 +14,9 @@ import (
 )
 
 // DNS: CoreDNS answers for the names of Services and pods, and asks the machine's own name servers for the others. It
-// runs as pods, not as a child: then it has an address that every pod reaches, kubectl shows it, an eviction or a bad
-// node moves it, and it can be scaled like any Deployment. Its configuration is the user's as soon as they have edited
-// it (applyObjects).
+// runs as pods, not as a child. So it has an address that every pod reaches, kubectl shows it, it is moved when it is
+// evicted or its node fails, and it can be scaled like any Deployment. `up` does not overwrite a configuration that a
+// user has edited (applyObjects).
 
 //go:embed coredns.yaml
 var dnsManifest string
@@ -40,7 +40,7 @@ func (o *Options) clusterDNS() netip.Addr {
 	return addr
 }
 
-// fillDNS returns what the words in capitals of coredns.yaml stand for.
+// fillDNS replaces the words in capitals of coredns.yaml.
 func (l layout) fillDNS() (*strings.Replacer, error) {
 	config, _, err := kubeletconfig.Load(l.agentConfig())
 	if err != nil {
@@ -48,7 +48,7 @@ func (l layout) fillDNS() (*strings.Replacer, error) {
 	}
 	forward := "forward . /etc/resolv.conf"
 	if !reachableServers(config.ResolverConfig) {
-		forward = "# This machine names no name server that a pod can reach: only the cluster's own names are known."
+		forward = "# This machine's resolv.conf names no name server that a pod can reach: only the cluster's own names are known."
 	}
 	return strings.NewReplacer(
 		"CLUSTER_DOMAIN", config.ClusterDomain,
@@ -58,9 +58,9 @@ func (l layout) fillDNS() (*strings.Replacer, error) {
 	), nil
 }
 
-// namesKnown asks the cluster's DNS, by its Service, for the Service that every cluster has. What the API says of the
-// DNS server's pods may be from an earlier run.
-func (c *cluster) namesKnown(ctx context.Context) error {
+// dnsAnswers asks the cluster's DNS, at its Service's address, for the Service "kubernetes", which every cluster has.
+// It does not rely on the status of the DNS server's pods, which may be from an earlier run.
+func (c *cluster) dnsAnswers(ctx context.Context) error {
 	if !c.o.has(addonDNS) || !c.o.has(childKubeProxy) {
 		return nil
 	}
@@ -80,8 +80,8 @@ func (c *cluster) namesKnown(ctx context.Context) error {
 	return nil
 }
 
-// reachableServers reports whether a resolver configuration names a server that pods can ask: one on this machine's
-// loopback they cannot, and CoreDNS would ask itself.
+// reachableServers reports whether a resolver configuration names a server that pods can reach. A server on the
+// machine's loopback is not one: in a pod, that address is the pod's own.
 func reachableServers(path *string) bool {
 	if path == nil || *path == "" {
 		return false

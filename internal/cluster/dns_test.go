@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// TestDNSObjects: the objects of the DNS are filled in from the options and from the agent's configuration, and a
-// machine whose name servers no pod can reach is not asked.
+// TestDNSObjects: the objects of the DNS are made from the options and the agent's configuration. Name servers that no
+// pod can reach are left out.
 func TestDNSObjects(t *testing.T) {
 	for what, c := range map[string]struct {
 		config, resolv string
@@ -103,7 +103,7 @@ func TestAddonVersions(t *testing.T) {
 	}
 }
 
-// TestMetricsObjects: the Secret and the APIService of metrics-server have what was made for the instance.
+// TestMetricsObjects: the Secret and the APIService of metrics-server have the instance's certificates.
 func TestMetricsObjects(t *testing.T) {
 	o := testOptions(t)
 	l := layout{o}

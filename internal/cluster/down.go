@@ -23,8 +23,8 @@ import (
 const (
 	// downTimeout bounds all of `down`: the longest grace period of each row of stopOrder, and those of the pods.
 	downTimeout = 3 * time.Minute
-	// handoverTimeout is how long a supervisor may take to give the instance up. It only has to stop watching, so that
-	// a supervisor that takes longer hangs.
+	// handoverTimeout is how long a supervisor may take to hand the instance over. Chosen: it only has to stop watching,
+	// so one that takes longer hangs.
 	handoverTimeout = 5 * time.Second
 )
 
@@ -74,7 +74,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 }
 
 // askToLeave makes the supervisor, if there is one, leave its children to this process. A supervisor that does not
-// answer is killed, which by design has the same effect.
+// react is killed; its children continue to run in that case, too.
 func (l layout) askToLeave() error {
 	pidfd, err := openHolder(l.lock())
 	if err != nil || pidfd < 0 {
@@ -161,11 +161,11 @@ func (c *cluster) removePods(ctx context.Context) error {
 		}
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
-		c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this drops it from the record
+		c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this removes it from the record
 		if c.o.AgentBinary != "" {                          // the kubelet bind-mounts its root directory, to share the mounts below it
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
-		// The agent makes the mounts of volumes, and it has ended.
+		// The agent, which makes the mounts of volumes, has ended.
 		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir), c.releaseVolumes())
 	})
 }

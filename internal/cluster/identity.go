@@ -19,9 +19,9 @@ import (
 type who string
 
 const (
-	whoAdmin             who = "admin"              // the user; its kubeconfig contains its credentials
-	whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one that RBAC does not restrict
-	whoControllerManager who = "controller-manager" // this and those below: the components
+	whoAdmin             who = "admin"              // the user; the kubeconfig contains the credentials, so that it can be copied
+	whoLauncher          who = "launcher"           // `up` itself, which installs RBAC; the only identity that RBAC does not restrict
+	whoControllerManager who = "controller-manager" // this and the following are components
 	whoScheduler         who = "scheduler"
 	whoLifecycle         who = "lifecycle"
 	whoAgent             who = "agent"
@@ -33,7 +33,7 @@ const (
 // Names of the other certificates and keys.
 const (
 	caCluster        = "ca"             // signs all clients and servers of the cluster
-	caFrontProxy     = "front-proxy-ca" // signs the clients that may name another user; it must not be the cluster's CA, or any client could
+	caFrontProxy     = "front-proxy-ca" // signs clients that may act for another user; it must differ from the cluster's CA, or every client could
 	certAPIServer    = "apiserver"
 	certKubelet      = "apiserver-kubelet-client"
 	certFrontProxy   = "front-proxy-client"
@@ -47,7 +47,7 @@ const (
 // certificate. The rights of a member of system:masters cannot be revoked.
 const groupAdmins = "plimsoll:cluster-admins"
 
-// The users of our own components that have no name upstream; deploy binds them to roles.
+// The users of our own components that upstream has no name for. The manifests in deploy bind them to roles.
 const (
 	userLifecycle = "plimsoll:lifecycle"
 	userFleet     = "plimsoll:fleet"
@@ -118,7 +118,7 @@ func (l layout) ensureIdentities(now time.Time) ([]string, error) {
 		return nil, err
 	}
 	for _, w := range l.components() {
-		// By path, not by content: the certificates are renewed in place, and client-go reads them again.
+		// The kubeconfigs contain paths, not certificates: these are renewed in place, and client-go reads them again.
 		if err := l.writeKubeconfig(l.kubeconfig(w), w, false); err != nil {
 			return nil, err
 		}

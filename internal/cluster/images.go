@@ -14,7 +14,7 @@ import (
 // machine, with the node's name.
 func runtimesOf(o Options) (names []string, all []*containerruntime.Instance, err error) {
 	if !o.Agent {
-		return nil, nil, fmt.Errorf("instance %s has no container runtime: it was started without an agent (--no-agent, or without root)", o.Instance)
+		return nil, nil, fmt.Errorf("instance %s has no container runtime: it was started without an agent (--no-agent, or not as root)", o.Instance)
 	}
 	nodes := []Options{o}
 	for _, n := range (layout{o}).localNodes() {
@@ -52,7 +52,7 @@ func LoadImages(ctx context.Context, o Options, archive string) ([]containerrunt
 	})
 }
 
-// merged asks all runtimes and returns each image once. It continues after a failure.
+// merged calls ask for all runtimes and returns each image once. It continues after a failure.
 func merged(o Options, ask func(*containerruntime.Instance) ([]containerruntime.Image, error)) (
 	images []containerruntime.Image, err error) {
 	names, runtimes, err := runtimesOf(o)
@@ -85,8 +85,8 @@ func ofNode(names []string, i int, err error) error {
 	return fmt.Errorf("node %s: %w", names[i], err)
 }
 
-// RemoveImage removes an image, by its name or ID, from all of the machine's nodes, and returns it. A node without it
-// is no failure if another has it.
+// RemoveImage removes an image, by its name or ID, from all of the machine's nodes, and returns it. It is no error if
+// some nodes do not have it.
 func RemoveImage(ctx context.Context, o Options, name string) (image containerruntime.Image, err error) {
 	names, runtimes, err := runtimesOf(o)
 	if err != nil {

@@ -32,8 +32,8 @@ func documents(manifests ...string) (all []string) {
 }
 
 // applyObjects creates or corrects the objects of YAML documents. It uses the raw client: the scheme of internal/kube
-// does not have these types, and applying a manifest does not need them. What others have set in a ConfigMap or
-// a StorageClass, such as a user who edited it or made another class the default, stays.
+// does not have these types, and applying a manifest does not need them. In a ConfigMap or StorageClass it keeps what
+// others have set, for example a user who edited it or made another class the default.
 func applyObjects(ctx context.Context, c *kube.Client, documents []string) error {
 	for _, document := range documents {
 		head, err := headOf(document)
@@ -102,7 +102,7 @@ func plural(kind string) string {
 // A podAddon is an add-on that runs as a Deployment of its name in kube-system.
 type podAddon struct {
 	name     string
-	manifest string // YAML documents with words in capitals
+	manifest string // YAML documents with words in capitals, which fill replaces
 	fill     func(layout) (*strings.Replacer, error)
 	archive  string // of its image, in the image directory
 	awaited  bool   // `up` waits for it: pods need it as soon as they run
@@ -110,7 +110,7 @@ type podAddon struct {
 
 var podAddons = []podAddon{
 	{name: addonDNS, manifest: dnsManifest, fill: layout.fillDNS, archive: image.CoreDNSFile, awaited: true},
-	// It is ready after its first measurements, 15 s apart (the project's default).
+	// `up` does not wait for it: it is ready after its first two measurements, 15 s apart (the project's default).
 	{name: addonMetrics, manifest: metricsManifest, fill: layout.fillMetrics, archive: image.MetricsServerFile},
 }
 
@@ -157,7 +157,8 @@ func (c *cluster) installAddons(ctx context.Context, client *kube.Client) error 
 }
 
 // addonsTimeout bounds the wait of `up` for add-ons that run as pods (chosen; with images that are loaded already it
-// takes two to three seconds on two cores). One that is late or cannot start does not make the cluster useless.
+// takes two to three seconds on two cores). An add-on that is late or cannot start is no reason to fail: the cluster
+// can be used without it.
 const addonsTimeout = 30 * time.Second
 
 // startAddons installs the add-ons that run as pods and waits for them.
@@ -173,17 +174,17 @@ func (c *cluster) startAddons(ctx context.Context, client *kube.Client) error {
 			c.addonsLack = false
 		}
 		if c.o.NoControllerManager || c.o.NoScheduler {
-			return nil // nothing makes its pods
+			return nil // without kube-controller-manager nothing creates its pods
 		}
 		for _, a := range c.o.podAddons() {
 			if !a.awaited {
 				continue
 			}
-			if err := deployed(ctx, client, a.name); err != nil {
+			if err := deploymentReady(ctx, client, a.name); err != nil {
 				return fmt.Errorf("add-on %s: %w", a.name, err)
 			}
 		}
-		return c.namesKnown(ctx)
+		return c.dnsAnswers(ctx)
 	}
 	names := ""
 	for _, a := range c.o.podAddons() {
@@ -207,8 +208,8 @@ func (c *cluster) startAddons(ctx context.Context, client *kube.Client) error {
 	})
 }
 
-// keepAddons installs add-ons that could not be installed so far.
-func (c *cluster) keepAddons(ctx context.Context) {
+// retryAddons installs add-ons whose installation has failed so far.
+func (c *cluster) retryAddons(ctx context.Context) {
 	if !c.addonsLack {
 		return
 	}
@@ -223,8 +224,9 @@ func (c *cluster) keepAddons(ctx context.Context) {
 	c.addonsLack = false
 }
 
-// deployed returns nil once the Deployment of an add-on has a ready pod of its newest version; else why not.
-func deployed(ctx context.Context, client *kube.Client, name string) error {
+// deploymentReady returns nil if the Deployment of an add-on has a ready pod of its newest version; otherwise the reason why
+// not.
+func deploymentReady(ctx context.Context, client *kube.Client, name string) error {
 	path := "/apis/apps/v1/namespaces/" + metav1.NamespaceSystem + "/deployments/" + name
 	text, err := client.REST(corev1.SchemeGroupVersion).Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
 	if err != nil {
@@ -235,11 +237,11 @@ func deployed(ctx context.Context, client *kube.Client, name string) error {
 		return fmt.Errorf("read Deployment %s: %w", name, err)
 	}
 	if d.Spec.Replicas != nil && *d.Spec.Replicas == 0 {
-		return nil // a user wants it so
+		return nil // a user has scaled it to zero
 	}
 	switch {
 	case d.Status.ObservedGeneration < d.Generation, d.Status.UpdatedReplicas == 0:
-		return errors.New("its pods are not made yet")
+		return errors.New("its pods are not created yet")
 	case d.Status.AvailableReplicas == 0:
 		return errors.New("no pod of it is ready")
 	}

@@ -158,8 +158,8 @@ func await(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// The life of an instance: up, crash of a child, crash of the supervisor, up again, down, down again, up with the data
-// of before. Objects in the API are the witness that nothing was lost.
+// The life of an instance: up, crash of a child, crash of the supervisor, up again, down, down again, up with the
+// earlier data. Objects in the API show that nothing was lost.
 func TestInstance(t *testing.T) {
 	p := newProgram(t)
 	p.must("up", append(p.up, "--detach")...)
@@ -182,14 +182,14 @@ func TestInstance(t *testing.T) {
 		t.Errorf("up twice started something: %+v", again)
 	}
 
-	// A child dies: it alone is started again.
+	// A child dies: only that child is started again.
 	kill(t, first.child(childControllerManager).PID)
 	await(t, "kube-controller-manager runs again", func() bool {
 		c := p.status().child(childControllerManager)
 		return c.PID != 0 && c.PID != first.child(childControllerManager).PID
 	})
 
-	// The supervisor dies, and etcd while nobody looks.
+	// The supervisor dies, and then etcd, which nobody restarts.
 	kill(t, first.SupervisorPID)
 	kill(t, first.child(childEtcd).PID)
 	await(t, "the supervisor is gone", func() bool { return p.status().SupervisorPID == 0 })
@@ -227,7 +227,7 @@ func TestInstance(t *testing.T) {
 	}
 }
 
-// A node with real containers: nothing that dies beside them disturbs them, and down leaves nothing of them.
+// A node with real containers: they survive the death of other processes, and down leaves nothing of them.
 func TestNode(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("containers need root")
@@ -247,7 +247,7 @@ func TestNode(t *testing.T) {
 	l := layout{o}
 	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
 		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16",
-		"--without", "kube-proxy,coredns,metrics-server,csi") // containerruntime's tests say who has which
+		"--without", "kube-proxy,coredns,metrics-server,csi") // the tests of containerruntime list which networks each package uses
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
 		t.Errorf("up shows no allocatable resources:\n%s", out)
@@ -293,8 +293,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// A control plane that others put to work: etcd and kube-apiserver only, with the garbage collector's setting in their
-// environments. The next up may want more.
+// A control plane for components that run elsewhere: only etcd and kube-apiserver, with the garbage collector's setting
+// in their environments. The next up may start more.
 func TestUpWithoutControllers(t *testing.T) {
 	p := newProgram(t)
 	names := func() (out []string) {
@@ -321,8 +321,8 @@ func TestUpWithoutControllers(t *testing.T) {
 	}
 }
 
-// What cannot work is refused before anything is started. The error names the flag, the value, the reason and what to
-// do.
+// Options that cannot work are refused before anything is started. The error names the flag, the value, the reason and
+// what to do.
 func TestUpRefuses(t *testing.T) {
 	p := newProgram(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

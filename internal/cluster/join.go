@@ -24,8 +24,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// The part of a machine that joins. Once it has certificates it needs no token: it renews them itself. While the server
-// cannot be reached, it starts again with the settings of its last start.
+// This file is for a machine that joins a cluster. Once it has certificates it needs no token, because it renews them
+// itself. If the server cannot be reached, the machine starts with the settings of its last start.
 
 // joined reports whether the instance is a node of another machine's cluster.
 func (o *Options) joined() bool { return o.Server != "" }
@@ -41,8 +41,8 @@ func (o *Options) holder(w who) who {
 	return w
 }
 
-// FillJoined sets what a machine that joins does not choose. Its ports are on the node's own address, where
-// kube-apiserver reaches its agent.
+// FillJoined sets the options that a machine that joins does not choose. Its ports are on the node's own address, so
+// that kube-apiserver reaches its agent.
 func (o *Options) FillJoined() error {
 	server, err := bootstrap.ParseServer(o.Server)
 	if err != nil {
@@ -56,7 +56,7 @@ func (o *Options) FillJoined() error {
 	if o.BindAddress == "" {
 		o.BindAddress = o.NodeIP
 	}
-	// Until the cluster has said how its network is made; they are valid, and nothing is done with them.
+	// These are placeholders until the cluster's settings are known. They are valid and not used.
 	o.PodCIDR, o.ServiceCIDR = "10.85.0.0/16", "10.96.0.0/16"
 	return nil
 }
@@ -70,11 +70,11 @@ func (o *Options) ValidateJoined() error {
 	return err
 }
 
-// checkRole returns an error where the state directory belongs to another cluster than the one that is asked for.
+// checkRole returns an error if the state directory belongs to another cluster than the requested one.
 func (l layout) checkRole() error {
 	kept, err := Load(l.o)
 	if err != nil {
-		return nil // there is none, or it is damaged: it is written anew
+		return nil // there are no options, or they are damaged: they are written anew
 	}
 	switch {
 	case kept.Server == "" && l.o.Server == "":
@@ -96,7 +96,7 @@ func (l layout) checkRole() error {
 		"another --instance", l.o.Server, l.o.StateDir, kept.Server)
 }
 
-// identities are the certificates that the node has of its cluster.
+// identities returns the certificates that the cluster signs for the node.
 func (l layout) identities() (client, server bootstrap.Identity) {
 	dir := l.pki()
 	client = bootstrap.Identity{Cert: pki.CertPath(dir, string(whoAgent)), Key: pki.KeyPath(dir,
@@ -116,7 +116,7 @@ func (c *cluster) bringUpNode(ctx context.Context) error {
 	c.halfJoined = !c.exists()
 	var client *kube.Client
 	err := progress.Step(c.sink, "cluster", func() (detail string, err error) {
-		client, err = c.meet(ctx)
+		client, err = c.connectToCluster(ctx)
 		return c.o.Server, err
 	})
 	if err != nil {
@@ -154,9 +154,9 @@ func (c *cluster) bringUpNode(ctx context.Context) error {
 	return parallel(ctx, waits...)
 }
 
-// meet connects to the cluster, with the token if the node has no certificate yet, else with its certificate. It sets
-// the options that the cluster decides.
-func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
+// connectToCluster connects to the cluster, with the node's certificate or, if it has none, with the token. It sets the options
+// that the cluster decides.
+func (c *cluster) connectToCluster(ctx context.Context) (*kube.Client, error) {
 	why := "there is none"
 	var expired bool
 	authority, err := c.keptAuthority()
@@ -182,7 +182,7 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 		err = c.askSettings(ctx, client)
 		if err != nil && !apierrors.IsUnauthorized(err) && c.exists() {
 			c.sink.Show(progress.Event{Step: "cluster", Phase: progress.Note,
-				Detail: "starting with what is known of it: " + err.Error()})
+				Detail: "starting with the settings of the last start: " + err.Error()})
 			return client, c.keepSettings()
 		}
 		return client, err
@@ -224,7 +224,7 @@ func (c *cluster) meet(ctx context.Context) (*kube.Client, error) {
 	return client, c.checkName(ctx, client)
 }
 
-// readToken reads the token from its file, if that is where it is.
+// readToken reads the token from --token-file, unless --token has it.
 func (o *Options) readToken() error {
 	if o.Token != "" || o.TokenFile == "" {
 		return nil
@@ -240,7 +240,7 @@ func (o *Options) readToken() error {
 	return nil
 }
 
-// validateToken checks what a first join needs, if there is a token.
+// validateToken checks the token and the hash, if there is a token. Only a first join needs them.
 func (o *Options) validateToken() (err error) {
 	if o.Token == "" {
 		return nil
@@ -263,10 +263,10 @@ func (l layout) keptAuthority() ([]byte, error) {
 	return text, err
 }
 
-// settingsTimeout bounds one question to the server (chosen).
+// settingsTimeout bounds one request to the server (chosen).
 const settingsTimeout = 10 * time.Second
 
-// askSettings asks the cluster how its network is made.
+// askSettings reads the settings that all machines of the cluster have in common.
 func (c *cluster) askSettings(ctx context.Context, client *kube.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
 	defer cancel()
@@ -299,7 +299,7 @@ func (c *cluster) askSettings(ctx context.Context, client *kube.Client) error {
 	return nil
 }
 
-// keepSettings takes the settings of the last start.
+// keepSettings uses the settings of the last start.
 func (c *cluster) keepSettings() error {
 	kept, err := Load(c.o)
 	if err != nil {
@@ -328,8 +328,8 @@ func checkSkew(server string) error {
 	return nil
 }
 
-// checkName returns an error if another machine is the node of this name. One that is not Ready may have been this
-// machine, before its disk was replaced.
+// checkName returns an error if the cluster has a Ready node of this name, which then is another machine. A node that
+// is not Ready may have been this machine, before its disk was replaced.
 func (c *cluster) checkName(ctx context.Context, client *kube.Client) error {
 	node := &corev1.Node{}
 	err := client.Get(ctx, kube.Nodes, "", c.o.NodeName, node)
@@ -360,8 +360,8 @@ func internalIP(node *corev1.Node) string {
 // certificateTimeout bounds the wait for one certificate (chosen; with an idle server it takes 0.2 s).
 const certificateTimeout = 30 * time.Second
 
-// enroll gets the node's certificates, writes its kubeconfigs and saves the options. From then on the machine has
-// joined.
+// enroll requests the node's certificates, writes its kubeconfigs and saves the options. From then on the machine
+// counts as joined.
 func (c *cluster) enroll(ctx context.Context, first *kube.Client) (string, error) {
 	if c.authority != nil {
 		if _, err := durable.WriteIfChanged(pki.CertPath(c.pki(), caCluster), c.authority); err != nil {
@@ -381,7 +381,7 @@ func (c *cluster) enroll(ctx context.Context, first *kube.Client) (string, error
 	if err != nil && c.halfJoined {
 		return "", err
 	}
-	if err != nil { // the server is away, and what there is may do
+	if err != nil { // the server may be away, and the present certificates may still be valid
 		c.logger.Warn("renew certificates", "error", err)
 	}
 	if c.authority != nil {
@@ -429,7 +429,7 @@ func (c *cluster) renewMembership(ctx context.Context) (changed []string, err er
 	return changed, nil
 }
 
-// leave removes what a join that failed has left on this machine.
+// leave removes everything that a failed join has left on this machine.
 func (c *cluster) leave(ctx context.Context) error {
 	err := c.takeDownAfter(ctx)
 	if err == nil {

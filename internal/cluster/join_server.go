@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// The part of a cluster that other machines join. An instance is prepared for that if other machines reach its
-// kube-apiserver; one on the loopback needs none of it.
+// This file is for a cluster that other machines join. An instance is prepared for that if other machines can reach its
+// kube-apiserver. An instance on the loopback needs none of this.
 
 //go:embed bootstrap.yaml
 var bootstrapManifest string
@@ -27,11 +27,11 @@ var bootstrapManifest string
 // shared reports whether other machines can be nodes of the cluster that runs here.
 func (o *Options) shared() bool { return !o.joined() && !o.loopback() }
 
-// nodeMaskBits is the prefix length of a node's pod network, in bits: a /24, upstream's default, has addresses for 110
-// pods and for their replacements.
+// nodeMaskBits is the prefix length of a node's pod network, in bits. It is upstream's default: a /24 has addresses for
+// 110 pods and for their replacements.
 const nodeMaskBits = 24
 
-// nodeMask is the length of the prefix of a node's pod network.
+// nodeMask returns the prefix length of a node's pod network, in bits.
 func (o *Options) nodeMask() int {
 	pods, err := netip.ParsePrefix(o.PodCIDR)
 	if err != nil {
@@ -40,11 +40,11 @@ func (o *Options) nodeMask() int {
 	return max(nodeMaskBits, pods.Bits())
 }
 
-// clusterBitsMin is the shortest prefix of --pod-cidr that kube-controller-manager divides: a node's prefix may be
-// longer by 16 at most (clusterSubnetMaxDiff of its package cidrset).
+// clusterBitsMin is the shortest prefix of --pod-cidr that kube-controller-manager divides, in bits. A node's prefix
+// may be at most 16 bits longer (clusterSubnetMaxDiff of its package cidrset).
 const clusterBitsMin = nodeMaskBits - 16
 
-// validateShared checks what only matters with other machines.
+// validateShared checks options that matter only if other machines can join.
 func (o *Options) validateShared() (problems []error) {
 	pods, err := netip.ParsePrefix(o.PodCIDR)
 	if err != nil || !o.shared() {
@@ -72,7 +72,7 @@ func (b builder) sharedControllers() []string {
 	}
 }
 
-// settingsName is the ConfigMap in kube-system that says how the cluster's network is made, and settingsKey its key.
+// settingsName is the ConfigMap in kube-system with the cluster's settings, and settingsKey is its key.
 const (
 	settingsName = "plimsoll-cluster"
 	settingsKey  = "cluster.json"
@@ -110,7 +110,7 @@ func (l layout) bootstrapObjects() ([]string, error) {
 	).Replace(bootstrapManifest)), nil
 }
 
-// publicURL is the URL at which other machines reach kube-apiserver.
+// publicURL returns the URL at which other machines reach kube-apiserver.
 func (o *Options) publicURL() string {
 	return "https://" + net.JoinHostPort(o.advertiseAddress(), fmt.Sprint(o.APIServerPort))
 }
@@ -183,7 +183,7 @@ func awaitSigned(ctx context.Context, client *kube.Client, token string) {
 	}
 }
 
-// authorityHash is the hash by which machines that join recognize the cluster's authority.
+// authorityHash returns the hash by which machines that join recognize the cluster's authority.
 func (l layout) authorityHash() (string, error) {
 	text, err := os.ReadFile(pki.CertPath(l.pki(), caCluster))
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 )
 
-// sharedOptions are those of an instance that other machines reach.
+// sharedOptions returns options of an instance that other machines reach.
 func sharedOptions(t *testing.T) Options {
 	t.Helper()
 	o := testOptions(t)
@@ -30,7 +30,7 @@ func sharedOptions(t *testing.T) Options {
 	return o
 }
 
-// joinedOptions are those of a machine that joined.
+// joinedOptions returns options of a machine that joined.
 func joinedOptions(t *testing.T) Options {
 	t.Helper()
 	o := testOptions(t)
@@ -41,7 +41,7 @@ func joinedOptions(t *testing.T) Options {
 	return o
 }
 
-// TestSharedArguments: only an instance that other machines reach takes tokens and divides its pod network.
+// TestSharedArguments: only an instance that other machines reach accepts tokens and divides its pod network.
 func TestSharedArguments(t *testing.T) {
 	alone, shared := testBuilder(t, testOptions(t)), testBuilder(t, sharedOptions(t))
 	for _, want := range []string{
@@ -152,7 +152,7 @@ func TestJoinedChildren(t *testing.T) {
 	}
 }
 
-// TestJoinedOptions: what a user may get wrong is said with its flag, and the token never.
+// TestJoinedOptions: errors name the flag with a wrong value, and never contain the token.
 func TestJoinedOptions(t *testing.T) {
 	hash := "sha256:" + strings.Repeat("0", 64)
 	for _, c := range []struct {
@@ -219,7 +219,7 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// TestReadRequest: nothing of a request is lost on the way to the core.
+// TestReadRequest: every field of a request is translated for the core.
 func TestReadRequest(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -44,11 +44,11 @@ func (o *Options) FleetSocket() string { return layout{*o}.run("fleet.sock") }
 
 func (l layout) record() string { return l.run("children.json") }
 
-// servicesRecord exists while the kernel may have rules of kube-proxy.
+// servicesRecord is a file that exists while the kernel may have rules of kube-proxy.
 func (l layout) servicesRecord() string { return l.run("services") }
 
-// etcdSocket is in a directory that is root's alone: etcd gives the socket a mode that depends on the umask, and asks
-// nobody who connects who they are.
+// etcdSocket is in a directory that only its owner can enter. The socket's mode depends on the umask, and etcd does not
+// authenticate who connects.
 func (l layout) etcdSocket() string { return l.run("etcd", "etcd.sock") }
 
 // runtimeState is containerd's state that is lost at a reboot or removed by `down`.

@@ -19,154 +19,51 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/host/link"
-	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
-	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Several nodes on this machine (`up --nodes N`). The first is the machine itself, as without the flag: its name, its
-// ports and what is reached on them stay the same. Each of the others, the local nodes, is a network namespace in which
-// a child of this supervisor runs `plimsoll join`, as it would on another machine. A bridge connects them;
-// kube-apiserver and the first node have the first address of its network.
+// Several nodes on this machine (`up --nodes N`). The first node is the machine itself, with the same name and ports as
+// without the flag. Each further node, called a local node, is a network namespace in which a child of this supervisor
+// runs `plimsoll join`, as it would run on another machine. A bridge connects the nodes. kube-apiserver and the first
+// node have the first address of the bridge's network.
 //
 //	this machine                                 namespace plimsoll-2
 //	  supervisor ---------- child node-2 ---------> plimsoll join: containerd, agent, kube-proxy
 //	  kube-apiserver 10.87.0.1:6443 -- bridge -- veth -- eth0 10.87.0.2
 //
-// A local node's directories are nodes/NUMBER in those of the instance, so that both are one in all that `down` keeps
-// and removes.
+// A local node's directories are nodes/NUMBER in those of the instance, so that `down` keeps or removes both together.
 
-// A localNode is one of the nodes beside the first.
+// A localNode is one of the nodes of `up --nodes` beside the first. It follows from the options alone and does not
+// change.
 type localNode struct {
-	number    int // from 2
-	child     string
-	name      string // of the Node
-	namespace string
-	cable     string // the end on this machine
-	address   netip.Addr
-	o         Options // enough to find its files
+	number    int        // from localNodeFirst
+	child     string     // the name of the child that runs it
+	name      string     // of the Node
+	namespace string     // the network namespace
+	cable     string     // the end of its cable on this machine
+	address   netip.Addr // on the bridge's network; invalid if --node-cidr is
+	o         Options    // of its instance: only what is needed to find its files
 }
-
-// several reports whether the instance has local nodes.
-func (o *Options) several() bool { return o.Nodes > 1 }
 
 const (
 	// localNodeFirst is the number of the first local node: the machine itself is number 1.
 	localNodeFirst = 2
-	// localNodeMemory is what a local node needs before it has pods: its supervisor, agent, containerd and kube-proxy,
-	// with their heaps. Twice what one adds at rest, shared pages aside
-	// (70 MiB, bench/results/up.md), since it may compute.
+	// localNodeMemory is how much memory a local node needs before it has pods, for its supervisor, agent, containerd and
+	// kube-proxy. Chosen: about twice what a node at rest adds without shared pages (70 MiB, bench/results/up.md), since
+	// they need more while they work.
 	localNodeMemory = 160 * unit.MiB
-	// localJoinTimeout is how long a local node may take to be Ready. `up` gives up earlier (--timeout); later it is a
-	// restart beside a machine that may be busy (chosen).
+	// localJoinTimeout is how long a local node may take to be Ready (chosen). At `up` the shorter --timeout counts. When
+	// a local node is restarted later, the machine may be busy.
 	localJoinTimeout = 10 * time.Minute
 	// localTokenLife is how long a token of local nodes lasts (chosen). A new one is made when one is needed.
 	localTokenLife = time.Hour
-	// There is an eth0 on every node, for whoever looks.
+	// localLink is the name of the network interface in a local node's namespace, as on many machines.
 	localLink = "eth0"
 )
-
-// fillNodes sets addresses that follow from the network between the nodes.
-func (o *Options) fillNodes() {
-	network, err := netip.ParsePrefix(o.NodeCIDR)
-	if !o.several() || err != nil {
-		return // Validate reports it
-	}
-	first := network.Masked().Addr().Next().String()
-	if o.BindAddress == "" {
-		o.BindAddress = first
-	}
-	if o.NodeIP == "" {
-		o.NodeIP = first
-	}
-}
-
-// validateNodes returns what is wrong with --nodes and what belongs to it.
-func (o *Options) validateNodes() (problems []error) {
-	bad := func(format string, args ...any) {
-		problems = append(problems, fmt.Errorf("--nodes %d: "+format, append([]any{o.Nodes}, args...)...))
-	}
-	if o.Nodes < 0 {
-		bad("want 1 or more")
-	}
-	if !o.several() {
-		return problems
-	}
-	for _, c := range []struct {
-		is  bool
-		why string
-	}{
-		{!o.Agent, "needs root, and has no effect with --no-agent: --hollow N adds nodes that run no containers"},
-		{o.NoControllerManager, "--no-controller-manager: the certificates of nodes are signed by it"},
-		{o.AgentBinary != "", "--agent-binary: only one node runs another agent than ours"},
-		{o.ContainerRuntimeEndpoint != "", "--container-runtime-endpoint: every node needs a runtime of its own"},
-	} {
-		if c.is {
-			bad("%s", c.why)
-		}
-	}
-	if last := (layout{*o}).localNode(o.Nodes); o.has(addonCSI) && len(last.name) > driverNodeMax {
-		bad("--node-name %s: volumes have the name %s in a label, whose limit is %d characters: choose a shorter one, or "+
-			"leave volumes out with --without %s", o.NodeName, last.name, driverNodeMax, addonCSI)
-	}
-	network, err := netip.ParsePrefix(o.NodeCIDR)
-	if err != nil || network != network.Masked() || !network.Addr().Is4() {
-		return append(problems, fmt.Errorf("--node-cidr %q: not an IPv4 network in CIDR form, like 10.87.0.0/24",
-			o.NodeCIDR))
-	}
-	problems = append(problems, o.validateNodeNetwork(network)...)
-	for flag, value := range map[string]string{"bind-address": o.BindAddress, "node-ip": o.NodeIP} {
-		if first := network.Addr().Next().String(); value != first {
-			bad("--%s %s: its nodes reach the API server at %s, the first address of --node-cidr: leave --%s out",
-				flag, value, first, flag)
-		}
-	}
-	for _, text := range o.RegistryMirrors {
-		if mirror := onLoopback(text); mirror != "" {
-			bad("--registry-mirror %s: the loopback of this machine is not reached from its other nodes: let the mirror "+
-				"listen on all addresses and name it by %s", mirror, network.Addr().Next())
-		}
-	}
-	return problems
-}
-
-// onLoopback returns the mirror if its host is a loopback address or localhost.
-func onLoopback(mirror string) string {
-	_, address, _ := strings.Cut(mirror, "://")
-	host, _, _ := strings.Cut(address, "/")
-	host = strings.TrimSuffix(strings.TrimRight(host, "0123456789"), ":")
-	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host == "localhost" || err == nil && ip.IsLoopback() {
-		return mirror
-	}
-	return ""
-}
-
-// validateNodeNetwork checks that the networks have room for the nodes and do not overlap.
-func (o *Options) validateNodeNetwork(network netip.Prefix) (problems []error) {
-	for flag, value := range map[string]string{"pod-cidr": o.PodCIDR, "service-cidr": o.ServiceCIDR} {
-		if other, err := netip.ParsePrefix(value); err == nil && other.Overlaps(network) {
-			problems = append(problems, fmt.Errorf("--node-cidr %s: overlaps --%s %s", network, flag, value))
-		}
-	}
-	const reserved = 2 // the network's own address and that of all in it
-	if room := 1<<(32-network.Bits()) - reserved; o.Nodes > room {
-		problems = append(problems, fmt.Errorf("--nodes %d: --node-cidr %s has addresses for %d", o.Nodes, network,
-			max(room, 0)))
-	}
-	if pods, err := netip.ParsePrefix(o.PodCIDR); err == nil && pods.Addr().Is4() {
-		if room := 1 << max(o.nodeMask()-pods.Bits(), 0); o.Nodes > room {
-			problems = append(problems, fmt.Errorf("--nodes %d: --pod-cidr %s has room for %d: each node gets a /%d of it",
-				o.Nodes, pods, room, o.nodeMask()))
-		}
-	}
-	return problems
-}
 
 // localNode returns a local node by its number.
 func (l layout) localNode(number int) localNode {
@@ -195,12 +92,6 @@ func (l layout) localNode(number int) localNode {
 // nodesDirectory has the directories of the local nodes, in each of those of their instance.
 const nodesDirectory = "nodes"
 
-// nodeBridge is the network interface that connects the nodes of this machine.
-func (l layout) nodeBridge() string { return l.linkName("-nodes") }
-
-// nodeToken is the file with the token of local nodes that have no certificate yet.
-func (l layout) nodeToken() string { return l.run("nodes.token") }
-
 // localNodes returns the local nodes that the options ask for.
 func (l layout) localNodes() (all []localNode) {
 	for number := localNodeFirst; number <= l.o.Nodes; number++ {
@@ -225,92 +116,8 @@ func (l layout) knownNodes() ([]localNode, error) {
 	return all, nil
 }
 
-// wanted reports whether the options ask for a local node.
+// wanted reports whether the options ask for the local node.
 func (l layout) wanted(n localNode) bool { return n.number <= l.o.Nodes }
-
-// prepareNodeNetwork makes the bridge between the nodes, which has the address on which kube-apiserver will listen.
-func (c *cluster) prepareNodeNetwork() error {
-	if !c.o.several() {
-		return nil
-	}
-	network, err := netip.ParsePrefix(c.o.NodeCIDR)
-	if err != nil {
-		return err // Validate has reported it
-	}
-	attached, err := link.Attached(c.nodeBridge())
-	if err != nil {
-		return err
-	}
-	for _, other := range attached {
-		if other.Overlaps(network) {
-			return fmt.Errorf("make the network of --nodes %d: --node-cidr %s overlaps %s, a network that this machine "+
-				"has: choose another --node-cidr", c.o.Nodes, network, other)
-		}
-	}
-	if err := c.checkNodeMemory(); err != nil {
-		return err
-	}
-	return link.EnsureBridge(c.nodeBridge(), netip.PrefixFrom(network.Addr().Next(), network.Bits()))
-}
-
-// checkNodeMemory returns an error if the local nodes that do not run yet would not fit into the machine's memory.
-func (c *cluster) checkNodeMemory() error {
-	memory, err := procfs.Default.Memory()
-	if err != nil {
-		return err
-	}
-	missing := c.o.Nodes - 1
-	for _, s := range c.supervisor.Status() {
-		if s.PID != 0 && slices.ContainsFunc(c.localNodes(), func(n localNode) bool { return n.child == s.Name }) {
-			missing--
-		}
-	}
-	available, known := memory.Available.Get()
-	if needs := unit.Bytes(missing) * localNodeMemory; known && needs > available {
-		return fmt.Errorf("start %d nodes beside the first: they need %s of memory before they have pods, %s are "+
-			"available: choose fewer --nodes, or --hollow %d, which run no containers", missing, mebibytes(needs),
-			mebibytes(available), missing)
-	}
-	return nil
-}
-
-// leadOut lets the local nodes reach what is beyond this machine, to pull images.
-func (c *cluster) leadOut() error {
-	network, err := netip.ParsePrefix(c.o.NodeCIDR)
-	if err != nil {
-		return err
-	}
-	pods, err := netip.ParsePrefix(c.o.PodCIDR)
-	if err != nil {
-		return err
-	}
-	err = nat.Masquerade(c.nodeBridge(), network, pods)
-	if errors.Is(err, nat.ErrUnsupported) {
-		c.sink.Show(progress.Event{Step: "--nodes", Phase: progress.Note,
-			Detail: err.Error() + ": nodes beside the first reach nothing beyond this machine"})
-		return nil
-	}
-	return err
-}
-
-// connect makes a local node's network namespace and its cable.
-func (c *cluster) connect(n localNode) error {
-	network, err := netip.ParsePrefix(c.o.NodeCIDR)
-	if err != nil {
-		return err
-	}
-	if err := link.EnsureNamespace(n.namespace); err != nil {
-		return err
-	}
-	return link.Connect(link.Cable{
-		Bridge:    c.nodeBridge(),
-		Here:      n.cable,
-		Namespace: n.namespace,
-		There:     localLink,
-		Address:   netip.PrefixFrom(n.address, network.Bits()),
-		Gateway:   network.Addr().Next(),
-	})
-}
 
 // localNodeSpec returns the child that runs a local node.
 func (c *cluster) localNodeSpec(n localNode) (supervise.Spec, error) {
@@ -357,18 +164,18 @@ func (c *cluster) localNodeSpec(n localNode) (supervise.Spec, error) {
 		Dir:       c.o.RunDir,
 		Log:       c.log(n.child),
 		Grace:     handoverTimeout,
-		End:       unix.SIGUSR1, // it leaves its own children to the next one
+		End:       unix.SIGUSR1, // it ends and leaves its own children running, for its successor
 		Namespace: n.namespace,
 	}, nil
 }
 
-// startLocalNodes starts the local nodes, ends those that the options do not want any more, and waits until the others
+// startLocalNodes removes the local nodes that the options no longer ask for, starts the others, and waits until these
 // are Ready.
 func (c *cluster) startLocalNodes(ctx context.Context, client *kube.Client) error {
 	if err := c.removeLocalNodes(ctx, client); err != nil || !c.o.several() {
 		return err
 	}
-	if err := errors.Join(c.leadOut(), c.keepToken(ctx, client)); err != nil {
+	if err := errors.Join(c.masqueradeNodes(), c.keepToken(ctx, client)); err != nil {
 		return err
 	}
 	signed := func(ctx context.Context) error { return c.tokenSigned(ctx, client) }
@@ -376,14 +183,15 @@ func (c *cluster) startLocalNodes(ctx context.Context, client *kube.Client) erro
 	if err != nil {
 		return err
 	}
-	// Pods with users of their own pass through it, as through the run directory (makeDirectories).
+	// Processes of pods with user namespaces must be able to pass through it, as through the run directory
+	// (makeDirectories).
 	nodes := c.run(nodesDirectory)
 	if err := errors.Join(os.MkdirAll(nodes, 0o711), os.Chmod(nodes, 0o711)); err != nil {
 		return fmt.Errorf("make directories: %w", err)
 	}
 	var waits []func(context.Context) error
 	for _, n := range c.localNodes() {
-		if err := c.connect(n); err != nil {
+		if err := c.connectLocalNode(n); err != nil {
 			return err
 		}
 		spec, err := c.localNodeSpec(n)
@@ -407,20 +215,7 @@ func (c *cluster) startLocalNodes(ctx context.Context, client *kube.Client) erro
 	if err := parallel(ctx, waits...); err != nil {
 		return err
 	}
-	return c.keepToken(ctx, client) // none needs it any more
-}
-
-// tokenSigned returns nil once cluster-info is signed with the token of local nodes, by which they recognize the
-// cluster, or if there is no token.
-func (c *cluster) tokenSigned(ctx context.Context, client *kube.Client) error {
-	text, err := os.ReadFile(c.nodeToken())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return bootstrap.Signed(ctx, client, string(bytes.TrimSpace(text)))
+	return c.keepToken(ctx, client) // deletes it: no node needs it any more
 }
 
 // removeLocalNodes removes nodes of an earlier run with a larger --nodes.
@@ -448,82 +243,28 @@ func (c *cluster) removeLocalNodes(ctx context.Context, client *kube.Client) err
 	return nil
 }
 
-// keepToken keeps a token for local nodes while one of them needs it to join.
-func (c *cluster) keepToken(ctx context.Context, client *kube.Client) error {
-	needed, err := c.tokenNeeded()
-	if err != nil {
-		return err
-	}
-	path := c.nodeToken()
-	if !needed {
-		return c.dropToken(ctx, client)
-	}
-	if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) < localTokenLife/2 {
-		return nil
-	}
-	token, err := bootstrap.CreateToken(ctx, client, localTokenLife, "nodes of this machine (plimsoll up --nodes)")
-	if err != nil {
-		return err
-	}
-	return durable.Write(path, []byte(token+"\n"))
-}
-
-// dropToken deletes the token of local nodes, if there is one.
-func (c *cluster) dropToken(ctx context.Context, client *kube.Client) error {
-	text, err := os.ReadFile(c.nodeToken())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	err = bootstrap.ForgetToken(ctx, client, string(bytes.TrimSpace(text)))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	return os.Remove(c.nodeToken())
-}
-
-// tokenNeeded reports whether a local node has no certificate with which it could ask for others.
-func (c *cluster) tokenNeeded() (bool, error) {
-	text, err := c.keptAuthority()
-	if err != nil {
-		return false, err
-	}
-	authority, err := bootstrap.ParseAuthority(text)
-	if err != nil {
-		return false, err
-	}
-	for _, n := range c.localNodes() {
-		identity, _ := layout{n.o}.identities()
-		if why, _ := identity.Due(authority, time.Now()); why != "" && why != bootstrap.ExpiresSoon {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// keepLocalNodes repairs what local nodes need of this machine. Their supervisors are children, which are restarted.
+// keepLocalNodes repairs what local nodes need of this machine: network, cables and token. It does not restart nodes:
+// they are children, which the supervisor restarts.
 func (c *cluster) keepLocalNodes(ctx context.Context) {
 	if !c.o.several() {
 		return
 	}
 	client, err := c.client(whoLauncher)
 	if err == nil {
-		err = errors.Join(c.prepareNodeNetwork(), c.leadOut(), c.keepToken(ctx, client))
+		err = errors.Join(c.prepareNodeNetwork(), c.masqueradeNodes(), c.keepToken(ctx, client))
 	}
 	for _, n := range c.localNodes() {
 		if err != nil {
 			break
 		}
-		err = c.connect(n)
+		err = c.connectLocalNode(n)
 	}
 	if err != nil {
-		c.logger.Warn("keep the nodes of this machine", "err", err)
+		c.logger.Warn("the network or the token of this machine's nodes could not be repaired", "err", err)
 	}
 }
 
-// takeLocalNodesDown ends all local nodes, together.
+// takeLocalNodesDown ends all local nodes at the same time.
 func (c *cluster) takeLocalNodesDown(ctx context.Context) error {
 	all, err := c.knownNodes()
 	if err != nil {
@@ -538,21 +279,11 @@ func (c *cluster) takeLocalNodesDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeNodeNetwork removes the network between the nodes, when nothing has connections by its address any more: such
-// connections would not end.
-func (c *cluster) removeNodeNetwork() error {
-	all, err := c.knownNodes()
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	return errors.Join(link.DeleteBridge(c.nodeBridge()), nat.Delete(c.nodeBridge()))
-}
-
-// takeLocalNodeDown ends a local node by `plimsoll down` in its network namespace, which takes it over from its
-// supervisor, if that lives. With purge its state is removed too.
+// takeLocalNodeDown ends a local node by `plimsoll down` in its network namespace, which takes the node over from its
+// supervisor if that still runs. With purge, its state is removed too.
 func (c *cluster) takeLocalNodeDown(ctx context.Context, n localNode, purge bool) error {
 	c.supervisor.Release(n.child) // it is not started again
-	err := c.downInside(ctx, n, purge)
+	err := c.runDown(ctx, n, purge)
 	if err == nil {
 		c.supervisor.Stop(ctx, n.child, graceComponent)
 	}
@@ -565,10 +296,10 @@ func (c *cluster) takeLocalNodeDown(ctx context.Context, n localNode, purge bool
 	return nil
 }
 
-// downInside runs `plimsoll down` for a local node.
-func (c *cluster) downInside(ctx context.Context, n localNode, purge bool) error {
+// runDown runs `plimsoll down` for a local node.
+func (c *cluster) runDown(ctx context.Context, n localNode, purge bool) error {
 	if _, err := os.Stat(n.o.StateDir); errors.Is(err, fs.ErrNotExist) {
-		return nil // it has not begun
+		return nil // the node was never started
 	}
 	return progress.Step(c.sink, "stop "+n.child, func() (string, error) {
 		if err := link.EnsureNamespace(n.namespace); err != nil {
@@ -580,23 +311,24 @@ func (c *cluster) downInside(ctx context.Context, n localNode, purge bool) error
 		}
 		down := exec.CommandContext(ctx, self, "down", "--instance", n.o.Instance, "--state-dir", n.o.StateDir,
 			"--run-dir", n.o.RunDir)
-		if purge || !(layout{n.o}).exists() { // without options it has joined nothing
+		if purge || !(layout{n.o}).exists() { // it has never joined: nothing is worth keeping
 			down.Args = append(down.Args, "--purge")
 		}
-		var said bytes.Buffer
+		var output bytes.Buffer
 		down.Env = environment()
-		down.Stdout, down.Stderr = &said, &said
+		down.Stdout, down.Stderr = &output, &output
 		if err := link.Start(n.namespace, down); err != nil {
 			return "", err
 		}
 		if err := down.Wait(); err != nil {
-			return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+			return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(output.String()))
 		}
 		return "", nil
 	})
 }
 
-// localChildren returns the children of the local nodes, each with its node's child before its name.
+// localChildren returns the children of the local nodes. Their names begin with that of their node's child:
+// node-2/agent.
 func (l layout) localChildren() (all []supervise.Status, err error) {
 	nodes, err := l.knownNodes()
 	if err != nil {
@@ -615,7 +347,7 @@ func (l layout) localChildren() (all []supervise.Status, err error) {
 	return all, nil
 }
 
-// isLocal reports whether the node of this name is one of this machine's.
+// isLocal reports whether the node of this name is the machine itself or a local node.
 func (o *Options) isLocal(name string) bool {
 	return o.Agent && name == o.NodeName ||
 		slices.ContainsFunc(layout{*o}.localNodes(), func(n localNode) bool { return n.name == name })

@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 )
 
-// severalOptions are those of an instance with three nodes.
+// severalOptions returns options of an instance with three nodes.
 func severalOptions(t *testing.T) Options {
 	t.Helper()
 	o := testOptions(t)
@@ -58,7 +58,7 @@ func TestLocalNodes(t *testing.T) {
 	}
 }
 
-// TestLocalNodeJoins: what the child of a local node is called with is valid for join.
+// TestLocalNodeJoins: the command line of a local node's child is valid for join.
 func TestLocalNodeJoins(t *testing.T) {
 	o := severalOptions(t)
 	o.RegistryMirrors = []string{"docker.io=https://mirror.example"}
@@ -86,7 +86,9 @@ func TestLocalNodeJoins(t *testing.T) {
 		}
 	}
 	joins := n.o
-	joins.Server, joins.AgentPort, joins.AgentHealthPort = spec.Argv[2], o.AgentPort, o.AgentHealthPort
+	joins.Server = spec.Argv[2]
+	joins.AgentPort = o.AgentPort
+	joins.AgentHealthPort = o.AgentHealthPort
 	if err := joins.FillJoined(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func TestLocalNodeJoins(t *testing.T) {
 	}
 }
 
-// TestValidateNodes: what does not go with --nodes is refused, with the flag and what to do.
+// TestValidateNodes: options that cannot be combined with --nodes are refused, with the flag and what to do.
 func TestValidateNodes(t *testing.T) {
 	if o := severalOptions(t); o.Validate() != nil {
 		t.Error(o.Validate())

@@ -12,10 +12,10 @@ import (
 )
 
 // lock is held by the one process that may change an instance: the supervisor, or `down`. It is a POSIX record lock
-// (fcntl(2), F_SETLK). The kernel drops it when its holder dies for any reason, and children do not inherit it. Unlike
-// flock(2), the kernel reports which process holds it, so that no pid file can be stale. It has one trap: when the
-// holding process closes any descriptor of the file, the lock is dropped. So the holder must not open the file again;
-// held prevents that.
+// (fcntl(2), F_SETLK). The kernel releases it when its holder ends for any reason, and children do not inherit it.
+// Unlike with flock(2), the kernel reports which process holds it, so that no pid file is needed, which could be stale.
+// But the lock is also released when its holder closes any descriptor of the file. So the holder must not open the file
+// again; held prevents that.
 type lock struct {
 	f    *os.File
 	path string
@@ -75,8 +75,8 @@ func lockHolder(path string) (int, error) {
 	return int(probe.Pid), nil
 }
 
-// killedMax is how long a killed process may take to end, on a busy machine with much memory to free (chosen). The
-// answer "already up" takes as long.
+// killedMax is how long a killed process may take to end, on a busy machine with much memory to free (chosen). It
+// delays the error "already up" by as much.
 const killedMax = 300 * time.Millisecond
 
 // lockIsHeld reports whether a living process holds the lock: one that has not ended after killedMax.
@@ -102,8 +102,8 @@ func pollPidfd(pidfd int, d time.Duration) (bool, error) {
 	}
 }
 
-// openHolder returns a pidfd of the process that holds the lock, -1 if there is none. It reads the holder again once
-// the pidfd is open: if the holder is the same, the pidfd cannot refer to another process that got its pid.
+// openHolder returns a pidfd of the process that holds the lock, -1 if there is none. When the pidfd is open, it reads
+// the holder again. If that is the same, the pidfd does not refer to another process with a reused pid.
 func openHolder(path string) (pidfd int, err error) {
 	for {
 		pid, err := lockHolder(path)

@@ -54,7 +54,7 @@ func lockElsewhere(t *testing.T, path string) *exec.Cmd {
 	return cmd
 }
 
-// The kernel reports which process holds the lock, and drops the lock when that process ends for any reason.
+// The kernel reports which process holds the lock, and releases the lock when that process ends for any reason.
 func TestLockDiesWithItsHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if pid, err := lockHolder(path); pid != 0 || err != nil {
@@ -83,7 +83,7 @@ func TestLockDiesWithItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Reading our own lock must not drop it, as opening and closing the file would.
+	// Reading our own lock must not release it, as opening and closing the file would.
 	if pid, err := lockHolder(path); pid != os.Getpid() || err != nil {
 		t.Errorf("our own: %d, %v", pid, err)
 	}

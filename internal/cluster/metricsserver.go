@@ -12,8 +12,8 @@ import (
 )
 
 // Metrics: metrics-server reads the agents' /metrics/resource and serves the API metrics.k8s.io, behind
-// kube-apiserver's aggregation layer. Both sides of it have certificates of the cluster's authority: no one skips a
-// verification.
+// kube-apiserver's aggregation layer. The cluster's authority signs the certificates of both sides, so each verifies
+// the other.
 
 //go:embed metrics-server.yaml
 var metricsManifest string
@@ -21,7 +21,7 @@ var metricsManifest string
 // addonMetrics is the name of the add-on, and of its Deployment and Service in kube-system.
 const addonMetrics = "metrics-server"
 
-// fillMetrics returns what the words in capitals of metrics-server.yaml stand for.
+// fillMetrics replaces the words in capitals of metrics-server.yaml.
 func (l layout) fillMetrics() (*strings.Replacer, error) {
 	words := []string{"IMAGE", image.MetricsServer}
 	for _, f := range [][2]string{

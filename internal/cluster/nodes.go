@@ -17,10 +17,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// A Node may still be Ready from the time before a stop or a crash. A lease that was renewed after its renewer's
-// process was started cannot be a remainder; so both are required.
+// A Node may still be Ready from the time before a stop or a crash. So a node counts as ready only if its lease was
+// also renewed after its agent's process was started.
 
-// startOf returns when the running process of a child was started; the end of time if it does not run.
+// startOf returns when the running process of a child was started. If it does not run, that is a time in the distant
+// future.
 func (c *cluster) startOf(child string) time.Time {
 	for _, s := range c.supervisor.Status() {
 		if s.Name == child && s.PID != 0 {
@@ -30,7 +31,7 @@ func (c *cluster) startOf(child string) time.Time {
 	return time.Unix(1<<60, 0)
 }
 
-// nodeReady returns nil once a node is Ready and has renewed its lease after since; else the reason why not.
+// nodeReady returns nil if a node is Ready and has renewed its lease after since; otherwise the reason why not.
 func nodeReady(ctx context.Context, c *kube.Client, name string, since time.Time) error {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, kube.Nodes, "", name, node); err != nil {
@@ -71,7 +72,7 @@ const (
 	hollowPrefix = "hollow-"
 )
 
-// hollowReady returns nil once the wanted number of hollow nodes are Ready, in the sense of nodeReady.
+// hollowReady returns nil if the wanted number of hollow nodes is ready in the sense of nodeReady.
 func hollowReady(ctx context.Context, c *kube.Client, want int, since time.Time) error {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, kube.Nodes, "", metav1.ListOptions{LabelSelector: hollowLabel}, nodes); err != nil {
@@ -110,7 +111,7 @@ func removeSurplus(ctx context.Context, c *kube.Client, want int) error {
 		name := nodes.Items[i].Name
 		number, err := strconv.Atoi(strings.TrimPrefix(name, hollowPrefix))
 		if err != nil || number < want {
-			continue // of another fleet, or still wanted
+			continue // it belongs to another fleet, or is still wanted
 		}
 		if err := c.Delete(ctx, kube.Nodes, "", name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove surplus hollow nodes: %s: %w", name, err)

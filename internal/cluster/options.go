@@ -44,18 +44,19 @@ type Options struct {
 	KubeProxyPort       int `json:"kubeProxyPort,omitempty"`
 	KubeProxyHealthPort int `json:"kubeProxyHealthPort,omitempty"`
 
-	PodCIDR     string `json:"podCIDR"`     // of this machine's pods
+	PodCIDR     string `json:"podCIDR"`     // of the pods of all nodes of the cluster
 	ServiceCIDR string `json:"serviceCIDR"` // of Service addresses
 
-	// How long the certificates of machines that join last, and all others that kube-controller-manager signs; zero: its
-	// default, a year.
+	// SigningDuration is the life of the certificates that kube-controller-manager signs, such as those of nodes that
+	// join; zero: its default, a year.
 	SigningDuration time.Duration `json:"signingDuration,omitempty"`
 
-	// Of a machine that joined the cluster of another one: https://HOST:PORT of its kube-apiserver. Such an instance has
-	// an agent, its runtime and kube-proxy, and no control plane. The pod network is that of all nodes.
+	// Server is set on a machine that joined the cluster of another one: https://HOST:PORT of its kube-apiserver. Such an
+	// instance has an agent, its runtime and kube-proxy, and no control plane. The pod network is that of all nodes.
 	Server string `json:"server,omitempty"`
 
-	// Of such a machine: a kubeconfig of user plimsoll:storage, with which it makes volumes; empty: it makes none.
+	// StorageKubeconfig is set on such a machine: a kubeconfig of user plimsoll:storage, with which it makes volumes;
+	// empty: it makes none.
 	StorageKubeconfig string `json:"storageKubeconfig,omitempty"`
 
 	EtcdServers  []string `json:"etcdServers,omitempty"` // empty: our own etcd
@@ -63,8 +64,8 @@ type Options struct {
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
-	Nodes    int    `json:"nodes,omitempty"`    // on this machine, hollow ones aside; zero: one
-	NodeCIDR string `json:"nodeCIDR,omitempty"` // of their addresses, if there are several
+	Nodes    int    `json:"nodes,omitempty"`    // number of nodes on this machine, without hollow ones; zero: one
+	NodeCIDR string `json:"nodeCIDR,omitempty"` // the network of the nodes' addresses, if there are several
 
 	Agent                    bool     `json:"agent"`                              // run an agent, which makes this machine a node
 	DevicePluginsDir         string   `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
@@ -89,31 +90,31 @@ type Options struct {
 	// servers share when it starts for the first time.
 	FirstServer string `json:"firstServer,omitempty"`
 
-	Token          string `json:"-"` // of a machine that joins for the first time
-	TokenFile      string `json:"-"` // with the token, if that is empty; read when a token is needed
-	AuthorityHash  string `json:"-"` // likewise
+	Token          string `json:"-"` // with which a machine joins for the first time
+	TokenFile      string `json:"-"` // a file with the token, if Token is empty; read when a token is needed
+	AuthorityHash  string `json:"-"` // of the cluster that a machine joins for the first time
 	CertificateKey string `json:"-"` // of a further server: opens what the servers share
 }
 
 // Bounds of --gc-percent, the GOGC of etcd, kube-apiserver and kube-controller-manager: how much garbage may accumulate
-// before it is collected, in percent of the live heap. Go's default is 100, a heap of up to twice what is live; 400 is
-// up to five times. While 5,000 pods are bound to 5,000 nodes, kube-apiserver spends a third of its CPU on collection
-// with 100 and a tenth with 400 (profiles of 2026-11-21); its memory afterwards is 0.9 and 1.4 GB. The bounds are
-// chosen: below 10 a program does little else, and above 1,000 nothing more is saved.
+// before it is collected, in percent of the live heap. With Go's default of 100 the heap may be twice the live heap,
+// with 400 five times. While 5,000 pods are bound to 5,000 nodes, kube-apiserver spends a third of its CPU time on
+// collection with 100 and a tenth with 400 (profiles of 2026-11-21); its memory afterwards is 0.9 and 1.4 GB. The
+// bounds are chosen: below 10 a program does little but collect, and above 1,000 little is saved.
 const (
 	gcPercentMin = 10
 	gcPercentMax = 1000
 )
 
-// signingDurationMin is the shortest life of certificates of machines that join. kube-controller-manager dates them
-// back by five minutes, and they are renewed in the last third of their life, which is then 2m40s (chosen).
+// signingDurationMin is the shortest life of certificates of machines that join (chosen). kube-controller-manager dates
+// them back by five minutes, and they are renewed in the last third of their life, which is then 2m40s.
 const signingDurationMin = 3 * time.Minute
 
 // instancePattern allows names that suit directories, cgroups and (shortened) network interfaces. Those of local nodes
 // end with a dot and their number.
 var instancePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?(\.[0-9]{1,5})?$`)
 
-// Fill sets options that the caller left empty. The values depend on the machine: the user, its name and its addresses.
+// Fill sets options that the caller left empty. The values depend on the user and on the machine's name and addresses.
 func (o *Options) Fill() error {
 	if o.Instance == "" {
 		o.Instance = DefaultInstance
@@ -136,7 +137,7 @@ func (o *Options) Fill() error {
 	return o.absolute()
 }
 
-// absolute makes paths absolute: `down` may have another working directory than `up`.
+// absolute makes paths absolute, because `down` may have another working directory than `up`.
 func (o *Options) absolute() (err error) {
 	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir,
 		&o.RegistriesDir, &o.TokenFile, &o.StorageKubeconfig} {
@@ -184,7 +185,7 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 	return state, run, nil
 }
 
-// fullName is the instance's name where names of other programs occur too: plimsoll, or plimsoll-NAME.
+// fullName is the instance's name where other programs have names, too: plimsoll, or plimsoll-NAME.
 func (o *Options) fullName() string {
 	if name, _, _ := strings.Cut(o.Instance, "."); name == DefaultInstance {
 		return o.Instance
@@ -256,7 +257,7 @@ func (o *Options) Validate() error {
 		bad("gc-percent", o.GCPercent, "want %d to %d", gcPercentMin, gcPercentMax)
 	}
 	if o.SigningDuration != 0 && o.SigningDuration < signingDurationMin {
-		bad("cluster-signing-duration", o.SigningDuration, "want %s or more: machines look at their certificates "+
+		bad("cluster-signing-duration", o.SigningDuration, "want %s or more: machines check their certificates "+
 			"once a minute", signingDurationMin)
 	}
 	if o.HollowZones < 0 {
@@ -333,13 +334,13 @@ func validateNodeName(name string) string {
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// loopback reports whether our ports can be reached only from this machine.
+// loopback reports whether the instance's ports can be reached only from this machine.
 func (o *Options) loopback() bool {
 	addr, err := netip.ParseAddr(o.BindAddress)
 	return err == nil && addr.IsLoopback()
 }
 
-// localAddress is the address at which this machine's own components reach what is bound to BindAddress.
+// localAddress returns the address at which this machine's own components reach ports on BindAddress.
 func (o *Options) localAddress() string {
 	addr, err := netip.ParseAddr(o.BindAddress)
 	switch {
@@ -351,7 +352,7 @@ func (o *Options) localAddress() string {
 	return "127.0.0.1"
 }
 
-// firstServiceIP is the address that kube-apiserver assigns to the Service "kubernetes".
+// firstServiceIP returns the address that kube-apiserver assigns to the Service "kubernetes".
 func (o *Options) firstServiceIP() net.IP {
 	p, err := netip.ParsePrefix(o.ServiceCIDR)
 	if err != nil {
@@ -360,8 +361,8 @@ func (o *Options) firstServiceIP() net.IP {
 	return p.Addr().Next().AsSlice()
 }
 
-// hostAddress is this machine's address on the route to other networks; loopback if there is no route. Nothing is sent:
-// connecting a UDP socket only chooses a route. The target is from TEST-NET-1 (RFC 5737).
+// hostAddress returns this machine's address on the route to other networks, or the loopback address if there is no
+// route. Connecting a UDP socket sends nothing; it only chooses a route. The target is from TEST-NET-1 (RFC 5737).
 func hostAddress() net.IP {
 	conn, err := net.Dial("udp", "192.0.2.1:9")
 	if err == nil {
@@ -373,7 +374,7 @@ func hostAddress() net.IP {
 	return net.IPv4(127, 0, 0, 1)
 }
 
-// Load reads the options of the instance that o names (by Instance, StateDir), as its last `up` saved them.
+// Load reads the options of an instance as its last `up` saved them. o names the instance by Instance and StateDir.
 func Load(o Options) (Options, error) {
 	if err := o.Fill(); err != nil {
 		return o, err

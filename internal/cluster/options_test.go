@@ -62,12 +62,19 @@ func TestValidateReportsEverything(t *testing.T) {
 	o.NodeName = "Node_1"
 	o.NodeIP, o.BindAddress = "here", "there"
 	o.PodCIDR, o.ServiceCIDR = "10.85.0.1/16", "ten"
-	o.APIServerPort, o.ControllerManagerPort, o.AgentPort, o.AgentHealthPort = 0, 70000, 10250, 10250
-	o.SchedulerPort, o.LifecyclePort, o.NoLifecycle = 10250, 10267, true
+	o.APIServerPort = 0
+	o.ControllerManagerPort = 70000
+	o.AgentPort = 10250
+	o.AgentHealthPort = 10250
+	o.SchedulerPort = 10250
+	o.LifecyclePort = 10267
+	o.NoLifecycle = true
 	o.EtcdServers = []string{"ftp://a"}
 	o.EtcdCAFile, o.EtcdCertFile = "/no/such/file", ""
 	o.EtcdKeyFile = "/no/such/key"
-	o.Hollow, o.GCPercent, o.SigningDuration = -1, 5, time.Second
+	o.Hollow = -1
+	o.GCPercent = 5
+	o.SigningDuration = time.Second
 	o.ContainerRuntimeEndpoint = "relative.sock"
 	err := o.Validate()
 	if err == nil {
@@ -150,8 +157,8 @@ func TestStrangersDirectoriesAreRefused(t *testing.T) {
 	}
 }
 
-// TestDirectoryModes: others can pass through the run directory, to the containers of pods with users of their own, and
-// reach neither the state directory nor etcd's socket.
+// TestDirectoryModes: other users can pass through the run directory, as containers of pods with user namespaces must,
+// and reach neither the state directory nor etcd's socket.
 func TestDirectoryModes(t *testing.T) {
 	o := testOptions(t)
 	if err := os.MkdirAll(o.RunDir, 0o777); err != nil {

@@ -25,12 +25,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// The pod network of several nodes. kube-controller-manager gives each node a part of --pod-cidr when it registers
-// (Node.spec.podCIDR). The bridge of its pods has that part, and the kernel has a route to that of every other node,
-// through the other node's address. Package core/podroutes decides which routes; the supervisor keeps them. The kernel
-// keeps them too while there is no supervisor.
+// This file connects the pods of several nodes. kube-controller-manager assigns each node a part of --pod-cidr when it
+// registers (Node.spec.podCIDR). The bridge of the node's pods has that part. For every other node, the kernel has a
+// route to the other node's part, through the other node's address. Package core/podroutes decides which routes there
+// must be; the supervisor adds and removes them. They remain in the kernel while there is no supervisor.
 
-// divides reports whether the pod network is divided among nodes, so that this machine's pods have a part of it.
+// divides reports whether the pod network is divided among nodes, so that this machine's pods have only a part of it.
 func (o *Options) divides() bool {
 	return o.Agent && o.ContainerRuntimeEndpoint == "" && (o.joined() || o.shared() && !o.NoControllerManager)
 }
@@ -55,7 +55,7 @@ func (l layout) podCIDR() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// joinPodNetwork gives the runtime the part of the pod network that this machine's Node has.
+// joinPodNetwork configures the runtime with the part of the pod network that is assigned to this machine's Node.
 func (c *cluster) joinPodNetwork(ctx context.Context, client *kube.Client) error {
 	return progress.Step(c.sink, "pod network", func() (string, error) {
 		var pods netip.Prefix
@@ -84,7 +84,7 @@ func (c *cluster) joinPodNetwork(ctx context.Context, client *kube.Client) error
 	})
 }
 
-// partOf returns the pod network that a node was assigned.
+// partOf returns the part of the pod network that is assigned to a node.
 func partOf(node *corev1.Node) (netip.Prefix, error) {
 	if node.Spec.PodCIDR == "" {
 		return netip.Prefix{}, fmt.Errorf("kube-controller-manager has not assigned node %s a part of the pod "+
@@ -97,7 +97,7 @@ func partOf(node *corev1.Node) (netip.Prefix, error) {
 	return pods, nil
 }
 
-// setRoutes makes the kernel's routes those that the nodes need.
+// setRoutes adds missing routes to the pods of nodes, and removes those that no node needs.
 func (c *cluster) setRoutes(nodes []corev1.Node) error {
 	c.routing.Lock()
 	defer c.routing.Unlock()
@@ -173,12 +173,12 @@ func (c *cluster) removeRoutes() error {
 	return link.DeleteRoutes(pods)
 }
 
-// routesPeriod is how often the routes are compared when no node has changed: another program may have removed one
-// (chosen; it costs a request to the kernel).
+// routesPeriod is how often the routes are compared although no node has changed, because another program may have
+// removed one (chosen; it costs one request to the kernel).
 const routesPeriod = 30 * time.Second
 
-// keepCluster does, until ctx ends, what each machine of a cluster must do: it keeps routes, and on the server it
-// answers requests for certificates. It calls dismiss once if this machine should leave its cluster, and sends to move
+// keepCluster does, until ctx ends, what every machine of a cluster must do: it keeps routes, and on the server it also
+// answers requests for certificates. It calls dismiss once if this machine is to leave its cluster, and sends to move
 // the server that it should use from now on.
 func (c *cluster) keepCluster(ctx context.Context, dismiss func(), move chan<- string) {
 	if c.o.joined() && move != nil {
@@ -208,7 +208,7 @@ func (c *cluster) keepRoutes(ctx context.Context, dismiss func()) {
 	}
 	store, informer := client.Informer(kube.Nodes, kube.Selection{Trim: trimNode}, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { notice() },
-		UpdateFunc: func(was, is any) { noticeMoved(was, is, notice) },
+		UpdateFunc: func(was, is any) { notifyIfMoved(was, is, notice) },
 		DeleteFunc: func(any) { notice() },
 	})
 	ctx, cancel := context.WithCancel(ctx)
@@ -232,7 +232,7 @@ func (c *cluster) keepRoutes(ctx context.Context, dismiss func()) {
 		for _, object := range store.List() {
 			if node, ok := object.(*corev1.Node); ok {
 				nodes = append(nodes, *node)
-				if c.dismissed(node) {
+				if c.isAskedToLeave(node) {
 					dismiss()
 					return
 				}
@@ -244,7 +244,7 @@ func (c *cluster) keepRoutes(ctx context.Context, dismiss func()) {
 	}
 }
 
-// trimNode keeps of a Node what routes need, and whether it is to leave.
+// trimNode removes from a Node everything except what routes need, and the annotation by which it is to leave.
 func trimNode(o runtime.Object) {
 	if node, ok := o.(*corev1.Node); ok {
 		node.Annotations = map[string]string{annotationLeave: node.Annotations[annotationLeave]}
@@ -252,8 +252,8 @@ func trimNode(o runtime.Object) {
 	}
 }
 
-// noticeMoved calls notice if a node's routes may have changed: most updates are heartbeats.
-func noticeMoved(was, is any, notice func()) {
+// notifyIfMoved calls notice if an update of a node may change routes. Most updates are heartbeats and do not.
+func notifyIfMoved(was, is any, notice func()) {
 	a, okA := was.(*corev1.Node)
 	b, okB := is.(*corev1.Node)
 	if okA && okB && a.Spec.PodCIDR == b.Spec.PodCIDR && internalIP(a) == internalIP(b) &&

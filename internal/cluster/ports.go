@@ -18,10 +18,10 @@ import (
 
 // port is one TCP port that a child will listen on.
 type port struct {
-	flag     string
-	number   int // 0: switched off
-	required bool
-	user     string // child
+	flag     string // the flag that sets it, without dashes
+	number   int    // 0: switched off
+	required bool   // 0 is an error
+	user     string // the child that listens on it
 }
 
 // ports returns the ports on which this instance will listen. etcd has none: it listens on a socket in the run
@@ -54,7 +54,7 @@ func (o *Options) ports() []port {
 }
 
 // checkPorts tries every port and returns an error for all that other processes use. A port that one of our children
-// (ours) uses is all right: the child will be adopted or replaced.
+// uses (ours has their pids) is accepted: the child will be adopted or replaced.
 func (o *Options) checkPorts(ours []int) error {
 	var problems []error
 	for _, p := range o.ports() {
@@ -65,8 +65,8 @@ func (o *Options) checkPorts(ours []int) error {
 	return errors.Join(problems...)
 }
 
-// portRelease is how long a port may be in use without a process that uses it: the sockets of a killed process are
-// closed last, after its memory was freed, and meanwhile the process cannot be found (chosen).
+// portRelease is how long a port may be in use while no process is found that uses it (chosen). The sockets of a killed
+// process are closed last, after its memory was freed, and meanwhile the process cannot be found.
 const portRelease = time.Second
 
 func (o *Options) checkPort(p port, ours []int) error {
@@ -91,7 +91,7 @@ func (o *Options) checkPort(p port, ours []int) error {
 	}
 }
 
-// portHolder finds the process that listens on a TCP port; 0 if we may not see it.
+// portHolder finds the process that listens on a TCP port; 0 if this user may not see it.
 func portHolder(number int) (pid int, name string) {
 	inodes := map[string]bool{}
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {

@@ -43,7 +43,9 @@ func TestPortInUse(t *testing.T) {
 
 func TestForeignAddress(t *testing.T) {
 	o := testOptions(t)
-	o.Agent, o.ControllerManagerPort, o.BindAddress = false, 0, "192.0.2.1" // TEST-NET-1: no machine has this address
+	o.Agent = false
+	o.ControllerManagerPort = 0
+	o.BindAddress = "192.0.2.1" // TEST-NET-1: no machine has this address
 	if err := o.checkPorts(nil); err == nil || !strings.Contains(err.Error(), "--bind-address") {
 		t.Errorf("error %v", err)
 	}

@@ -35,8 +35,8 @@ func (l layout) installed() ([]string, error) {
 	return append(all, more...), err
 }
 
-// unwanted returns objects that an `up` with other options installed; wasShared: other machines could join then. A
-// further server leaves alone what another one has installed.
+// unwanted returns objects that an earlier `up` with other options may have installed. wasShared: other machines could
+// join then. A further server leaves alone what another one has installed.
 func (l layout) unwanted(wasShared bool) (all []string, err error) {
 	if l.o.further() {
 		return nil, nil
@@ -66,7 +66,7 @@ func (l layout) install(ctx context.Context, c *kube.Client) error {
 	if err := applyObjects(ctx, c, objects); err != nil {
 		return err
 	}
-	// The objects for machines that join are many, so they are looked for by one of them.
+	// There are many objects for machines that join, so only one of them is looked for.
 	err = c.Get(ctx, kube.ConfigMaps, metav1.NamespaceSystem, settingsName, &corev1.ConfigMap{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("find objects that this instance does not need: %w", err)

@@ -17,8 +17,8 @@ import (
 )
 
 // Removing a node: its pods are evicted, its machine is asked to leave, and then its Node is deleted. An agent that
-// still runs would register it again, which is right after an accidental deletion. So an annotation of the Node tells
-// the machine to leave. Its supervisor answers in the same annotation when everything has ended there.
+// still runs would register it again, as it must after an accidental deletion. So an annotation of the Node asks the
+// machine to leave. When everything has ended there, the machine's supervisor answers in the same annotation.
 const (
 	annotationLeave = "plimsoll.dev/leave"
 	leaveAsked      = "asked"
@@ -32,8 +32,8 @@ const leaveTimeout = time.Minute
 // A Removal says which node is removed, and how.
 type Removal struct {
 	Node    string
-	Force   bool          // pods that nothing creates again are deleted too
-	Timeout time.Duration // for all its pods to end
+	Force   bool          // also delete pods without a controller, which nothing creates again
+	Timeout time.Duration // bounds the wait until all its pods have ended
 }
 
 // RemoveNode removes a node of the cluster that runs on this machine.
@@ -43,7 +43,7 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 		return fmt.Errorf("remove node %s: %w", r.Node, err)
 	}
 	if o.Agent && r.Node == o.NodeName {
-		return fmt.Errorf("remove node %s: it is the node of the machine with the cluster: `plimsoll down` ends both", r.Node)
+		return fmt.Errorf("remove node %s: it is the node of the machine with the control plane: `plimsoll down` ends both", r.Node)
 	}
 	if o.isLocal(r.Node) {
 		return fmt.Errorf("remove node %s: it is one of the %d nodes of this machine: run `plimsoll down`, then `plimsoll "+
@@ -65,7 +65,7 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 		return err
 	}
 	if gone == nil {
-		if err := askAway(ctx, client, r.Node, sink); err != nil {
+		if err := requestLeave(ctx, client, r.Node, sink); err != nil {
 			return fmt.Errorf("remove node %s: %w", r.Node, err)
 		}
 	} else {
@@ -109,8 +109,8 @@ func drain(ctx context.Context, o Options, r Removal, gone bool) error {
 	return nil
 }
 
-// askAway asks the machine of a node to leave, and waits until it has.
-func askAway(ctx context.Context, client *kube.Client, name string, sink progress.Sink) error {
+// requestLeave asks the machine of a node to leave, and waits until it has left.
+func requestLeave(ctx context.Context, client *kube.Client, name string, sink progress.Sink) error {
 	return progress.Step(sink, "ask the machine to leave", func() (string, error) {
 		if err := setLeave(ctx, client, name, leaveAsked); err != nil {
 			return "", err
@@ -139,13 +139,13 @@ func setLeave(ctx context.Context, client *kube.Client, node, value string) erro
 	return client.Patch(ctx, kube.Nodes, "", node, types.MergePatchType, []byte(body), nil)
 }
 
-// dismissed reports whether a Node says that this machine is to leave the cluster.
-func (c *cluster) dismissed(node *corev1.Node) bool {
+// isAskedToLeave reports whether a Node says that this machine is to leave the cluster.
+func (c *cluster) isAskedToLeave(node *corev1.Node) bool {
 	return c.o.joined() && node.Name == c.o.NodeName && node.Annotations[annotationLeave] == leaveAsked
 }
 
-// obey takes this machine's node down and removes its state, because the node was removed from its cluster.
-func (c *cluster) obey(ctx context.Context) error {
+// leaveCluster takes this machine's node down and removes its state, because the node was removed from its cluster.
+func (c *cluster) leaveCluster(ctx context.Context) error {
 	c.logger.Info("the node was removed from its cluster; this machine leaves it")
 	client, err := c.client(whoAgent)
 	if err != nil {
@@ -157,7 +157,7 @@ func (c *cluster) obey(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settingsTimeout)
 	defer cancel()
 	if err := setLeave(ctx, client, c.o.NodeName, leaveDone); err != nil {
-		return fmt.Errorf("say that this machine has left: %w", err)
+		return fmt.Errorf("report that this machine has left: %w", err)
 	}
 	return c.purge()
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// keepRequests approves or denies, until ctx ends, the requests of nodes for certificates of their servers. No
-// controller of upstream does. kube-controller-manager signs what is approved.
+// keepRequests approves or denies the requests of nodes for serving certificates, until ctx ends. No controller of
+// upstream does that. kube-controller-manager signs the approved ones.
 func (c *cluster) keepRequests(ctx context.Context) {
 	client, err := c.client(whoLauncher)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *cluster) keepRequests(ctx context.Context) {
 			return
 		case r := <-pending:
 			c.answerRequest(ctx, client, r)
-		case <-retry.C: // those that could not be answered
+		case <-retry.C: // try again those that could not be answered
 			for _, object := range store.List() {
 				if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok && len(r.Status.Conditions) == 0 {
 					c.answerRequest(ctx, client, r)
@@ -68,7 +68,7 @@ func (c *cluster) keepRequests(ctx context.Context) {
 	}
 }
 
-// requestsPeriod is how soon a request is answered if the first try failed (chosen).
+// requestsPeriod is the time between two tries to answer a request (chosen).
 const requestsPeriod = 10 * time.Second
 
 // answerRequest approves or denies one request.
@@ -110,7 +110,7 @@ func (c *cluster) tryAnswer(ctx context.Context, client *kube.Client,
 	return client.Update(ctx, kube.CertificateRequests, "", r.Name, r, r, "approval")
 }
 
-// addressFacts returns who has which addresses and names.
+// addressFacts returns which addresses and names the nodes and the cluster's own servers have.
 func (c *cluster) addressFacts(ctx context.Context, client *kube.Client) (servingcert.Facts, error) {
 	facts := servingcert.Facts{Names: c.serverNames(), Nodes: map[string][]netip.Addr{}}
 	for _, ip := range addresses(c.o.firstServiceIP(), net.ParseIP(c.o.BindAddress), net.ParseIP(c.o.NodeIP),

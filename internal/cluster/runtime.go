@@ -85,8 +85,9 @@ func (c *cluster) containerd() (supervise.Spec, bool) {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// checkPodCgroup returns an error if another node agent uses the pods' cgroup: each would remove the other's pods. If
-// we have children, or our runtime has state since the machine was booted, the processes there belong to our own pods.
+// checkPodCgroup returns an error if another node agent uses the pods' cgroup, because each would remove the other's
+// pods. The processes there are those of this instance's pods if it has children, or if its runtime has state from
+// since the machine was booted.
 func (c *cluster) checkPodCgroup() error {
 	if len(c.supervisor.Status()) > 0 {
 		return nil

@@ -25,17 +25,17 @@ import (
 )
 
 // Services: upstream's kube-proxy programs the kernel so that the addresses of Services lead to pods. It is a child and
-// not a pod: what starts pods may already need a Service, that of kube-apiserver.
+// not a pod, because pods may need a Service, that of kube-apiserver, before kube-proxy could start as a pod.
 //
 // kube-apiserver listens on the loopback by default, which no pod can reach. Where our containerd runs the pods, the
-// kernel leads them there from two addresses: that of the Service "kubernetes", and that of the pods' bridge, which is
-// the address that the Service's endpoint has (forwards). No other machine reaches either.
+// kernel translates two addresses for them to the loopback (forwards): that of the Service "kubernetes", and that of
+// the pods' bridge, which is the address of the Service's endpoint. No other machine can reach either.
 
-// addons are what --without leaves out.
+// addons are the names of the add-ons, which --without may leave out.
 var addons = []string{childKubeProxy, addonDNS, addonMetrics, addonCSI}
 
-// has reports whether the instance has an add-on. All are for pods, so an instance without an agent has none. Volumes
-// are made on machines whose supervisor has the rights to: those of the machine with the control plane.
+// has reports whether the instance has an add-on. All are for pods, so an instance without an agent has none. A machine
+// that joined has the add-on for volumes only if it has a kubeconfig for it (StorageKubeconfig).
 func (o *Options) has(addon string) bool {
 	return o.Agent && !slices.Contains(o.Without, addon) && !(addon == addonCSI && o.joined() && o.StorageKubeconfig == "")
 }
@@ -54,13 +54,13 @@ func (o *Options) validateAddons() (problems []error) {
 	return problems
 }
 
-// leadsPods reports whether pods reach a kube-apiserver on the loopback through their bridge.
-func (o *Options) leadsPods() bool {
+// forwardsPods reports whether pods reach a kube-apiserver on the loopback by forwards.
+func (o *Options) forwardsPods() bool {
 	bind, err := netip.ParseAddr(o.BindAddress)
 	return err == nil && bind.Is4() && bind.IsLoopback() && o.Agent && o.ContainerRuntimeEndpoint == ""
 }
 
-// gateway is the address of the pods' bridge: the first of their network.
+// gateway returns the address of the pods' bridge: the first of their network.
 func (o *Options) gateway() netip.Addr {
 	pods, err := netip.ParsePrefix(o.PodCIDR)
 	if err != nil {
@@ -69,9 +69,9 @@ func (o *Options) gateway() netip.Addr {
 	return pods.Addr().Next()
 }
 
-// advertiseAddress is the address of kube-apiserver that its Service's endpoint has.
+// advertiseAddress returns the address of kube-apiserver that its Service's endpoint has.
 func (o *Options) advertiseAddress() string {
-	if o.leadsPods() {
+	if o.forwardsPods() {
 		return o.gateway().String()
 	}
 	return o.NodeIP
@@ -80,17 +80,17 @@ func (o *Options) advertiseAddress() string {
 // portOfKubernetes is the port of the Service "kubernetes".
 const portOfKubernetes = 443
 
-// forwards returns where pods reach what listens on the loopback: kube-apiserver at the address of its Service and of
-// its Service's endpoint, and the agent at the address that its Node has, for metrics-server and other scrapers.
+// forwards returns the addresses at which pods reach servers on the loopback: kube-apiserver at the address of its
+// Service and of the Service's endpoint, and the agent at its Node's address, for metrics-server and other scrapers.
 func (o *Options) forwards() []nat.Forward {
-	if !o.leadsPods() {
+	if !o.forwardsPods() {
 		return nil
 	}
 	loopback := netip.MustParseAddr(o.BindAddress)
 	apiServer := netip.AddrPortFrom(loopback, uint16(o.APIServerPort))
 	all := []nat.Forward{{From: netip.AddrPortFrom(o.gateway(), apiServer.Port()), To: apiServer}}
 	if first, ok := netip.AddrFromSlice(o.firstServiceIP()); ok && first.Is4() {
-		// Several instances on a machine may have the same Services. At most one of them has a kube-proxy here.
+		// Several instances on a machine may have the same network of Services. At most one of them has a kube-proxy here.
 		all = append(all, nat.Forward{
 			From: netip.AddrPortFrom(first, portOfKubernetes), To: apiServer, PodsOnly: !o.has(childKubeProxy)})
 	}
@@ -107,7 +107,7 @@ const (
 	modeIPTables = "iptables"
 )
 
-// kube-proxy needs Linux 5.13 for nftables (supported.go in its package nftables).
+// The first kernel on which kube-proxy uses nftables, Linux 5.13 (supported.go in its package nftables).
 const (
 	nftablesMajor = 5
 	nftablesMinor = 13
@@ -130,8 +130,8 @@ func proxyMode(has func(program string) bool, release string) (string, error) {
 		program, pkg, childKubeProxy)
 }
 
-// before reports whether a kernel's release, like 6.1.0-18-amd64, is older than a version. One that cannot be read is
-// not.
+// before reports whether a kernel's release, like 6.1.0-18-amd64, is older than a version. A release that cannot be
+// parsed is not.
 func before(release string, major, minor int) bool {
 	parts := strings.SplitN(release, ".", 3)
 	if len(parts) < 2 {
@@ -155,13 +155,13 @@ func isProgram(name string) bool {
 	return false
 }
 
-// checkKubeProxy finds the mode of kube-proxy, and returns an error if another one is in this network namespace: both
-// would write the same tables.
+// checkKubeProxy finds the mode of kube-proxy. It returns an error if another kube-proxy runs in this network
+// namespace, because both would write the same tables.
 func (c *cluster) checkKubeProxy() (err error) {
 	if !c.o.has(childKubeProxy) {
 		if c.o.has(addonDNS) {
 			c.sink.Show(progress.Event{Step: "--without " + childKubeProxy, Phase: progress.Note,
-				Detail: "pods reach the cluster's DNS only if another program programs Services: else leave out " + addonDNS + " too"})
+				Detail: "pods reach the cluster's DNS only if another program programs Services; if none does, leave out " + addonDNS + " too"})
 		}
 		return nil
 	}
@@ -180,7 +180,7 @@ func (c *cluster) checkKubeProxy() (err error) {
 		pid, childKubeProxy)
 }
 
-// otherKubeProxy returns a process in this network namespace that is a kube-proxy and none of ours; 0: there is none.
+// otherKubeProxy returns the pid of a kube-proxy in this network namespace that is not ours; 0: there is none.
 func otherKubeProxy(ours []int) (int, error) {
 	pids, err := procfs.Default.ProcessIDs()
 	if err != nil {
@@ -205,7 +205,7 @@ func otherKubeProxy(ours []int) (int, error) {
 	return 0, nil
 }
 
-// isKubeProxy reports whether a command line is that of kube-proxy, as a program of its own or in ours.
+// isKubeProxy reports whether a command line is that of kube-proxy, either upstream's program or plimsoll-controlplane.
 func isKubeProxy(words []string) bool {
 	if len(words) == 0 {
 		return false
@@ -214,7 +214,8 @@ func isKubeProxy(words []string) bool {
 	return name == childKubeProxy || name == controlplaneName && len(words) > 1 && words[1] == childKubeProxy
 }
 
-// kubeProxy leaves the kernel's limits of tracked connections as they are (--conntrack-...).
+// kubeProxy returns the child kube-proxy. It leaves the kernel's limits of tracked connections as they are
+// (--conntrack-...).
 func (b builder) kubeProxy() supervise.Spec {
 	kubeconfig := b.kubeconfig(whoKubeProxy)
 	args := []string{
@@ -227,7 +228,7 @@ func (b builder) kubeProxy() supervise.Spec {
 		"--healthz-bind-address=" + address(b.o.BindAddress, b.o.KubeProxyHealthPort),
 		"--metrics-bind-address=" + address(b.o.localAddress(), b.o.KubeProxyPort),
 	}
-	if b.o.ContainerRuntimeEndpoint == "" { // another runtime's pods may have other addresses
+	if b.o.ContainerRuntimeEndpoint == "" { // the pods of another runtime may have other addresses
 		args = append(args, "--cluster-cidr="+b.o.PodCIDR)
 	}
 	spec := b.upstream(childKubeProxy, graceComponent, []string{kubeconfig, b.certificateOf(whoKubeProxy)}, args...)
@@ -243,12 +244,12 @@ func address(host string, port int) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// servicesReady returns nil once kube-proxy says that it has programmed the Services.
+// servicesReady returns nil if kube-proxy reports that it has programmed the Services.
 func (c *cluster) servicesReady(ctx context.Context) error {
 	return proxyReady(ctx, address(c.o.localAddress(), c.o.KubeProxyHealthPort))
 }
 
-// proxyReady is servicesReady of the kube-proxy whose /healthz is at an address; empty: it has none.
+// proxyReady is servicesReady for the kube-proxy whose /healthz is at an address; empty: that server is switched off.
 func proxyReady(ctx context.Context, at string) error {
 	if at == "" {
 		return nil
@@ -270,13 +271,13 @@ func proxyReady(ctx context.Context, at string) error {
 	return nil
 }
 
-// healthTimeout bounds one question to a child on this machine (chosen).
+// healthTimeout bounds one request to a child on this machine (chosen).
 const healthTimeout = 2 * time.Second
 
-// healthClient asks children on this machine, whatever proxy the caller's shell names.
+// healthClient is for requests to children on this machine. It ignores the proxy settings of the caller's shell.
 var healthClient = &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
 
-// cleanTimeout bounds kube-proxy's own cleaning, which takes about 0.2 s on an idle machine.
+// cleanTimeout bounds `kube-proxy --cleanup` (chosen; it takes about 0.2 s on an idle machine).
 const cleanTimeout = 20 * time.Second
 
 // cleanServices removes what kube-proxy has written into the kernel, if it ran since the machine was booted.
@@ -298,5 +299,5 @@ func (c *cluster) cleanServices(ctx context.Context) error {
 	return os.Remove(c.servicesRecord())
 }
 
-// noteServices records that kube-proxy is about to run.
-func (c *cluster) noteServices() error { return os.WriteFile(c.servicesRecord(), nil, 0o600) }
+// recordServices records that kube-proxy is about to run, so that `down` removes its rules.
+func (c *cluster) recordServices() error { return os.WriteFile(c.servicesRecord(), nil, 0o600) }

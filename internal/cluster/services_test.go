@@ -33,8 +33,8 @@ func TestProxyMode(t *testing.T) {
 	}
 }
 
-// TestPodsReachTheAPIServer: where kube-apiserver listens on the loopback and our containerd runs the pods, they are
-// led to it; nobody else is.
+// TestPodsReachTheAPIServer: if kube-apiserver listens on the loopback and our containerd runs the pods, packets of
+// pods are forwarded to it; otherwise none are.
 func TestPodsReachTheAPIServer(t *testing.T) {
 	for what, c := range map[string]struct {
 		change              func(*Options)
@@ -77,7 +77,7 @@ func TestAddonsAreKnown(t *testing.T) {
 	}
 }
 
-// TestOtherKubeProxy: a kube-proxy of somebody else in this network namespace is found; one of ours is not.
+// TestOtherKubeProxy: a kube-proxy of another program in this network namespace is found; one of ours is not.
 func TestOtherKubeProxy(t *testing.T) {
 	if pid, err := otherKubeProxy(nil); err != nil || pid != 0 {
 		t.Skipf("a kube-proxy runs here already: pid %d, %v", pid, err)

@@ -29,7 +29,7 @@ type Status struct {
 	Nodes         []NodeStatus       `json:"nodes"`
 	Addons        []AddonStatus      `json:"addons"` // those that run as pods
 
-	node string // of a machine that joined: others are not its matter
+	node string // on a machine that joined, its own node, the only one that Up considers; otherwise empty
 }
 
 // AddonStatus is the status of one add-on that runs as pods.
@@ -125,7 +125,7 @@ func (l layout) addons(ctx context.Context) []AddonStatus {
 		s := AddonStatus{Name: a.name}
 		reason := err
 		if reason == nil {
-			reason = deployed(ctx, client, a.name)
+			reason = deploymentReady(ctx, client, a.name)
 		}
 		if s.Ready = reason == nil; !s.Ready {
 			s.Reason = reason.Error()

@@ -17,11 +17,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Storage: our CSI driver keeps volumes in the state directory, and upstream's controllers make them when a claim asks
-// (storage/). Both are children and not pods: as pods they would need an image each, and more access to the host than
-// any other add-on. Volumes survive `down`, and `down --purge` removes them.
+// Storage: our CSI driver keeps volumes in the state directory, and upstream's controllers (storage/) create a volume
+// when a claim needs one. Both are children and not pods: as pods each would need an image, and more access to the host
+// than any other add-on. Volumes survive `down`, and `down --purge` removes them.
 
-// snapshotClass is installed once the API server serves the kind, whose definition is an object too.
+// snapshotClass is installed when the API server serves its kind, which a CustomResourceDefinition defines.
 const snapshotClass = `apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata:
@@ -51,7 +51,7 @@ const formatProgram = "mkfs.ext4"
 // driverNodeMax is the longest name of a node that the driver accepts: the value of a label.
 const driverNodeMax = 63
 
-// beside returns a path beside this program, where the build puts what belongs to it.
+// beside returns a path in the directory of this program, where the build puts what belongs to it.
 func beside(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -118,7 +118,7 @@ func (b builder) storage() supervise.Spec {
 	}
 	inputs := []string{kubeconfig}
 	if !b.o.joined() {
-		argv = append(argv, "--snapshot-controller") // one node of a cluster has it: the one with the control plane
+		argv = append(argv, "--snapshot-controller") // only the machine with the control plane runs it
 		inputs = append(inputs, b.certificateOf(whoStorage))
 	}
 	return supervise.Spec{
@@ -132,7 +132,7 @@ func (b builder) storage() supervise.Spec {
 	}
 }
 
-// definitions returns the definitions of VolumeSnapshots as YAML documents.
+// definitions returns the CustomResourceDefinitions of VolumeSnapshots as YAML documents.
 func definitions() ([]string, error) {
 	dir, err := beside(definitionsDir)
 	if err != nil {
@@ -175,9 +175,9 @@ func installSnapshotClass(ctx context.Context, client *kube.Client, o Options) e
 	return removeObjects(ctx, client, documents(snapshotClass))
 }
 
-// awaitDriver waits until a node has the driver. Until then no volume is made for a pod, and a snapshot would never be
-// taken, because its controller does not know on which node the volume is. A driver that is late is no reason to fail:
-// the cluster is of use without it.
+// awaitDriver waits until a node has the driver. Until then no volume is created for a pod, and a snapshot would never
+// be taken, because its controller does not know on which node the volume is. A driver that is late is no reason to
+// fail: the cluster can be used without it.
 func (c *cluster) awaitDriver(ctx context.Context, client *kube.Client, node string, children ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, addonsTimeout, fmt.Errorf("not within %s", addonsTimeout))
 	defer cancel()
@@ -192,7 +192,7 @@ func (c *cluster) awaitDriver(ctx context.Context, client *kube.Client, node str
 	})
 }
 
-// driverRegistered returns nil once the agent has written that its node has the driver.
+// driverRegistered returns nil if the node's CSINode lists the driver, which the agent writes.
 func driverRegistered(ctx context.Context, client *kube.Client, node string) error {
 	object := &storagev1.CSINode{}
 	if err := client.Get(ctx, kube.CSINodes, "", node, object); err != nil {

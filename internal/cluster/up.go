@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// ErrAlreadyUp says that a living supervisor holds the instance's lock.
+// ErrAlreadyUp says that a running supervisor holds the instance's lock.
 var ErrAlreadyUp = errors.New("already up")
 
 // ErrHandedOver says that the supervisor left its children to the process that signalled it.
@@ -29,12 +29,12 @@ var ErrHandedOver = errors.New("handed over")
 
 // Up brings an instance up, calls ready, and supervises it until ctx ends (then it takes the instance down) or another
 // process takes over (ErrHandedOver). If the instance does not come up, and the user did not cancel it, the children
-// are stopped again. The containers of this machine's own pods are left running, because they may be those of an
-// earlier, good run; local nodes are taken down.
+// are stopped again. The containers of this machine's own pods are left running, because they may be from an earlier
+// run that was up. Local nodes are taken down.
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
 	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
 	defer done()
-	if !signal.Ignored(unix.SIGHUP) { // it is ignored under nohup
+	if !signal.Ignored(unix.SIGHUP) { // nohup ignores it
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal was closed
 		defer stop()
@@ -86,7 +86,7 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 
 // supervise keeps the instance up until ctx ends or another process takes over.
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
-	dismissed, dismiss := context.WithCancel(context.WithoutCancel(ctx))
+	isAskedToLeave, dismiss := context.WithCancel(context.WithoutCancel(ctx))
 	defer dismiss()
 	move := make(chan string)
 	var cancel context.CancelFunc
@@ -110,9 +110,9 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 			return ErrHandedOver
 		case <-ctx.Done():
 			return c.takeDownAfter(ctx)
-		case <-dismissed.Done():
+		case <-isAskedToLeave.Done():
 			cancel()
-			return c.obey(ctx)
+			return c.leaveCluster(ctx)
 		case server := <-move:
 			cancel()
 			c.moveTo(ctx, server)
@@ -123,8 +123,8 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 	}
 }
 
-// keepPorts protects host ports of pods from listeners on this machine. After a failure it is tried again at the next
-// tick; the first failure in a row is logged.
+// keepPorts protects host ports of pods from listeners on this machine. After a failure the next tick tries again. The
+// first failure in a row is logged.
 func (c *cluster) keepPorts() {
 	if c.runtime == nil {
 		return
@@ -143,7 +143,8 @@ func (c *cluster) takeDownAfter(ctx context.Context) error {
 	return c.takeDown(ctx)
 }
 
-// chorePeriod bounds how far a log can exceed its limit and how late a certificate is renewed.
+// chorePeriod is the time between two calls of doChores (chosen). It bounds how far a log can exceed its limit and how
+// late a certificate is renewed.
 const chorePeriod = time.Minute
 
 // doChores bounds logs, restores the disk reserve and renews certificates. Children that read a renewed certificate
@@ -158,7 +159,7 @@ func (c *cluster) doChores(ctx context.Context) {
 		c.logger.Warn("trim log", "error", err)
 	}
 	c.keepReserve()
-	c.keepAddons(ctx)
+	c.retryAddons(ctx)
 	c.keepLocalNodes(ctx)
 	var renewed []string
 	var err error
@@ -182,7 +183,7 @@ func (c *cluster) doChores(ctx context.Context) {
 	}
 }
 
-// bringUp executes the steps to a Ready node, from nothing or from whatever an earlier run left.
+// bringUp executes the steps to a Ready node, from nothing or from what an earlier run left.
 func (c *cluster) bringUp(ctx context.Context) error {
 	c.warnOfSpace()
 	if c.o.joined() {
@@ -246,7 +247,7 @@ func (c *cluster) configureAgent() error {
 }
 
 // startControlPlane starts etcd, then kube-apiserver, then kube-controller-manager. kube-apiserver is started as soon
-// as etcd runs: it does not need etcd in its first second, and then waits for it.
+// as etcd's process runs. It does not need etcd in its first second, and then waits for it.
 func (c *cluster) startControlPlane(ctx context.Context) error {
 	if len(c.o.EtcdServers) == 0 {
 		if err := c.apply(ctx, c.build.etcd()); err != nil {
@@ -323,7 +324,7 @@ func (c *cluster) startComponents(ctx context.Context) error {
 		return err
 	}
 	keeping, stop := context.WithCancel(ctx)
-	defer stop() // supervise goes on with it
+	defer stop() // supervise takes over this work
 	c.keepCluster(keeping, func() {}, nil)
 	waits := []func(context.Context) error{
 		func(ctx context.Context) error { return c.startLocalNodes(ctx, client) },
@@ -346,7 +347,7 @@ func (c *cluster) startComponents(ctx context.Context) error {
 // applyComponents starts our own components and kube-proxy, and stops those that the options no longer want.
 func (c *cluster) applyComponents(ctx context.Context) error {
 	if c.o.has(childKubeProxy) {
-		if err := c.noteServices(); err != nil {
+		if err := c.recordServices(); err != nil {
 			return err
 		}
 	}
@@ -362,7 +363,7 @@ func (c *cluster) applyComponents(ctx context.Context) error {
 	return c.cleanServices(ctx)
 }
 
-// nodeWaits returns what is waited for on this machine's own node.
+// nodeWaits returns the waits for this machine's own node.
 func (c *cluster) nodeWaits(client *kube.Client) (waits []func(context.Context) error) {
 	if c.o.Agent {
 		ready := func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }
@@ -397,7 +398,7 @@ func (c *cluster) stopUnwanted(ctx context.Context) {
 	}
 }
 
-// componentSpecs returns our own programs and kube-proxy: they need only the API server.
+// componentSpecs returns the children that need only the API server: our own programs and kube-proxy.
 func (c *cluster) componentSpecs() []supervise.Spec {
 	var specs []supervise.Spec
 	if !c.o.NoScheduler && !c.o.joined() {
@@ -470,7 +471,8 @@ func prepare(o Options, sink progress.Sink) (layout, error) {
 	return l, l.makeDirectories()
 }
 
-// checkUser reports early what would fail late.
+// checkUser returns an error if a user without root privileges wants containers. Without the check the start would fail
+// later.
 func checkUser(o Options) error {
 	if os.Geteuid() == 0 || !o.Agent {
 		return nil
@@ -481,7 +483,7 @@ func checkUser(o Options) error {
 // preflight returns everything that prevents a start, before anything is started.
 func (c *cluster) preflight() error {
 	if err := c.prepareNodeNetwork(); err != nil {
-		return err // it has the address of the ports
+		return err // the ports are on its address
 	}
 	var err error
 	c.build, err = c.programs()
@@ -507,8 +509,8 @@ func (c *cluster) preflight() error {
 	return errors.Join(errs...)
 }
 
-// defaultAccount returns nil once the service account of ordinary pods exists: without it, creating a pod is refused.
-// It is the last of kube-controller-manager's work whose absence a user would notice.
+// defaultAccount returns nil if the service account "default" exists. Without it, creating a pod is refused. It is the
+// last object of kube-controller-manager that a user needs at once.
 func defaultAccount(ctx context.Context, c *kube.Client) error {
 	return c.Get(ctx, kube.ServiceAccounts, metav1.NamespaceDefault, "default", &corev1.ServiceAccount{})
 }

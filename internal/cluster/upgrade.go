@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// checkVersion returns an error where this version of Kubernetes must not run on the instance's state. An instance from
-// before the file was written has none, and is accepted.
+// checkVersion returns an error if this version of Kubernetes must not run on the instance's state. An instance from
+// before there was a file of the version is accepted.
 func (l layout) checkVersion() error {
 	text, err := os.ReadFile(l.version())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,10 +39,10 @@ func (l layout) checkVersion() error {
 	return nil
 }
 
-// checkUpgrade returns an error where a control plane of one release must not follow another on the same state. The
-// rules are kube-apiserver's (https://kubernetes.io/releases/version-skew-policy/): it goes up by one minor release at
-// a time, and never down, since an older one may not understand what a newer one has stored. Patch releases may go both
-// ways.
+// checkUpgrade returns an error if a control plane of release `to` must not run on the state of release `from`. The
+// rules are kube-apiserver's (https://kubernetes.io/releases/version-skew-policy/): up by one minor release at a time,
+// and never down, since an older one may not understand what a newer one has stored. Patch releases may change in both
+// directions.
 func checkUpgrade(from, to *utilversion.Version) error {
 	switch {
 	case from.Major() == to.Major() && (from.Minor() == to.Minor() || from.Minor()+1 == to.Minor()):
@@ -55,14 +55,14 @@ func checkUpgrade(from, to *utilversion.Version) error {
 		"(run each release between them once)", from, to)
 }
 
-// saveVersion notes the version of Kubernetes whose control plane is about to run on the instance's state.
+// saveVersion stores the version of Kubernetes whose control plane is about to run on the instance's state.
 func (l layout) saveVersion() error {
 	_, err := durable.WriteIfChanged(l.version(), []byte(version.Kubernetes+"\n"))
 	return err
 }
 
 // replaceOther asks a supervisor of another build to leave everything to this process. That is how a running instance
-// is upgraded. Children whose program changed are replaced in the order of starts.
+// is upgraded. Children whose program changed are replaced in the order in which children start.
 func (l layout) replaceOther(sink progress.Sink) error {
 	pid, err := lockHolder(l.lock())
 	if err != nil || pid == 0 || !otherBuild("/proc", pid) {
@@ -73,8 +73,8 @@ func (l layout) replaceOther(sink progress.Sink) error {
 	})
 }
 
-// otherBuild reports whether a process is `up` of a program with another content than this one's. It is false for a
-// process that has ended or cannot be read: it is left alone.
+// otherBuild reports whether a process is `up` of another build: its program's content differs from this one's. It is
+// false for a process that has ended or cannot be read, so that it is left alone.
 func otherBuild(proc string, pid int) bool {
 	dir := filepath.Join(proc, strconv.Itoa(pid))
 	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))

@@ -34,8 +34,8 @@ func TestCheckUpgrade(t *testing.T) {
 	}
 }
 
-// TestCheckVersion: what is saved is accepted, as is an instance from before the file; another text is an error that
-// names the file.
+// TestCheckVersion: the saved version is accepted, and so is an instance from before there was a file. Another text is
+// an error that names the file.
 func TestCheckVersion(t *testing.T) {
 	l := layout{Options{StateDir: t.TempDir()}}
 	if err := l.checkVersion(); err != nil {
@@ -87,7 +87,7 @@ func TestSameContent(t *testing.T) {
 	}
 }
 
-// TestOtherBuild: only `up` of another program is one; `down`, this program, and what cannot be read are not.
+// TestOtherBuild: only `up` of another program counts; `down`, this program, and a process that cannot be read do not.
 func TestOtherBuild(t *testing.T) {
 	proc := t.TempDir()
 	process := func(name, exe, cmdline string) {

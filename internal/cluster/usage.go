@@ -20,7 +20,7 @@ import (
 // summary is the part of the kubelet's Summary API (k8s.io/kubelet/pkg/apis/stats/v1alpha1) that Describe shows. Values
 // that an agent does not know are absent.
 type summary struct {
-	at   time.Time // when it arrived; the times inside have whole seconds only
+	at   time.Time // when it arrived: the times in a Summary have whole seconds only
 	Node struct {
 		CPU struct {
 			UsageNanoCores       *int64
@@ -67,7 +67,8 @@ func (l layout) readUsage(ctx context.Context) corev1.ResourceList {
 	return usage(first, second)
 }
 
-// summaryBytesMax bounds what is read of a summary: for 110 pods of three containers it is some 300 KiB.
+// summaryBytesMax bounds what is read of a summary, in bytes (chosen: for 110 pods of three containers it has some 300
+// KiB).
 const summaryBytesMax = 16 << 20
 
 func readSummary(ctx context.Context, client *http.Client, url string) (s summary, err error) {

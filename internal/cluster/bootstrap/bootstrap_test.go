@@ -71,8 +71,8 @@ func kubeconfig(authority []byte) string {
 		base64.StdEncoding.EncodeToString(authority))
 }
 
-// TestDiscover: only an answer that the token signed, with the authority that was named, by a server with the same
-// clock, is believed.
+// TestDiscover: an answer is accepted only if it is signed with the token, has the authority with the given hash, and
+// comes from a server with the same time.
 func TestDiscover(t *testing.T) {
 	a, another := newAuthority(t), newAuthority(t)
 	text := kubeconfig(a.pem)
@@ -92,7 +92,7 @@ func TestDiscover(t *testing.T) {
 		token  string
 		hash   string
 		ahead  time.Duration // this machine's clock before the server's
-		reason string        // empty: it is believed
+		reason string        // empty: the answer is accepted
 	}{
 		{name: "right", data: good},
 		{name: "hash in capitals", data: good, hash: "sha256:" + strings.ToUpper(HashOf(a.cert)[7:])},
@@ -171,7 +171,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDue: a certificate is requested exactly where it does not serve.
+// TestDue: a certificate is requested exactly if the present one cannot be used.
 func TestDue(t *testing.T) {
 	a, another := newAuthority(t), newAuthority(t)
 	dir := t.TempDir()
@@ -243,7 +243,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// FuzzCheckAuthority: what an unverified server sends makes no trouble.
+// FuzzCheckAuthority: no answer of an unverified server makes the check panic or accept another authority.
 func FuzzCheckAuthority(f *testing.F) {
 	cost.Attack(f, kubeconfig([]byte("x")))
 	f.Fuzz(func(t *testing.T, text string) {

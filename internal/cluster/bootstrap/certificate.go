@@ -25,10 +25,10 @@ import (
 
 // An Identity is a certificate that a node requests from its cluster, with its key.
 type Identity struct {
-	Cert, Key string // files
-	Node      string // its name
-	Server    bool   // the certificate of its server; else of the node as a client
-	IP        net.IP // of a server
+	Cert, Key string // paths of the files
+	Node      string // name of the node
+	Server    bool   // it is for the node's server; else for the node as a client
+	IP        net.IP // the server's address; not used for a client
 }
 
 func (i Identity) signer() (name string, usage certificatesv1.KeyUsage) {
@@ -38,15 +38,16 @@ func (i Identity) signer() (name string, usage certificatesv1.KeyUsage) {
 	return certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth
 }
 
-// renewFraction: a certificate is renewed when less than 1/renewFraction of its life is left, as in package pki.
-// Chosen.
+// renewFraction says when a certificate is renewed: when less than 1/renewFraction of its life is left (chosen, as in
+// package pki).
 const renewFraction = 3
 
-// ExpiresSoon is what Due says of a certificate that is still good.
+// ExpiresSoon is Due's reason for a certificate that is still valid.
 const ExpiresSoon = "it expires soon"
 
-// Due says why the certificate must be requested; empty: it exists, it fits its key, the authority and the node, and it
-// does not expire soon. expired is set if it has expired, so that it cannot be used to request another one.
+// Due returns why a certificate must be requested. The reason is empty if there is one that fits its key, the authority
+// and the node and does not expire soon. expired is set if it has expired, so that it cannot be used to request another
+// one.
 func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, expired bool) {
 	c, err := i.read()
 	switch {
@@ -68,7 +69,7 @@ func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, e
 	return "", false
 }
 
-// read returns the certificate, if its key is there and belongs to it.
+// read returns the certificate. It is an error if the key is missing or belongs to another certificate.
 func (i Identity) read() (*x509.Certificate, error) {
 	text, err := os.ReadFile(i.Cert)
 	if err != nil {
@@ -104,7 +105,7 @@ func (i Identity) readKey() (crypto.Signer, error) {
 	return signer, nil
 }
 
-// ensureKey returns the key, and makes one if there is none or it is damaged. An ECDSA key: see package pki.
+// ensureKey returns the key. It makes one if there is none or it is damaged: an ECDSA key, as in package pki.
 func (i Identity) ensureKey() (crypto.Signer, error) {
 	if key, err := i.readKey(); err == nil {
 		return key, nil
@@ -187,7 +188,7 @@ func await(ctx context.Context, c *kube.Client, r *certificatesv1.CertificateSig
 			last = fmt.Errorf("nobody has approved it: `plimsoll up` does so on the server while it runs; or "+
 				"run kubectl certificate approve %s there", r.Name)
 			if approved {
-				last = errors.New("it is approved and not signed: does kube-controller-manager run on the server?")
+				last = errors.New("it is approved and not signed yet: does kube-controller-manager run on the server?")
 			}
 		}
 		select {

@@ -27,14 +27,14 @@ import (
 )
 
 // clockSkewMax is how far the clocks of a machine and of the server may be apart, in either direction. Chosen:
-// kube-controller-manager dates certificates back by five minutes (signer.go of its package signer), so that with more
-// a new certificate could be not valid yet.
+// kube-controller-manager dates certificates back by five minutes (signer.go of its package signer). With a greater
+// difference a new certificate might not be valid yet.
 const clockSkewMax = 5 * time.Minute
 
 // infoBytesMax bounds what is read of an unverified server's answer: a ConfigMap has 1 MiB at most.
 const infoBytesMax = 2 << 20
 
-// infoPath is where the ConfigMap cluster-info is, which needs no credentials.
+// infoPath is the path of the ConfigMap cluster-info, which can be read without credentials.
 const infoPath = "/api/v1/namespaces/kube-public/configmaps/" + tokenapi.ConfigMapClusterInfo
 
 // hashPrefix names the only kind of hash: SHA-256 of the authority's public key, in hexadecimal digits.
@@ -69,7 +69,7 @@ func ParseServer(text string) (string, error) {
 	return "https://" + u.Host, nil
 }
 
-// A Seed is what a user gives a machine that is to join.
+// A Seed is what a machine needs to know to join a cluster.
 type Seed struct {
 	Server string // https://HOST:PORT
 	Token  string
@@ -103,7 +103,7 @@ func (s Seed) Discover(ctx context.Context, now time.Time) (authority []byte, er
 	return checkAuthority([]byte(text), s.Hash)
 }
 
-// Signed returns nil once cluster-info is signed with a token, so that its bearers can discover the cluster.
+// Signed returns nil if cluster-info is signed with a token, so that machines with the token can discover the cluster.
 func Signed(ctx context.Context, c *kube.Client, token string) error {
 	id, _, _ := strings.Cut(token, ".")
 	info := &corev1.ConfigMap{}
@@ -183,7 +183,7 @@ func checkAuthority(kubeconfig []byte, hash string) ([]byte, error) {
 		}
 		if subtle.ConstantTimeCompare([]byte(HashOf(authority)), []byte(strings.ToLower(hash))) != 1 {
 			return nil, fmt.Errorf("compare the authority: the server's has the hash %s, not %s: it is another "+
-				"cluster, or someone between here and there", HashOf(authority), hash)
+				"cluster, or someone intercepts the connection", HashOf(authority), hash)
 		}
 		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Raw}), nil
 	}

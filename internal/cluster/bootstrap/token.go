@@ -3,17 +3,18 @@
 //
 // # Model
 //
-// A bootstrap token is a Secret with an id and a secret part. While it lasts, it authenticates its bearer as a member
-// of Group, and kube-controller-manager signs the ConfigMap cluster-info with it, which anyone may read. So a machine
-// that has the token and a hash of the authority's key can verify what an unknown server says (Discover), and from then
-// on verifies the server's certificate. With the token it requests its first certificate (Identity); later requests are
-// made with that certificate.
+// A bootstrap token is a Secret with an id and a secret part. Until it expires, it authenticates its bearer as a member
+// of Group. kube-controller-manager also signs the ConfigMap cluster-info with it, which anyone may read. So a machine
+// that has the token and a hash of the authority's key can verify the answer of an unknown server (Discover). From then
+// on it verifies the server's certificate. With the token it requests its first certificate (Identity); later requests
+// are made with that certificate.
 //
 // # Invariants
 //
-//   - Nothing that an unverified server says is used before both the token's signature and the hash of its authority
-//     hold.
-//   - A key is on disk, for its owner alone, before a certificate for it is requested; it never leaves the machine.
+//   - An answer of an unverified server is used only after both its signature and the hash of its authority were
+//     verified.
+//   - A key is stored on disk, readable only by its owner, before a certificate for it is requested. It never leaves
+//     the machine.
 //
 // # What it does not do
 //
@@ -37,10 +38,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Group is the group of those who bear a token for joining; the objects of package cluster say what it may do.
+// Group is the group of the bearers of a token for joining. The RBAC objects of package cluster say what it may do.
 const Group = "system:bootstrappers:plimsoll:nodes"
 
-// DefaultLife is how long a token lasts: a day, as kubeadm's.
+// DefaultLife is how long a token is valid by default: a day, as kubeadm's.
 const DefaultLife = 24 * time.Hour
 
 // A Token lets machines join.
@@ -48,7 +49,7 @@ type Token struct {
 	ID          string    `json:"id"`
 	Expires     time.Time `json:"expires,omitzero"` // zero: never
 	Description string    `json:"description,omitempty"`
-	Joins       bool      `json:"joins"`             // it signs and authenticates, as joining needs
+	Joins       bool      `json:"joins"`             // it authenticates and signs cluster-info; joining needs both
 	Servers     bool      `json:"servers,omitempty"` // it is for servers; else for nodes
 }
 
@@ -67,8 +68,7 @@ var (
 	idPattern = regexp.MustCompile(tokenapi.BootstrapTokenIDPattern)
 )
 
-// CreateToken creates a token by which nodes join, that lasts for a time, or for ever if that is zero, and returns its
-// text.
+// CreateToken creates a token by which nodes join and returns its text. life is how long it is valid; zero: for ever.
 func CreateToken(ctx context.Context, c *kube.Client, life time.Duration, description string) (string, error) {
 	token, s, err := newToken(life, description)
 	if err != nil {
@@ -137,7 +137,7 @@ func tokenOf(s *corev1.Secret) Token {
 		Servers:     len(s.Data[sharedKey]) > 0,
 	}
 	if text := string(s.Data[tokenapi.BootstrapTokenExpirationKey]); text != "" {
-		t.Expires, _ = time.Parse(time.RFC3339, text) // else it is invalid to the API server, too
+		t.Expires, _ = time.Parse(time.RFC3339, text) // a text that is no time is invalid for the API server, too
 		t.Joins = t.Joins && !t.Expires.IsZero()
 	}
 	return t
@@ -157,7 +157,7 @@ func DeleteToken(ctx context.Context, c *kube.Client, token string) error {
 	return err
 }
 
-// ForgetToken deletes a token that was created here. The error is that of the API server if there is none any more.
+// ForgetToken deletes a token, given as a whole. If it does not exist, the error is the API server's.
 func ForgetToken(ctx context.Context, c *kube.Client, token string) error {
 	id, _, _ := strings.Cut(token, ".")
 	err := c.Delete(ctx, kube.Secrets, metav1.NamespaceSystem, tokenutil.BootstrapTokenSecretName(id),

@@ -35,10 +35,10 @@ func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, err
 	keyGone, certGone := errors.Is(keyErr, fs.ErrNotExist), errors.Is(certErr, fs.ErrNotExist)
 	switch {
 	case keyErr != nil && !(keyGone && certGone), certErr != nil && !certGone:
-		return nil, false, fmt.Errorf("%w (put the file back from a backup; without it this cluster's clients cannot be kept, and `plimsoll down --purge` starts a new one)",
+		return nil, false, fmt.Errorf("%w (restore the file from a backup; without it the clients of this cluster cannot continue, and `plimsoll down --purge` removes the cluster)",
 			errors.Join(keyErr, certErr))
 	case keyErr == nil && certErr == nil && !belong(key, cert):
-		return nil, false, fmt.Errorf("%s does not belong to %s (put both back from one backup)", KeyPath(dir, a.Name), CertPath(dir, a.Name))
+		return nil, false, fmt.Errorf("%s does not belong to %s (restore both from one backup)", KeyPath(dir, a.Name), CertPath(dir, a.Name))
 	case keyErr == nil && certErr == nil && !expiring(cert, now):
 		return &signer{cert, key}, false, protect(dir, a.Name)
 	}
@@ -72,7 +72,7 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return false, err
-	default: // missing or damaged: nothing depends on the key of a leaf, so it is replaced
+	default: // missing or damaged: nothing else depends on a leaf's key, so both are replaced
 		if key, err = makeKey(KeyPath(dir, l.Name), false); err != nil {
 			return false, err
 		}
@@ -143,7 +143,7 @@ func issue(path string, template *x509.Certificate, key crypto.Signer, by *signe
 	return x509.ParseCertificate(der)
 }
 
-// ensureSigningKey loads or creates a key pair. It writes the public half again whenever that differs, so that a crash
+// ensureSigningKey loads or creates a key pair. It writes the public key whenever the file differs, so that a crash
 // between the two writes does no harm.
 func ensureSigningKey(dir, name string) (bool, error) {
 	key, err := readKey(KeyPath(dir, name))
@@ -162,7 +162,7 @@ func ensureSigningKey(dir, name string) (bool, error) {
 	return made || wrote, err
 }
 
-// rsaBits is kubeadm's value. NIST SP 800-57 allows it until 2030, and so do browsers.
+// rsaBits is kubeadm's value. NIST SP 800-57 allows it until 2030, and browsers accept it.
 const rsaBits = 2048
 
 func makeKey(path string, manyChecks bool) (key crypto.Signer, err error) {

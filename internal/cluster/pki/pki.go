@@ -1,18 +1,17 @@
 // Package pki creates and renews the keys and certificates of one cluster: its authorities, one identity per component,
 // and the key that signs service account tokens.
 //
-// A Plan says what must exist. Ensure creates what is missing and does not touch what is right. Certificates are
-// renewed by calling it again.
-//   - A key stays once it exists. Renewal signs a new certificate for the same key, so that one rename replaces it, and
-//     no reader ever sees a key and a certificate that do not match. To replace a key, remove both files.
+// A Plan says what must exist. Ensure creates what is missing and leaves the rest as it is. Certificates are renewed by
+// calling it again.
+//   - An existing key stays. Renewal signs a new certificate for the same key. So one rename replaces the certificate,
+//     and no reader ever sees a key and a certificate that do not match. To replace a key, remove both files.
 //   - A leaf that is missing, damaged, about to expire or not as planned is issued again. A damaged authority is an
-//     error: with another authority, all clients that trust the first would silently fail.
+//     error: with a new authority, all clients that trust the old one would fail.
 //   - Files have mode 0600 in a directory with mode 0700, and are replaced atomically (package durable).
 //
-// Keys are ECDSA P-256: every program here supports them, and to create one and flush it to disk takes half a
-// millisecond, while RSA-2048 takes some hundred. Authorities whose signatures are verified often
-// (Authority.ManyChecks) have RSA-2048 nevertheless. There is no revocation: remove the RBAC binding of an identity
-// instead.
+// Keys are ECDSA P-256. Every program here supports them, and creating one and flushing it to disk takes half a
+// millisecond; with RSA-2048 it takes about a hundred. Only authorities whose signatures are verified often
+// (Authority.ManyChecks) have RSA-2048. There is no revocation: remove the RBAC binding of an identity instead.
 package pki
 
 import (
@@ -25,14 +24,13 @@ import (
 )
 
 const (
-	// authorityLife is kubeadm's value: an authority outlives machines. Near its end it is signed again with the same
-	// key.
+	// authorityLife is kubeadm's value. Before an authority expires, its certificate is signed again with the same key.
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// leafLife is kubeadm's value. With a shorter life, a cluster that is not restarted for long depends more on the
-	// supervisor's renewal; with a longer one, a leaked key is valid for longer.
+	// leafLife is kubeadm's value. Lowering it, a cluster depends more on its supervisor, which renews certificates;
+	// raising it, a leaked key is valid for longer.
 	leafLife = 365 * 24 * time.Hour
-	// renewFraction: a certificate is renewed when less than this fraction of its life is left. A third, as
-	// cert-manager, leaves four months in which a machine may be switched off.
+	// renewFraction says when a certificate is renewed: when less than 1/renewFraction of its life is left. It is a third,
+	// as in cert-manager; so a machine may be switched off for four months.
 	renewFraction = 3
 	// backdate tolerates clocks that are set back after a certificate was created (a virtual machine without a battery
 	// clock).
@@ -43,21 +41,21 @@ const (
 type Authority struct {
 	Name       string // file name without extension
 	CommonName string
-	// ManyChecks says that the authority's signatures are verified often: kube-apiserver verifies that of a client's
-	// certificate with every request. Its key is then created as RSA-2048; an existing key of another type stays. To
-	// verify an RSA-2048 signature takes a third of the time of a P-256 one (0.04 and 0.11 ms of a busy core, Go 1.26,
-	// 2026-11-21); the latter was a twelfth of what a bind costs kube-apiserver.
+	// ManyChecks says that the authority's signatures are verified often: kube-apiserver verifies the signature of a
+	// client's certificate with every request. Its key is then created as RSA-2048; an existing key of another type stays.
+	// Verifying an RSA-2048 signature takes a third of the time of a P-256 one (0.04 and 0.11 ms of a busy core, Go 1.26,
+	// 2026-11-21). With P-256 it was a twelfth of the CPU time that a bind costs kube-apiserver.
 	ManyChecks bool
 }
 
 // Leaf is a certificate that must exist, for a server, a client or both.
 type Leaf struct {
-	Name         string // file name without extension
-	Authority    string // Name of the authority that signs it
-	CommonName   string // the user name, for a client
-	Organization string // the group, for a client; empty: none
-	Client       bool
-	Server       bool
+	Name         string   // file name without extension
+	Authority    string   // Name of the authority that signs it
+	CommonName   string   // the user name, for a client
+	Organization string   // the group, for a client; empty: none
+	Client       bool     // it authenticates a client
+	Server       bool     // it authenticates a server
 	DNSNames     []string // for a server
 	IPs          []net.IP // for a server
 }

@@ -111,7 +111,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// What is right is not touched; what is wrong is made again, and nothing else with it.
+// Files that are right are not touched. Files that are wrong are made again, and no others.
 func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 	all := []string{"ca", "other-ca", "server", "node", "proxy", "sa"}
 	for _, c := range []struct {
@@ -166,7 +166,8 @@ func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Clients that trust the old certificate of an authority must trust what its renewed one signs: same key, same name.
+// Clients that trust the old certificate of an authority must trust certificates that the renewed one signs: it has the
+// same key and name.
 func TestRenewedAuthorityKeepsItsClients(t *testing.T) {
 	dir := newDir(t)
 	ensure(t, dir, smallPlan(), t0)
@@ -206,7 +207,7 @@ func TestKindsOfKeys(t *testing.T) {
 	}
 }
 
-// A damaged authority is not replaced, since its clients would silently fail.
+// A damaged authority is not replaced, since its clients would fail.
 func TestDamagedAuthorityIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		what  string

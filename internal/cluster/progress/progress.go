@@ -75,7 +75,7 @@ func describe(e Event) string {
 func Plain(w io.Writer) Sink { return &plain{w: w} }
 
 type plain struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards w
 	w  io.Writer
 }
 
@@ -98,7 +98,7 @@ func (p *plain) Close() {}
 func Wire(w io.WriteCloser) Sink { return &wire{w: w, enc: json.NewEncoder(w)} }
 
 type wire struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // guards w and enc
 	w   io.WriteCloser
 	enc *json.Encoder
 }

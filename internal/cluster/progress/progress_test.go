@@ -38,7 +38,9 @@ func screen(text string) (lines []string) {
 		case strings.HasPrefix(text, "\r\x1b[K"):
 			line, text = "", text[len("\r\x1b[K"):]
 		case text[0] == '\n':
-			lines, line, text = append(lines, line), "", text[1:]
+			lines = append(lines, line)
+			line = ""
+			text = text[1:]
 		default:
 			line, text = line+text[:1], text[1:]
 		}

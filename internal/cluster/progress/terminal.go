@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frame is the time between two pictures of the spinner: it looks smooth and costs hardly any CPU.
+// frame is the time between two pictures of the spinner. Chosen: it looks smooth and costs hardly any CPU.
 const frame = 100 * time.Millisecond
 
 var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
@@ -42,16 +42,16 @@ func Terminal(w io.Writer, width func() int, color bool) Sink {
 
 type terminal struct {
 	w     io.Writer
-	width func() int
+	width func() int // columns of the terminal now
 	color bool
 
 	stop, stopped chan struct{}
 	once          sync.Once
 
-	mu      sync.Mutex
-	running []runningStep
-	picture int
-	dirty   bool // the line is on the screen
+	mu      sync.Mutex    // guards what follows
+	running []runningStep // in the order of their beginnings
+	picture int           // how many pictures were shown
+	dirty   bool          // the line of running steps is on the screen
 }
 
 type runningStep struct {

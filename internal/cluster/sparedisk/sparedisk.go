@@ -1,11 +1,11 @@
-// Package sparedisk reserves a part of a disk for the time when the disk is full: the components that can free the disk
-// need some of it to start.
+// Package sparedisk reserves a part of a disk for a start while the disk is full: the components that can free the disk
+// need some space to start.
 //
 //	sparedisk.Keep(dir)        // while there is space; repeatable
 //	sparedisk.GiveIfShort(dir) // at the start, before anything is written
 //
-// A reserve is a directory with one file that uses blocks and empty files that use inodes. Once given back, the space
-// is available to every process: it helps only one that uses it at once.
+// A reserve is a directory with one file that uses blocks and empty files that use inodes. Space that was given back is
+// available to every process, so it helps only a process that uses it at once.
 package sparedisk
 
 import (
@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// blocks is how many bytes are reserved. etcd's next log segment needs 64 MB: etcd removes that file when it ends
-	// and allocates it again when it starts. Where there is less, ext4 uses up all that is free before it reports that
-	// this was not enough. The rest is for its database, sockets, directories and logs (chosen). A larger reserve
-	// wastes a disk that is not full; with a smaller one etcd does not start.
+	// blocks is how many bytes are reserved. etcd's next log segment needs 64 MB: etcd removes that file when it ends and
+	// allocates it again when it starts. If less is free, ext4 allocates all of it before it reports that it was not
+	// enough. The rest is for its database, sockets, directories and logs (chosen). A larger reserve wastes a disk that is
+	// not full; with a smaller one etcd does not start.
 	blocks = 64*1000*1000 + 16<<20
 	// inodes is how many files are reserved. Chosen: the run directory of an instance with its container runtime is
 	// about a hundred files and directories; the first pods need some more.
 	inodes = 256
-	// room is how many times the reserve must be free before it is made, so that the reserve itself does not cause disk
-	// pressure. Chosen; with a greater value small disks have no reserve.
+	// room says how much must be free before the reserve is made, as a multiple of the reserve, so that the reserve itself
+	// does not cause disk pressure. Chosen; with a greater value small disks have no reserve.
 	room = 4
 )
 
@@ -77,8 +77,8 @@ func whole(dir string) bool {
 	return unix.Stat(filepath.Join(dir, blocksFile), &s) == nil && s.Blocks*unit >= blocks
 }
 
-// GiveIfShort removes the reserve in dir if the disk has less free than the reserve's size, in bytes or inodes. It
-// reports whether there was one.
+// GiveIfShort removes the reserve in dir if fewer bytes or inodes are free than the reserve has. It reports whether it
+// removed one.
 func GiveIfShort(dir string) (given bool, err error) {
 	if _, err := os.Stat(dir); err != nil {
 		return false, nil // there is no reserve

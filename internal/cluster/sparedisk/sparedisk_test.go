@@ -56,7 +56,7 @@ func use(disk string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// The remains of a crash while a reserve was made are not a reserve, and do not prevent a new one.
+// A reserve that a crash left incomplete does not count, and does not prevent a new one.
 func TestHalfAReserve(t *testing.T) {
 	disk := smallfs.Tmpfs(t, fmt.Sprintf("size=%d,nr_inodes=%d", (room+1)*blocks, (room+2)*inodes))
 	dir := filepath.Join(disk, "reserve")

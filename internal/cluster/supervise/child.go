@@ -13,8 +13,9 @@ type Backoff struct {
 	Steady time.Duration // after a child ran this long, counting starts again
 }
 
-// DefaultBackoff restarts a crashed component before its clients time out, and one that keeps crashing twice a minute:
-// often enough to recover soon after the cause is gone, rarely enough not to burden the machine (chosen, 2026-11).
+// DefaultBackoff restarts a component that crashed once before its clients time out, and one that crashes again and
+// again twice a minute (chosen, 2026-11). That is often enough to recover soon after the cause is gone, and rarely
+// enough not to burden the machine.
 var DefaultBackoff = Backoff{First: 200 * time.Millisecond, Max: 30 * time.Second, Steady: time.Minute}
 
 // pause returns the time to wait before a restart; n is the number of deaths in a row, from 1.
@@ -34,17 +35,17 @@ func (b Backoff) pause(n int) time.Duration {
 type child struct {
 	s      *Supervisor
 	spec   Spec
-	digest string
+	digest string // of spec
 
 	quit chan struct{} // closed to end keep
 	done chan struct{} // closed when keep has ended
-	once sync.Once
+	once sync.Once     // closes quit once
 
-	mu       sync.Mutex
-	proc     *process // nil while waiting for a restart
-	restarts int      // since the first start, also under earlier supervisors
-	lastExit string   // how the previous process ended; empty: there was none
-	resumeAt time.Time
+	mu       sync.Mutex // guards what follows
+	proc     *process   // nil while waiting for a restart
+	restarts int        // since the first start, also under earlier supervisors
+	lastExit string     // how the previous process ended; empty: there was none
+	resumeAt time.Time  // when the pause after the last death ends
 }
 
 func newChild(s *Supervisor, spec Spec, digest string, restarts int) *child {

@@ -93,7 +93,7 @@ func TestRunsAs(t *testing.T) {
 	}
 }
 
-// On a full disk a log is truncated nevertheless, and its end is kept if it fits: the log may be what filled the disk.
+// On a full disk a log is still truncated, because it may be what filled the disk. Its end is kept if it fits.
 func TestTrimLogOnAFullDisk(t *testing.T) {
 	for _, left := range []int64{0, 1 << 20} {
 		dir := smallfs.Tmpfs(t, "size=24m")

@@ -11,12 +11,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// LogBytesMax bounds a child's log; there is one older file of the same size. At the default verbosity of upstream's
-// programs it lasts some days (chosen). Raise it to keep more.
+// LogBytesMax bounds a child's log, in bytes; there is one older file of the same size (chosen). At the default
+// verbosity of upstream's programs that is the log of some days.
 const LogBytesMax = 16 << 20
 
-// openLog opens a log for appending. If it is full, it is renamed first. Where there is not enough disk space for a
-// log, the child writes to the older log or to /dev/null: it may be the process that frees the disk.
+// openLog opens a log for appending. If it is full, it is renamed first. If the disk has no space for a log, the child
+// writes to the older log or to /dev/null, because it may be the process that frees the disk.
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() >= LogBytesMax {
 		if err := os.Rename(path, path+older); err != nil && !shortage.Is(err) {
@@ -40,14 +40,14 @@ func openLog(path string) (*os.File, error) {
 // older is the suffix of the name of the previous log.
 const older = ".1"
 
-// keptBytesMax is how much of the end of a log is kept where there is not enough space for all of it. Chosen: some
-// hundred lines, the last of which say what happened to the child on the full disk.
+// keptBytesMax is how much of the end of a log is kept, in bytes, if there is not enough space for all of it. Chosen:
+// these are some hundred lines, and the last ones say what happened to the child on the full disk.
 const keptBytesMax = 64 << 10
 
 // TrimLog bounds a log that a running process writes to: when it is full, its content is copied to PATH.1 and it is
 // truncated. The writer appends (O_APPEND), so it continues at the new end. What it writes between copy and truncation
-// is lost; in return the child writes its log itself, and logging does not depend on the supervisor. On a full disk as
-// much of the end is copied as fits, and the log is truncated nevertheless, so that a log does not keep a disk full.
+// is lost. That is the price of logging that does not depend on the supervisor: the child writes its log itself. On a
+// full disk as much of the end is copied as fits. The log is still truncated, so that a log does not keep a disk full.
 func TrimLog(path string) error {
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +77,7 @@ func TrimLog(path string) error {
 	return nil
 }
 
-// copyLog replaces a file by a part of in. After an error, as much of it is there as fitted.
+// copyLog replaces a file by a part of in. After an error, the file has as much of it as fitted.
 func copyLog(in io.ReaderAt, from, size int64, path string) error {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -109,7 +109,7 @@ func Tail(path string, n int) string {
 	}
 	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	if at > 0 && len(lines) > 1 {
-		lines = lines[1:] // the first one is incomplete
+		lines = lines[1:] // the first line is incomplete
 	}
 	lines = lines[max(0, len(lines)-n):]
 	for i, line := range lines {

@@ -17,7 +17,7 @@ import (
 //
 //	PLIMSOLL_CHILD=<name>:<digest of the spec>:<hash of argv>:<owner>
 //
-// Processes that a child starts inherit it, but not its command line, and so are not taken for the child.
+// Processes that a child starts inherit it. They are not taken for the child, because their command lines differ.
 const markVariable = "PLIMSOLL_CHILD"
 
 type mark struct {
@@ -39,9 +39,9 @@ func parseMark(variable, owner string) (mark, bool) {
 	return mark{name: parts[0], digest: parts[1], argv: parts[2]}, true
 }
 
-// scanMarks finds the running processes that carry owner's mark with the hash of their own command line, and that are
-// children by what the kernel says of them (isOurs): any process can set such a variable. Processes that we may not
-// read belong to other users.
+// scanMarks finds the running processes that have owner's mark with the hash of their own command line. Since any
+// process can set such a variable, the kernel must also show that they are children (isOurs). Processes that this user
+// may not read belong to other users.
 func scanMarks(owner string) []mark {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -60,9 +60,9 @@ func scanMarks(owner string) []mark {
 	return marks
 }
 
-// ownTextMax bounds what is read of a process's environment and command line, in bytes: a process can make both as long
-// as its address space (prctl(2), PR_SET_MM). Chosen: Linux allows 6 MiB of both at the start of a program (execve(2));
-// those of our children have some KiB.
+// ownTextMax bounds what is read of a process's environment and of its command line, in bytes each, because a process
+// can make both as long as its address space (prctl(2), PR_SET_MM). Chosen: Linux allows 6 MiB of both at the start of
+// a program (execve(2)); those of our children have some KiB.
 const ownTextMax = 1 << 20
 
 func readMark(pid int, owner string) (mark, bool) {
@@ -99,9 +99,9 @@ func readOwnText(pid int, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, ownTextMax))
 }
 
-// isOurs reports whether the kernel says of a process what holds for every child: it runs as our user and in our mount
-// namespace, where no container is, and its executable is program, or the file from which it was started and which has
-// been replaced since.
+// isOurs reports whether a process has, according to the kernel, what every child has. It runs as our user and in our
+// mount namespace, where no container is. Its executable is program; if that file was replaced since, it is the earlier
+// file of that path.
 func isOurs(pid int, program string) bool {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	status, err := os.ReadFile(dir + "status")
@@ -141,8 +141,8 @@ func runsAs(status string, uid int) bool {
 	return false
 }
 
-// readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): the start time in clock ticks since boot. For a
-// zombie, which has ended, it returns an error, as for a process that is gone.
+// readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): the start time in clock ticks since boot. It
+// returns an error for a process that does not exist and for a zombie, which has ended.
 func readStartTicks(pid int) (uint64, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	text, err := os.ReadFile(path)

@@ -65,8 +65,8 @@ func start(spec Spec, m mark, owner string) (*process, error) {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
 		return nil, errNotSupported
 	}
-	// The process is our child and was not waited for yet, so its pid is not reused. If it has ended already, its start
-	// time does not matter any more.
+	// The process is our child and was not waited for yet, so its pid is not reused. If it has already ended, its start
+	// time is not needed.
 	ticks, err := readStartTicks(cmd.Process.Pid)
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
@@ -149,7 +149,7 @@ func (p *process) end(ctx context.Context, first unix.Signal, grace time.Duratio
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	_ = p.signal(unix.SIGKILL) // the only possible error is ESRCH, and then done is about to be closed
+	_ = p.signal(unix.SIGKILL) // the only possible error is ESRCH: then the process has ended, and done will be closed
 	<-p.done
 }
 
@@ -199,8 +199,8 @@ func (s Spec) digest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:digestBytes]), nil
 }
 
-// digestBytes of SHA-256 suffice to distinguish what one machine ever runs. They are few because they are in every
-// child's environment.
+// digestBytes is how many bytes of a SHA-256 are used. Chosen: they suffice to distinguish the specs of one machine,
+// and they are in every child's environment.
 const digestBytes = 12
 
 func hashArgv(argv []string) string {

@@ -73,7 +73,8 @@ func readRecord(path string) (record, error) {
 	return r, nil
 }
 
-// write replaces the record. The record is not flushed to disk: after a crash of the machine there are no children.
+// write replaces the record. The record need not be flushed to disk: after a crash of the machine there are no
+// children.
 func (r record) write(path string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package supervise runs child processes and keeps them running, also across its own death.
+// Package supervise runs child processes and keeps them running. They survive the end of their supervisor, and a later
+// supervisor adopts them.
 //
 // A Spec says how to run a child. Apply makes the child run that way: it starts the child, adopts the one that an
 // earlier supervisor left running, or replaces it when its command line, program, environment or input files have
@@ -14,14 +15,14 @@
 //
 // The supervisor can be killed between the start of a process and its record. Therefore each child also carries a mark
 // in its environment, and a new supervisor looks for marked processes that its record lacks. Any process can carry a
-// mark: so the kernel must say of its bearer what holds for every child (its user, its mount namespace, its
-// executable).
+// mark. So a marked process must also have the user, the mount namespace and the executable of a child, according to
+// the kernel.
 //
 // # What it does not do
 //
-// It has no order among children: the caller applies and stops them in the order it wants. It does not read their
-// output: they write to their own log files, so that logging works without a supervisor. It does not prevent two
-// supervisors with one record: the caller holds a lock.
+// It knows no order among children: the caller applies and stops them one by one. It does not read their output: they
+// write to their own log files, so that logging works without a supervisor. It does not prevent two supervisors with
+// one record: the caller holds a lock.
 package supervise
 
 import (
@@ -45,8 +46,8 @@ type Spec struct {
 	Dir    string        // working directory
 	Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
 	Log    string        // file that standard output and error are appended to
-	Grace  time.Duration // between End and SIGKILL
-	End    unix.Signal   // that makes it end; zero: SIGTERM
+	Grace  time.Duration // time between End and SIGKILL
+	End    unix.Signal   // the signal that makes it end; zero: SIGTERM
 
 	// Namespace is the name of the network namespace in which the child runs; empty: the supervisor's.
 	Namespace string
@@ -72,10 +73,10 @@ type Options struct {
 // Supervisor keeps the children of one record. It is safe for concurrent use.
 type Supervisor struct {
 	options Options
-	bootID  string
+	bootID  string // of this boot of the machine
 
-	mu        sync.Mutex // guards what follows, and the record file
-	children  map[string]*child
+	mu        sync.Mutex          // guards what follows, and the record file
+	children  map[string]*child   // applied ones, by name
 	survivors map[string]*process // found by Open and not applied yet
 	rows      map[string]row      // the record's row of every known child
 }
@@ -95,7 +96,7 @@ func Open(o Options) (*Supervisor, error) {
 	s := &Supervisor{options: o, bootID: bootID, children: map[string]*child{}, survivors: map[string]*process{}, rows: map[string]row{}}
 	r, err := readRecord(o.Record)
 	if err != nil {
-		// The marks suffice to find children, so that a damaged record loses only restart counts.
+		// The marks suffice to find children, so a damaged record loses only restart counts.
 		o.Logger.Warn("read record of children", "path", o.Record, "error", err)
 	}
 	if r.BootID == bootID {
@@ -153,7 +154,7 @@ func (s *Supervisor) Pids() []int {
 	return pids
 }
 
-// Apply makes a child run as spec says and keeps it so until Stop or Leave. It returns when the process has been
+// Apply makes a child run as spec says and keeps it running until Stop or Leave. It returns when the process has been
 // started or adopted, and reports whether it was adopted.
 func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err error) {
 	digest, err := spec.digest()
@@ -228,7 +229,7 @@ func (s *Supervisor) Leave() {
 	}
 }
 
-// Release stops watching one child and leaves its process running; it counts as found from then on.
+// Release stops watching one child and leaves its process running. From then on it counts as a survivor.
 func (s *Supervisor) Release(name string) {
 	s.mu.Lock()
 	c := s.children[name]

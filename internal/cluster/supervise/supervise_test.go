@@ -17,9 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/plimsoll-dev/plimsoll/internal/host/link"
-	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // The test binary is also the children's program, and a supervisor that is killed; the variable testRole selects the
@@ -35,7 +32,7 @@ func TestMain(m *testing.M) {
 		signal.Notify(terminated, syscall.SIGTERM)
 		fmt.Println("ready")
 		<-terminated
-	case "user": // ends on SIGUSR1 with 0, and is deaf to SIGTERM
+	case "user": // ends on SIGUSR1 with 0, and ignores SIGTERM
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGUSR1)
 		signal.Ignore(syscall.SIGTERM)
@@ -112,7 +109,7 @@ func (x *bench) apply(spec Spec) (adopted bool) {
 	return adopted
 }
 
-// await returns the first change that is as wanted.
+// await returns the first status that is as wanted.
 func (x *bench) await(what string, wanted func(Status) bool) Status {
 	x.t.Helper()
 	timeout := time.After(20 * time.Second)
@@ -200,7 +197,8 @@ func TestBackoffResets(t *testing.T) {
 	x.await("fourth start", func(s Status) bool { return s.Restarts >= 4 })
 }
 
-// Losing the supervisor to SIGKILL must not touch its child; the next one adopts it, from the record or without one.
+// SIGKILL to the supervisor must not affect its child. The next supervisor adopts the child, with or without the
+// record.
 func TestAdoptAfterSupervisorIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -277,7 +275,7 @@ func startAndKillSupervisor(t *testing.T, dir string) int {
 	return status[0].PID
 }
 
-// If what decides how a child runs has changed, the survivor is replaced, and there is never a second one.
+// If the spec of a child has changed, the survivor is replaced, and there are never two.
 func TestChangedChildIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -401,67 +399,6 @@ func TestStopIsPatientThenFirm(t *testing.T) {
 	x.Stop(t.Context(), "never-was", time.Hour)
 }
 
-// A child ends by the signal that its spec names, when it is stopped and when it is replaced.
-func TestEndSignal(t *testing.T) {
-	x := open(t, t.TempDir(), Backoff{})
-	spec := childSpec(x.dir, "a", "user")
-	spec.End, spec.Grace = unix.SIGUSR1, time.Hour
-	x.apply(spec)
-	awaitLog(t, spec.Log, "ready")
-	first := x.pid("a")
-	spec.Argv = append(spec.Argv, "--other")
-	if x.apply(spec) || x.pid("a") == first {
-		t.Error("it was not replaced")
-	}
-	x.await("a second one", func(s Status) bool { return s.PID != 0 && s.PID != first })
-	x.Stop(t.Context(), "a", 20*time.Second)
-}
-
-// A child runs in the network namespace that its spec names, and is replaced if that is another one by now.
-func TestNamespace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
-	x := open(t, t.TempDir(), Backoff{})
-	spec := childSpec(x.dir, "a", "polite")
-	spec.Namespace = fmt.Sprintf("supervise-%d", os.Getpid())
-	t.Cleanup(func() {
-		if err := link.DeleteNamespace(spec.Namespace); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := x.Apply(t.Context(), spec); err == nil {
-		t.Error("it runs in a namespace that does not exist")
-	}
-	last := 0
-	for range 2 {
-		if err := link.EnsureNamespace(spec.Namespace); err != nil {
-			t.Fatal(err)
-		}
-		x.apply(spec)
-		pid := x.pid("a")
-		if pid == last {
-			t.Error("it was not replaced")
-		}
-		last = pid
-		want, err := link.Namespace(spec.Namespace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var is unix.Stat_t
-		err = unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &is)
-		if got := fmt.Sprintf("%d:%d", is.Dev, is.Ino); err != nil || got != want {
-			t.Errorf("it is in %s, want %s, %v", got, want, err)
-		}
-		if !x.apply(spec) {
-			t.Error("it was replaced, and nothing has changed")
-		}
-		if err := link.DeleteNamespace(spec.Namespace); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // A released child is not restarted, but it is still known, and can be stopped or adopted again.
 func TestRelease(t *testing.T) {
 	x := open(t, t.TempDir(), Backoff{})
@@ -505,100 +442,6 @@ func TestApplyRefuses(t *testing.T) {
 	} {
 		if _, err := x.Apply(t.Context(), spec); err == nil || !strings.HasPrefix(err.Error(), "start a: ") {
 			t.Errorf("%+v: error %v", spec, err)
-		}
-	}
-}
-
-// proc_pid_stat(5) allows anything in a process's name.
-func TestParseStat(t *testing.T) {
-	tail := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21"
-	for _, name := range []string{"(sleep)", "(a b)", "(x) R 1 (y)", "())"} {
-		state, ticks, err := parseStat("stat", "42 "+name+tail)
-		if err != nil || state != "S" || ticks != 4711 {
-			t.Errorf("%s: %q, %d, %v", name, state, ticks, err)
-		}
-	}
-	for _, text := range []string{"", "42 (a) S 1", strings.Replace("42 (a)"+tail, "4711", "x", 1)} {
-		if _, _, err := parseStat("stat", text); err == nil {
-			t.Errorf("%q: no error", text)
-		}
-	}
-}
-
-func FuzzParseStat(f *testing.F) {
-	cost.Attack(f, "42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21")
-	f.Fuzz(func(t *testing.T, text string) {
-		defer cost.Spend(t, len(text))()
-		if state, _, err := parseStat("stat", text); err == nil && state == "" {
-			t.Errorf("%q: neither state nor error", text)
-		}
-	})
-}
-
-// A mark contains the values that it was made of, whatever the owner's name; marks of other owners are not recognized.
-func TestMarkRoundTrip(t *testing.T) {
-	for _, owner := range []string{"/var/lib/plimsoll", "/with:colon=and equals", ""} {
-		m := mark{name: "a", digest: "d1", argv: "h1"}
-		if got, ok := parseMark(m.variable(owner), owner); !ok || got != m {
-			t.Errorf("%q: %+v, %v", owner, got, ok)
-		}
-		if _, ok := parseMark(m.variable(owner), owner+"-2"); ok {
-			t.Errorf("%q: taken for another's", owner)
-		}
-	}
-}
-
-func FuzzParseMark(f *testing.F) {
-	cost.Attack(f, mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
-	cost.Attack(f, "PATH=/bin")
-	f.Fuzz(func(t *testing.T, variable string) {
-		defer cost.Spend(t, len(variable))()
-		if m, ok := parseMark(variable, "/o"); ok && m.variable("/o") != variable {
-			t.Errorf("%q was read as %q", variable, m.variable("/o"))
-		}
-	})
-}
-
-func TestTrimLogKeepsOneOlderFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	writer, err := openLog(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
-	if err := TrimLog(path); err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{strings.Repeat("a", LogBytesMax), "b"} {
-		if _, err := writer.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-		if err := TrimLog(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// The writer did not reopen its file and continued at the new end.
-	if text, err := os.ReadFile(path); err != nil || string(text) != "b" {
-		t.Errorf("log holds %d bytes, %v, want the last one", len(text), err)
-	}
-	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != LogBytesMax {
-		t.Errorf("older log: %v, %v", info, err)
-	}
-	if err := TrimLog(filepath.Join(t.TempDir(), "none")); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestTail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	for _, c := range []struct{ text, want string }{
-		{"", ""}, {"a", "a"}, {"a\n", "a"}, {"a\nb\nc\n", "b\nc"}, {strings.Repeat("x", 9000) + "\nb", "b"},
-	} {
-		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := Tail(path, 2); got != c.want {
-			t.Errorf("Tail(%.20q) = %.20q, want %q", c.text, got, c.want)
 		}
 	}
 }
