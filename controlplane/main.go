@@ -1,13 +1,13 @@
 // Command plimsoll-controlplane is the upstream programs of a Kubernetes control plane in one file: kube-apiserver,
-// kube-controller-manager, kube-proxy, etcd, etcdctl, etcdutl and kubectl, each as its project publishes it. The name of
-// the file or the first argument selects the program.
+// kube-controller-manager, kube-proxy, etcd, etcdctl, etcdutl and kubectl, each as its project publishes it. The name
+// under which it is started, or the first argument, selects the program.
 //
 //	plimsoll-controlplane kube-apiserver --etcd-servers=...
 //	ln -s plimsoll-controlplane kubectl && ./kubectl get nodes
 //
-// They are in one file because they share most of their code: 130 MB together, 300 MB separately. Each still runs
-// as its own process. Their behaviour is not changed here, and no flag is added: `plimsoll up` sets what it needs on
-// their command lines. So an upgrade of Kubernetes only changes version numbers in go.mod and the Makefile.
+// They are in one file because they share most of their code: 130 MB together, 300 MB as separate files. Each still
+// runs as a process of its own. Their behaviour is not changed here, and no flag is added: `plimsoll up` sets what it
+// needs by their flags. So an upgrade of Kubernetes only changes version numbers in go.mod and the Makefile.
 //
 // This is a separate module so that no other program of Plimsoll ever links k8s.io/kubernetes.
 package main
@@ -40,7 +40,7 @@ import (
 // exitUsage is the exit code for bad usage, as in the other programs of Plimsoll.
 const exitUsage = 2
 
-// A program runs with os.Args as if it were the only one in its file, and returns its exit code.
+// program is one of the programs. run runs it with os.Args and returns its exit code.
 type program struct {
 	name string
 	run  func() int
@@ -95,8 +95,8 @@ func main() {
 	os.Exit(p.run())
 }
 
-// choose returns the program that args select and its arguments. If the name of the file is that of a program, it
-// selects that program, so that a symbolic link named kubectl can get an argument "etcd".
+// choose returns the program that args select, with its arguments. The name under which the file was started counts
+// first, so that a symbolic link named kubectl can get an argument "etcd".
 func choose(args []string) (program, []string, bool) {
 	if len(args) == 0 {
 		return program{}, nil, false
@@ -120,7 +120,7 @@ func find(name string) (program, bool) {
 	return programs[i], true
 }
 
-// usage handles a call without a program and returns the exit code: a request for help is not an error.
+// usage handles a call that selects no program, and returns the exit code. A request for help is not an error.
 func usage(stdout, stderr io.Writer, args []string) int {
 	names := make([]string, len(programs))
 	for i, p := range programs {

@@ -1,18 +1,18 @@
-// Package clock reads the time for shells and turns it into the times of the core.
+// Package clock reads the time for shells and translates it to the core's Instants.
 //
 // # Model
 //
-// A core counts time in Instants: nanoseconds of a monotonic clock with an arbitrary beginning, where zero means never.
-// Each shell has one Clock. It shows Start when it is made, and counts on from there.
+// The core counts time in Instants: nanoseconds of a monotonic clock with an arbitrary beginning, where zero means
+// never. Each shell has one Clock. A new Clock shows Start and counts from there.
 //
 // # Invariants
 //
-//   - An Instant is above zero, whatever time it is made of.
-//   - Now never goes back. Where the clock below it does, which a monotonic clock should not, time goes on from what
-//     Now returned last: else everything that is due would wait until the clock is there again.
+//   - An Instant that a Clock returns is above zero, whatever the time.
+//   - Now never goes back. If the clock below it does, which a monotonic clock should not, time continues from what Now
+//     returned last. Otherwise everything that is due would wait until the clock has caught up.
 //   - A change of the wall clock does not move it.
 //
-// It makes no timers, and it stands still while the machine sleeps, as Go's monotonic clock does (CLOCK_MONOTONIC,
+// A Clock makes no timers. Like Go's monotonic clock, it stands still while the machine sleeps (CLOCK_MONOTONIC,
 // clock_gettime(2)).
 package clock
 
@@ -23,12 +23,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Start is what a new Clock shows. Chosen: above zero, and so far above it that the Instant of what happened just
-// before is above zero too.
+// Start is what a new Clock shows. Chosen: so far above zero that the Instants of events just before are above zero,
+// too.
 const Start = unit.Instant(time.Second)
 
-// LongAgo is what a Clock shows at first that must tell the age of what was there before it, such as containers that an
-// earlier agent started. Chosen: longer than anything runs.
+// LongAgo is what a new Clock shows if it must tell the age of what began before it, such as containers that an earlier
+// agent started. Chosen: longer than anything runs.
 const LongAgo = unit.Instant(20 * 365 * 24 * time.Hour)
 
 // Clock counts time for one shell. It is safe for concurrent use.
@@ -36,7 +36,7 @@ type Clock struct {
 	read func() time.Time
 
 	mu   sync.Mutex   // guards what follows
-	zero time.Time    // the time of Instant zero; later where the clock below went back
+	zero time.Time    // the time of Instant zero; it is moved if the clock below goes back
 	last unit.Instant // what Now returned last
 }
 
@@ -53,7 +53,8 @@ func From(read func() time.Time, start unit.Instant) *Clock {
 func (c *Clock) Now() unit.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Read under the lock: of two callers, one that read first and locked last would look like a clock that went back.
+	// The clock is read under the lock. Otherwise, if one of two callers read first and locked last, the clock would seem
+	// to have gone back.
 	now := unit.Instant(c.read().Sub(c.zero))
 	if now < c.last {
 		c.zero = c.zero.Add(-c.last.Sub(now))

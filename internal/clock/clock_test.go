@@ -55,7 +55,7 @@ func TestInstants(t *testing.T) {
 	}
 }
 
-// TestNowOfMany: callers at the same time do not drive the clock ahead of the one below it.
+// TestNowOfMany: concurrent callers do not make the clock run ahead of the one below it.
 func TestNowOfMany(t *testing.T) {
 	c := New()
 	zero := c.At(0)

@@ -12,8 +12,8 @@ import (
 // cniConfig returns the pod network as a CNI configuration list (CNI specification 1.0.0): one bridge, addresses from
 // host-local's files below the state directory, and, if hostPorts is set, Plimsoll's own plugin for host ports.
 //
-// Masquerading and host ports are not left to the system's plugins: bridge and portmap 1.1 call iptables for them,
-// which a small Debian does not have, and portmap leaves its chains behind.
+// The system's plugins are not used for masquerading and host ports. bridge and portmap 1.1 call iptables for these,
+// which a minimal Debian does not have, and portmap leaves its chains behind.
 func cniConfig(o Options, hostPorts bool) (string, error) {
 	type object = map[string]any
 	chain := []object{{
@@ -36,8 +36,8 @@ func cniConfig(o Options, hostPorts bool) (string, error) {
 	return string(text) + "\n", err
 }
 
-// linkPlugins fills the plugin directory with links to the system's plugins and to Plimsoll's: containerd 1.6 uses
-// plugins from one directory only.
+// linkPlugins fills the plugin directory with links to the system's plugins and to Plimsoll's, because containerd 1.6
+// uses plugins from one directory only.
 func linkPlugins(o Options, t tools, hostPorts bool) error {
 	links := map[string]string{}
 	for _, name := range plugins {

@@ -19,7 +19,8 @@ type settings struct {
 
 // disabledPlugins are the parts of containerd that CRI with overlayfs does not need. opt would create /opt/containerd;
 // the others probe for file systems, export unused metrics, or trace. Every release accepts IDs that it does not have.
-// Not disabled, although nothing uses it: io.containerd.runtime.v1.linux, without which 1.6 loads no task service.
+// io.containerd.runtime.v1.linux is not disabled although nothing uses it, because 1.6 loads no task service without
+// it.
 var disabledPlugins = []string{
 	"io.containerd.internal.v1.opt",
 	"io.containerd.internal.v1.restart",
@@ -37,8 +38,8 @@ var disabledPlugins = []string{
 	"io.containerd.tracing.processor.v1.otlp",
 }
 
-// toml writes a configuration line by line. It does not use text/template, which calls methods by name: that makes the
-// linker keep every exported method of every type in the program, a quarter of it, in the memory of each of Plimsoll's
+// toml writes a configuration line by line. It does not use text/template, which calls methods by name. With it, the
+// linker would keep every exported method of every type: a quarter of the program, in the memory of each of Plimsoll's
 // processes.
 type toml struct{ strings.Builder }
 
@@ -126,7 +127,7 @@ func (t *toml) serveStreams() {
 	t.set(1, "stream_server_port", "0")
 }
 
-// runtimePlugin writes the settings of the plugin that runs containers which have the same names in all versions.
+// runtimePlugin writes those settings of the plugin for containers that have the same names in all versions.
 func (t *toml) runtimePlugin(s settings, cri string, v3 bool) {
 	o := s.options
 	t.line(1, "# Network namespaces are then mounted below our state and not in /var/run/netns.")

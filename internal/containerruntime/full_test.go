@@ -23,7 +23,7 @@ func TestProbeOverlayOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Leases are removed, and the directory that the next start needs stays: it may find no space for one.
+// Leases are removed, but not their directory, for which the next start may find no space.
 func TestRemoveLeases(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "leases")
 	if err := removeLeases(dir); err != nil {

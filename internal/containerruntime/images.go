@@ -48,7 +48,7 @@ func (i *Instance) loadImage(ctx context.Context, client *cri.Client, path strin
 	return i.load(ctx, client, path, images)
 }
 
-// load has containerd import the archive at path, which has these images, and waits until it shows them.
+// load makes containerd import the archive at path, which has these images, and waits until the CRI shows them.
 func (i *Instance) load(ctx context.Context, client *cri.Client, path string, images []image.Contained) error {
 	if i.tools.ctr == "" {
 		return fmt.Errorf("the program ctr, which imports it, is not on this machine: install containerd's, or load %s with your runtime's own tool", path)
@@ -76,8 +76,8 @@ func (i *Instance) load(ctx context.Context, client *cri.Client, path string, im
 	return waitForImages(ctx, client, images)
 }
 
-// showTimeout is how long the runtime may take to show what was imported. It takes milliseconds (containerd 1.6 and 2);
-// a minute is for a machine that is busy.
+// showTimeout is how long the CRI may take to show imported images. Chosen: it takes milliseconds (containerd 1.6 and
+// 2), and longer on a busy machine.
 const showTimeout = time.Minute
 
 // wantContainerd returns an error unless an external runtime is containerd, which ctr can import images into.
@@ -119,7 +119,8 @@ func imageStatus(ctx context.Context, client *cri.Client, name string) (*runtime
 	return answer.GetImage(), nil
 }
 
-// waitForImages waits until the CRI shows what ctr has imported: containerd's CRI plugin is notified by an event.
+// waitForImages waits until the CRI shows the images that ctr has imported. containerd notifies its CRI plugin by an
+// event.
 func waitForImages(ctx context.Context, client *cri.Client, images []image.Contained) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()

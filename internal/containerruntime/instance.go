@@ -5,20 +5,20 @@
 // order of use:
 //
 //	New         checks options and finds the system's binaries
-//	Prepare     names every missing binary and the command that installs it; writes directories, configuration
-//	            and network rules; may be repeated, and changes nothing that is right already
-//	Command     returns what a supervisor must run; containers survive its restarts (their shims are not its children)
-//	SetNetwork  says which addresses pods have, if the options did not: a cluster says that of a node that it knows
+//	Prepare     reports every missing binary, with the command that installs it; writes directories, configuration
+//	            and network rules; may be repeated, and then changes only what is not right
+//	Command     returns the command that a supervisor must run; containers survive its restarts (their shims are not its children)
+//	SetNetwork  sets the pods' addresses, if the options lack them because the cluster assigns them to its nodes
 //	WaitReady   returns when the CRI answers and both runtime and network are ready
 //	LoadImages  imports Plimsoll's images if they are missing; nothing is ever pulled
-//	Images, Import, RemoveImage    what users do with images by hand (userimages.go)
+//	Images, Import, RemoveImage    list, import and remove images for users (userimages.go)
 //	Teardown    stops and removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
 //
 // With Options.External the containerd belongs to another program: nothing is configured, only images are imported, and
 // Teardown removes only the pods below the instance's cgroup.
 //
-// Invariants: everything that Prepare and the pods leave on the machine can be found again from Options alone, so that
-// a `down` after any crash is complete. Paths in the configuration are absolute; no shell is ever called.
+// Invariants: everything that Prepare and the pods leave on the machine can be found from Options alone, so that `down`
+// removes all of it after any crash. Paths in the configuration are absolute; no shell is ever called.
 //
 // The package does not supervise the process, run pods or collect images: the launcher and the agent do.
 package containerruntime
@@ -47,9 +47,9 @@ import (
 type Instance struct {
 	options Options
 	tools   tools
-	missing error // what tools lack; Prepare reports it, Teardown must do without
-	pause   image.Archive
-	notes   []string
+	missing error         // which tools are missing; nil: none. Prepare returns it, Teardown works without them
+	pause   image.Archive // of the pause image; set by Prepare
+	notes   []string      // see Notes
 }
 
 // New checks the options and finds the programs that the instance needs on this machine.
@@ -76,8 +76,8 @@ func (i *Instance) Command() []string {
 	return []string{i.tools.containerd, "--config", i.options.configPath()}
 }
 
-// ProgramDir must come first in the PATH of the instance's containerd: it has the shim that belongs to it. The shim of
-// another release starts nothing.
+// ProgramDir returns the directory with the shim that belongs to the instance's containerd. It must come first in
+// containerd's PATH: a shim of another release starts nothing.
 func (i *Instance) ProgramDir() string { return filepath.Dir(i.tools.shim) }
 
 func (i *Instance) external() bool { return i.options.External != "" }
@@ -173,7 +173,8 @@ func (i *Instance) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
 }
 
-// pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).
+// pollPeriod is the time between two requests to a starting runtime. Chosen: it starts in 100 to 300 ms (containerd
+// 1.6, two cores).
 const pollPeriod = 20 * time.Millisecond
 
 // WaitReady returns when the runtime reports that it and, if the pods have addresses, the network are ready. If ctx
@@ -187,7 +188,7 @@ func (i *Instance) WaitReady(ctx context.Context) error {
 	return waitReady(ctx, client, i.options.PodCIDR != "")
 }
 
-// waitReady waits for the network only where it has one.
+// waitReady waits for the network only if network is set.
 func waitReady(ctx context.Context, client *cri.Client, network bool) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
@@ -196,7 +197,7 @@ func waitReady(ctx context.Context, client *cri.Client, network bool) error {
 		if last == nil {
 			return nil
 		}
-		if status.Code(last) == codes.Unimplemented { // it serves already, and loads nothing more
+		if status.Code(last) == codes.Unimplemented { // it serves already, and will load no more plugins
 			return fmt.Errorf("wait for container runtime: its CRI plugin did not load; its log has the reason: %w", last)
 		}
 		select {
@@ -207,7 +208,7 @@ func waitReady(ctx context.Context, client *cri.Client, network bool) error {
 	}
 }
 
-// statusTimeout bounds one call, so that a runtime that hangs is called again and reported.
+// statusTimeout bounds one call (chosen), so that a runtime that hangs is called again, and reported at the end.
 const statusTimeout = 5 * time.Second
 
 func ready(ctx context.Context, client *cri.Client, network bool) error {

@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// TestLifeOfInstance runs through an instance's whole life with each OCI runtime: prepare, start, images, a pod with
-// its own network, exec, teardown, and a second start with what was kept.
+// TestLifeOfInstance goes through an instance's whole life with each OCI runtime: prepare, start, images, a pod with
+// its own network, exec, teardown, and a second start with the images that were kept.
 func TestLifeOfInstance(t *testing.T) {
 	for _, oci := range []string{"runc", "crun"} {
 		t.Run(oci, func(t *testing.T) {
@@ -202,8 +202,8 @@ exec %[3]q "$@"
 }
 
 // TestRemoveLeftovers removes containers that containerd reports as exited, but whose task it still has. That happens
-// when a client gives up a start at the wrong moment; here it is made through containerd's own tool. containerd refuses
-// to remove them.
+// when a client gives up a start at the wrong moment; here containerd's own tool makes it happen. containerd refuses to
+// remove such containers.
 func TestRemoveLeftovers(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 10, Options{}))
 	pod := r.pod(t, "halfway")
@@ -291,7 +291,7 @@ func TestExternalRuntime(t *testing.T) {
 }
 
 // TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another
-// pod, and from the pod itself; and no longer once it is removed, while another pod's port stays.
+// pod, and from the pod itself. When the pod is removed its port is closed, and another pod's port stays open.
 func TestHostPort(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 5, Options{}))
 	gone, stays := freePort(t), freePort(t)

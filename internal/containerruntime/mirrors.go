@@ -15,7 +15,7 @@ import (
 
 // A Mirror is asked for a registry's images before the registry itself.
 type Mirror struct {
-	Registry string // host, or host:port, such as docker.io; allRegistries for those that have no mirror of their own
+	Registry string // host or host:port, such as docker.io; allRegistries: all registries without a mirror of their own
 	URL      string // http:// or https://
 }
 
@@ -42,10 +42,10 @@ func ParseMirror(text string) (Mirror, error) {
 	return m, nil
 }
 
-// ourMark is the first line of the files that we write. Files without it belong to the user.
+// ourMark is the first line of the files that plimsoll writes. Files without it belong to the user.
 const ourMark = "# Written by plimsoll up --registry-mirror at every start: edits are lost.\n"
 
-// hostsFile returns what containerd reads about a registry with these mirrors (containerd/docs/hosts.md).
+// hostsFile returns the text of the hosts.toml of a registry with these mirrors (containerd/docs/hosts.md).
 func hostsFile(mirrors []Mirror) string {
 	t := &toml{}
 	t.WriteString(ourMark)
@@ -85,7 +85,7 @@ func (i *Instance) prepareMirrors() error {
 		if ours, err := isOurs(path); err != nil {
 			return err
 		} else if _, err := os.Lstat(path); !ours && err == nil {
-			return fmt.Errorf("set the mirror of registry %s: %s is not ours: add %s to it, or remove it", registry, path, mirrors[0].URL)
+			return fmt.Errorf("set the mirror of registry %s: %s was not written by plimsoll: add %s to it, or remove it", registry, path, mirrors[0].URL)
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err

@@ -35,7 +35,7 @@ func TestParseMirror(t *testing.T) {
 	}
 }
 
-// TestMirrors: each start writes the files that are wanted, removes ours that are not, and leaves the user's alone.
+// TestMirrors: each start writes the files of its mirrors, removes other files of ours, and does not change the user's.
 func TestMirrors(t *testing.T) {
 	dir := t.TempDir()
 	prepare := func(mirrors ...Mirror) error {
@@ -65,7 +65,7 @@ func TestMirrors(t *testing.T) {
 		}
 	}
 	err = prepare(Mirror{"mine", "http://other"})
-	if err == nil || !strings.Contains(err.Error(), at("mine")+" is not ours: add http://other to it") {
+	if err == nil || !strings.Contains(err.Error(), at("mine")+" was not written by plimsoll: add http://other to it") {
 		t.Errorf("the user's file has the same name: %v", err)
 	}
 	if text, err := os.ReadFile(at("mine")); err != nil || string(text) != "server = \"http://mine\"\n" {

@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
-// forwardSysctl lets the kernel route between links. The bridge plugin sets it too, with the first pod; it is set here
-// first, so that its former value is known.
+// forwardSysctl lets the kernel route between links. The bridge plugin would set it with the first pod. It is set here
+// before, so that the former value is known.
 const forwardSysctl = "/proc/sys/net/ipv4/ip_forward"
 
 // prepareNetwork configures the pod network and lets pods reach hosts beyond the machine: routing between links, and
@@ -54,13 +54,13 @@ func (i *Instance) prepareNetwork() error {
 	return err
 }
 
-// UpdateListenersPeriod is how often UpdateListeners must be called. Chosen: a client on this machine finds a new
-// listener at its next try. Each call costs two requests to the kernel, and reading the machine's sockets if pods have
-// host ports.
+// UpdateListenersPeriod is how often UpdateListeners must be called. Chosen: a client on this machine reaches a new
+// listener when it tries again. Each call costs two requests to the kernel and, if pods have host ports, reading the
+// machine's sockets.
 const UpdateListenersPeriod = time.Second
 
-// UpdateListeners gives ports back to this machine's own listeners that began to listen after a pod opened the port as
-// a host port.
+// UpdateListeners makes a port reach this machine's own listener if that began to listen after a pod had opened the
+// port as a host port.
 func (i *Instance) UpdateListeners() error {
 	if i.external() {
 		return nil
@@ -92,11 +92,11 @@ func forwarding() (bool, error) {
 	return strings.TrimSpace(string(text)) != "0", nil
 }
 
-// restoreForwarding switches routing off again if Prepare switched it on, unless another bridge exists that may need it
-// by now: leaving a setting behind is better than cutting off another network.
+// restoreForwarding switches routing off again if Prepare switched it on. It does not if another bridge exists, which
+// may need routing by now: leaving a setting behind is better than cutting off another network.
 func (i *Instance) restoreForwarding() error {
 	if _, err := os.Stat(i.options.forwardRecord()); err != nil {
-		return nil // it was on before, or this is a second teardown
+		return nil // routing was on before, or this is a repeated teardown
 	}
 	bridges, err := link.Bridges()
 	if err != nil || bridges > 0 {

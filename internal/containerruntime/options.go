@@ -13,28 +13,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
-// Options tell where an instance lives. The zero value of each field except ImageDir means its default.
+// Options say where an instance keeps its files, and how it is set up. The zero value of each field except ImageDir
+// means its default.
 type Options struct {
 	StateDir string   // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
 	RunDir   string   // removed by a reboot: sockets, container state; default /run/plimsoll
 	ImageDir string   // the directory of pause.tar and workload.tar; required
 	Addons   []string // other archives there that LoadImages imports
-	// Plimsoll's CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, where the build puts it
+	// HostPort is Plimsoll's CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, where the build
+	// puts it
 	HostPort string
 	Bridge   string // network interface of pods, also the name of the nftables table; default plimsoll0
-	// IPv4 addresses of this machine's pods; the first is the bridge's. Empty with AllPods: SetNetwork says it later.
-	// Default 10.85.0.0/16
+	// PodCIDR has the IPv4 addresses of this machine's pods; the first is the bridge's. Empty with AllPods: SetNetwork
+	// sets it later. Default 10.85.0.0/16
 	PodCIDR string
-	AllPods string // of the pods of all nodes, which reach each other under their own addresses; default PodCIDR
-	// Forwards lead pods, and this machine, to servers on its loopback.
+	AllPods string // network of the pods of all nodes, which reach each other without translation; default PodCIDR
+	// Forwards are addresses at which pods and this machine reach servers on its loopback.
 	Forwards     []nat.Forward
 	Services     netip.Prefix // addresses of Services; the zero value: nothing translates them
 	CgroupDriver string       // cgroupfs (default) or systemd
-	// cgroup above all pods and nothing else: Teardown kills its processes and removes it; default /plimsoll
+	// CgroupRoot is the cgroup with all pods and nothing else: Teardown kills its processes and removes it; default
+	// /plimsoll
 	CgroupRoot string
 	OCIRuntime string   // runc or crun; default runc, or crun if there is no runc
 	LogLevel   string   // containerd's level names: debug, info, warn (default), error
-	Mirrors    []Mirror // of registries; asked in this order
+	Mirrors    []Mirror // mirrors of registries, in the order in which they are asked
 	Registries string   // directory of files about registries; default registries in StateDir
 	External   string   // socket of another program's runtime; then only ImageDir and CgroupRoot are used
 }
@@ -117,7 +120,7 @@ func (o Options) containerdState() string { return filepath.Join(o.RunDir, "cont
 func (o Options) runcRoot() string        { return filepath.Join(o.RunDir, "oci") }
 func (o Options) networkName() string     { return o.Bridge }
 
-// hostsPath is what containerd reads about a registry.
+// hostsPath returns the path of the file that containerd reads about a registry.
 func (o Options) hostsPath(registry string) string {
 	return filepath.Join(o.registriesDir(), registry, "hosts.toml")
 }
@@ -146,7 +149,7 @@ func checkPodCIDR(o Options) error {
 		}
 		addresses, err := link.Addrs()
 		if err != nil {
-			continue // the link was deleted in between
+			continue // the link was deleted meanwhile
 		}
 		for _, address := range addresses {
 			if other, err := netip.ParsePrefix(address.String()); err == nil && pods.Overlaps(other.Masked()) {

@@ -26,7 +26,7 @@ type runningContainer struct {
 	grace time.Duration
 }
 
-// removePods stops and removes the selected pods in parallel: most of the time is spent waiting for termination grace
+// removePods stops and removes the selected pods in parallel, because most of the time passes in termination grace
 // periods.
 func removePods(ctx context.Context, client *cri.Client, want func(podFacts) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGraceMax+removeMax)
@@ -77,8 +77,8 @@ func listPods(ctx context.Context, client *cri.Client) ([]podFacts, error) {
 	return pods, nil
 }
 
-// graceOf returns the time for stopping a container: its pod's termination grace period, at most stopGraceMax, which is
-// also the default.
+// graceOf returns how long a container may take to stop: its pod's termination grace period, but at most stopGraceMax,
+// which is also the default.
 func graceOf(annotations map[string]string) time.Duration {
 	seconds, err := strconv.ParseInt(annotations[cri.AnnotationPodGracePeriod], 10, 64)
 	if err != nil || seconds < 0 || seconds > int64(stopGraceMax/time.Second) {
@@ -103,9 +103,8 @@ func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
 	return nil
 }
 
-// removeSandbox retries for startMax: the client that started the pod's containers may be gone, but a start in
-// progress continues in the runtime, and until it has ended containerd refuses to remove a container in "starting
-// state".
+// removeSandbox retries for startMax. A start that is in progress continues in the runtime even if its client is gone.
+// Until it has ended, containerd refuses to remove a container in "starting state".
 func removeSandbox(ctx context.Context, client *cri.Client, id string) error {
 	started, cancel := context.WithTimeout(ctx, startMax)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// probeOverlay mounts an overlay where containerd will mount them. Only that shows whether the file system supports
-// overlays (ext4, and xfs with ftype=1, do; overlay itself does not); containerd would report it only as a plugin that
-// did not load. On a full or read-only disk the probe returns no error: an instance that ran before must start
-// nevertheless.
+// probeOverlay mounts an overlay where containerd will mount overlays. There is no other way to see whether the file
+// system supports them: ext4 does, and xfs with ftype=1; overlay itself does not. containerd would only report a plugin
+// that did not load. On a full or read-only disk the probe returns no error, because an instance that ran before must
+// start there, too.
 func probeOverlay(dir string) (err error) {
 	probe, err := os.MkdirTemp(dir, "overlay-probe-")
 	if shortage.Is(err) {
@@ -48,10 +48,10 @@ func probeOverlay(dir string) (err error) {
 // sandboxOOMScore is the oom_score_adj of pause containers in containerd, the lowest that it sets (kubelet: -998).
 const sandboxOOMScore = "-998"
 
-// oomScoreIsFloored tries whether a child of this process may be given a low oom_score_adj. The kernel requires
-// CAP_SYS_RESOURCE in the first user namespace only if the value is below the lowest that the process ever had, so
-// neither the capabilities nor the present value show it (proc_pid_oom_score_adj(5)). The probe is a child process: if
-// this process set its own value, a crash in between would leave it protected.
+// oomScoreIsFloored tries whether this process may give a child a low oom_score_adj. The kernel requires
+// CAP_SYS_RESOURCE in the first user namespace only for a value below the lowest that was ever set for the process, so
+// neither the capabilities nor the present value show whether it is allowed (proc_pid_oom_score_adj(5)). It is tried on
+// a child: if this process set its own value and crashed before setting it back, it would stay protected.
 func oomScoreIsFloored() (bool, error) {
 	probe := exec.Command(findProgram("sleep"), "10")
 	if err := probe.Start(); err != nil {

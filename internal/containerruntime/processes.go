@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
-// A process is a process that may be ended: the descriptor identifies it even if its PID is reused.
+// A process is a running process. Its descriptor identifies it even if its PID is reused.
 type process struct {
 	pid int
 	fd  int // pidfd
@@ -40,7 +40,7 @@ func (p process) signal(s syscall.Signal) error {
 
 func (p process) kill() error { return p.signal(syscall.SIGKILL) }
 
-// wait returns whether the process ended within the time.
+// wait reports whether the process ends within that time.
 func (p process) wait(ctx context.Context, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -91,7 +91,8 @@ func (i *Instance) daemons() []process {
 	})
 }
 
-// shims returns the parents of the instance's containers: each has its containerd's socket as an argument.
+// shims returns the instance's shims, the parents of its containers. Each has the socket of its containerd as an
+// argument.
 func (i *Instance) shims() []process {
 	return findProcesses(func(argv []string) bool {
 		at := slices.Index(argv, "-address")
@@ -127,10 +128,10 @@ func findProcesses(want func(argv []string) bool) []process {
 
 func wantedLine(pid int, want func([]string) bool) bool {
 	argv, err := procfs.Default.Arguments(pid)
-	return err == nil && len(argv) > 0 && want(argv) // otherwise it has ended, or is a zombie or a kernel thread
+	return err == nil && len(argv) > 0 && want(argv) // an error or no arguments: it has ended, or is a zombie or a kernel thread
 }
 
-// startDetached starts a program in a process group of its own; the channel is closed when it has ended.
+// startDetached starts a program in a process group of its own. The channel is closed when the program has ended.
 func startDetached(argv []string) (<-chan struct{}, error) {
 	command := exec.Command(argv[0], argv[1:]...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

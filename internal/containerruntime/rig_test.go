@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// patience bounds every step of the rig: far longer than any takes, so that only a hang reaches it.
+// patience bounds every step of the rig. Chosen: far longer than any step takes, so that only a hang reaches it.
 const patience = 20 * time.Second
 
 var buildImages = sync.OnceValue(func() error {
@@ -58,7 +58,9 @@ func newTestInstance(t *testing.T, number int, options Options) *Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.StateDir, options.RunDir, options.ImageDir = filepath.Join(dir, "state"), filepath.Join(dir, "run"), images
+	options.StateDir = filepath.Join(dir, "state")
+	options.RunDir = filepath.Join(dir, "run")
+	options.ImageDir = images
 	// Names with this process's ID, so that two runs of the tests on one machine do not tear each other down.
 	pid := os.Getpid()
 	options.Bridge = fmt.Sprintf("prt%d-%d", pid, number)

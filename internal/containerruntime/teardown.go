@@ -21,12 +21,12 @@ import (
 
 // Bounds of the parts of a teardown, chosen. An idle machine with containers that stop at once needs 0.2 s in total.
 const (
-	stopGraceMax = 10 * time.Second // for a container, if its own termination grace period is longer
-	// to stop and remove all pods after their containers have stopped; 80 pods took 9 s at load 15
+	stopGraceMax = 10 * time.Second // for stopping a container whose termination grace period is longer
+	// removeMax is for stopping and removing all pods after their containers have stopped; 80 pods took 9 s at load 15.
 	removeMax     = 30 * time.Second
-	startMax      = 10 * time.Second // for a start in progress in the runtime; one takes 0.2 s, at load 30 3 s
-	daemonStopMax = 5 * time.Second  // for containerd's own orderly exit; then SIGKILL
-	killMax       = 5 * time.Second  // until killed processes have left their cgroups
+	startMax      = 10 * time.Second // for the end of a start in progress in the runtime, which takes 0.2 s, and 3 s at load 30
+	daemonStopMax = 5 * time.Second  // for containerd to end after SIGTERM; then SIGKILL
+	killMax       = 5 * time.Second  // for killed processes to leave their cgroups
 )
 
 // Teardown removes everything that the instance has on the machine except its images: pods (each container has its
@@ -35,9 +35,9 @@ const (
 // machine it does nothing.
 //
 // The supervisor of Command must have stopped before. A containerd that still runs is used and then ended. If none
-// runs, one is started, because only containerd can stop containers in order. If that fails (its binary is missing, it
-// does not start, a pod cannot be removed), the processes are killed by cgroup; if nothing is left then, that is no
-// error.
+// runs, one is started, because only containerd can stop containers with their termination grace periods. If that fails
+// (its binary is missing, it does not start, a pod cannot be removed), all processes in the cgroup are killed. If
+// nothing is left then, Teardown returns no error.
 //
 // From an external runtime only the pods below the instance's cgroup are removed.
 func (i *Instance) Teardown(ctx context.Context) error {
@@ -47,10 +47,10 @@ func (i *Instance) Teardown(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("tear down container runtime: needs root, as starting it did")
 	}
-	sockets := i.shimSockets() // first, since containerd drops the pods whose shims are dead
+	sockets := i.shimSockets() // read before, because containerd forgets pods whose shims are dead
 	inOrder := i.removePods(ctx)
 	strays := i.killProcesses(ctx)
-	if strays != nil { // otherwise all processes are killed, and the first error does not matter
+	if strays != nil { // if it is nil, all processes are killed, and the first error does not matter
 		strays = errors.Join(inOrder, strays)
 	}
 	mounts := mount.UnmountInside(i.options.containerdState(), i.options.containerdRoot())
@@ -74,7 +74,7 @@ func wrapTeardown(problems ...error) error {
 // removePods stops and removes all pods through the instance's containerd, which is started if it does not run.
 func (i *Instance) removePods(ctx context.Context) error {
 	if _, err := os.Stat(i.options.containerdState()); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never ran since the machine booted, or was torn down
+		return nil // it has not run since the machine booted, or was torn down
 	}
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -112,7 +112,7 @@ func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
 		}()
 	}
 	for {
-		// Not its version: containerd answers that before it has read back its pods.
+		// Pods are listed instead of asking for the version, which containerd answers before it has loaded its pods.
 		_, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err == nil || !sleep(ctx, pollPeriod) {
 			return err
@@ -120,7 +120,7 @@ func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
 	}
 }
 
-// killProcesses ends containerd in order, then kills the remaining shims and containers.
+// killProcesses ends containerd, by SIGTERM if that suffices, then kills the remaining shims and containers.
 func (i *Instance) killProcesses(ctx context.Context) error {
 	err := endAll(ctx, i.daemons(), daemonStopMax)
 	if shims := i.shims(); len(shims) > 0 {
@@ -135,7 +135,7 @@ func (i *Instance) killProcesses(ctx context.Context) error {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// killGroup kills the processes of a cgroup until none is left: a process may fork between listing and killing.
+// killGroup kills the processes of a cgroup until none is left, because a process may fork between listing and killing.
 func killGroup(ctx context.Context, tree *cgroup.Tree, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, killMax)
 	defer cancel()
@@ -189,8 +189,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// removeFiles keeps images and containerd's metadata for the next start. Directories that other programs may use are
-// removed only if they are empty. Nothing is removed while a mount below would lose its content.
+// removeFiles removes the instance's files except images and containerd's metadata, which the next start needs. It
+// removes directories that other programs may use only if they are empty. It removes nothing while something is still
+// mounted there, whose content would be deleted.
 func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	if !unmounted {
 		return nil
@@ -210,8 +211,8 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	return errors.Join(problems...)
 }
 
-// removeLeases removes everything below the directory of leases, but not the directory: the next start may find no
-// space for another one.
+// removeLeases removes everything below the directory of leases, but not the directory itself: on a full disk the next
+// start could not create it.
 func removeLeases(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// binDirs are searched after PATH: a caller's PATH often lacks the sbin directories.
+// binDirs are searched after PATH, because a caller's PATH often lacks the sbin directories.
 var binDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // pluginDirs are the directories where distributions put CNI plugins: Debian's, the plugins' own, Fedora's.
@@ -24,8 +24,8 @@ var plugins = []string{"bridge", "host-local", "loopback"}
 // tools are the absolute paths of the system's programs that an instance uses; "" for missing ones.
 type tools struct {
 	containerd, ctr string
-	shim            string            // containerd finds it only by its name
-	oci             map[string]string // the present ones of runc and crun
+	shim            string            // containerd looks for it by its name, in PATH
+	oci             map[string]string // those of runc and crun that exist, by name
 	pluginDir       string
 }
 
@@ -156,7 +156,7 @@ func parseVersion(text string) (release, error) {
 		return release{}, fmt.Errorf("read containerd's version: %q: %w", text, err)
 	}
 	if r := (release{major, minor}); r.before(1, 6) {
-		return r, fmt.Errorf("containerd %d.%d: want 1.6 or later, the first that speaks CRI v1", major, minor)
+		return r, fmt.Errorf("containerd %d.%d: want 1.6 or later, which have CRI v1", major, minor)
 	}
 	return release{major, minor}, nil
 }

@@ -16,7 +16,7 @@ import (
 // An Image is an image that the runtime has. Its JSON form is that of `plimsoll image ls`.
 type Image struct {
 	ID    string   `json:"id"`    // digest of its configuration
-	Names []string `json:"names"` // with tags; those with digests, if it has no tag; sorted
+	Names []string `json:"names"` // names with tags; if it has none, names with digests; sorted
 	Bytes uint64   `json:"bytes"` // on disk, as the runtime counts it: containerd counts compressed layers
 }
 
@@ -29,7 +29,7 @@ func imageOf(from *runtimeapi.Image) Image {
 	return Image{ID: from.GetId(), Names: names, Bytes: from.GetSize()}
 }
 
-// dialed calls do with a connection to the runtime, if that answers.
+// dialed calls do with a connection to the runtime. It returns an error if the runtime does not answer.
 func (i *Instance) dialed(ctx context.Context, do func(*cri.Client) error) error {
 	client, err := cri.Dial(i.Endpoint())
 	if err != nil {
@@ -68,7 +68,7 @@ func (i *Instance) Images(ctx context.Context) ([]Image, error) {
 	return images, err
 }
 
-// Import imports the images of an archive and returns them as the runtime has them. It may be repeated.
+// Import imports the images of an archive, and returns them as the runtime shows them. It may be repeated.
 func (i *Instance) Import(ctx context.Context, path string) ([]Image, error) {
 	contained, err := scan(path)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/csi/store"
 )
 
-// ControllerGetCapabilities says which calls there are.
+// ControllerGetCapabilities lists the controller's optional calls.
 func (d *Driver) ControllerGetCapabilities(
 	context.Context, *spec.ControllerGetCapabilitiesRequest,
 ) (*spec.ControllerGetCapabilitiesResponse, error) {
@@ -58,7 +58,7 @@ func (d *Driver) CreateVolume(ctx context.Context, r *spec.CreateVolumeRequest) 
 	if err != nil {
 		return nil, err
 	}
-	v, err := toItsEnd(ctx, func() (store.Entry, error) { return d.store.Create(r.Name, wish, source) })
+	v, err := runToEnd(ctx, func() (store.Entry, error) { return d.store.Create(r.Name, wish, source) })
 	if err != nil {
 		return nil, err
 	}
@@ -78,14 +78,14 @@ func (d *Driver) topology() *spec.Topology {
 	return &spec.Topology{Segments: map[string]string{TopologyKey: d.o.Store.Node}}
 }
 
-// checkTopology returns an error if a volume is wanted on other nodes only.
+// checkTopology returns an error if a volume is requested only for other nodes.
 func (d *Driver) checkTopology(t *spec.TopologyRequirement) error {
 	here := func(t *spec.Topology) bool { return t.GetSegments()[TopologyKey] == d.o.Store.Node }
 	if len(t.GetRequisite()) == 0 || slices.ContainsFunc(t.GetRequisite(), here) {
 		return nil
 	}
 	return status.Errorf(
-		codes.ResourceExhausted, "volumes of this driver are on node %s, and none of the nodes that are asked for is it",
+		codes.ResourceExhausted, "volumes of this driver are on node %s, which is not among the requested nodes",
 		d.o.Store.Node)
 }
 
@@ -106,16 +106,16 @@ func (d *Driver) sourceOf(c *spec.VolumeContentSource) (string, error) {
 	return "", status.Error(codes.InvalidArgument, "content source: want a snapshot or a volume")
 }
 
-// elsewhere turns the error of a source that is on another node into one after which the scheduler tries other nodes.
+// elsewhere replaces the error of a source that is on another node by one after which the scheduler tries other nodes.
 func elsewhere(err error) error {
 	if errors.Is(err, store.ErrOther) {
-		return status.Errorf(codes.ResourceExhausted, "%v: a copy begins on the node of its source", err)
+		return status.Errorf(codes.ResourceExhausted, "%v: a copy can only be made on the node of its source", err)
 	}
 	return err
 }
 
-// wishOf returns what capabilities and parameters ask for. A volume has all its capabilities at once, so they must
-// agree.
+// wishOf returns the volume that capabilities and parameters request. A volume has all its capabilities at once, so
+// they must agree.
 func wishOf(capabilities []*spec.VolumeCapability, parameters map[string]string) (localvolume.Wish, error) {
 	wish := localvolume.Wish{Parameters: parameters}
 	if len(capabilities) == 0 {
@@ -159,7 +159,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *spec.DeleteVolumeRequest) 
 	if err := missing([2]string{"volume id", r.GetVolumeId()}); err != nil {
 		return nil, err
 	}
-	_, err := toItsEnd(ctx, func() (none, error) { return none{}, d.store.Delete(r.VolumeId) })
+	_, err := runToEnd(ctx, func() (none, error) { return none{}, d.store.Delete(r.VolumeId) })
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +196,8 @@ func (d *Driver) ValidateVolumeCapabilities(
 	}}, nil
 }
 
-// page returns the part of a list that a request asks for, and the token of the next one. A token is the number of the
-// first entry.
+// page returns the requested part of a list, and the token of the next part. A token is the number of a part's first
+// entry.
 func page[T any](all []T, token string, most int32) ([]T, string, error) {
 	first := 0
 	if token != "" {
@@ -233,7 +233,7 @@ func (d *Driver) ListVolumes(_ context.Context, r *spec.ListVolumesRequest) (*sp
 	return answer, nil
 }
 
-// GetCapacity says how large a new volume may be.
+// GetCapacity returns how large a new volume may be.
 func (d *Driver) GetCapacity(_ context.Context, r *spec.GetCapacityRequest) (*spec.GetCapacityResponse, error) {
 	nothing := &spec.GetCapacityResponse{MaximumVolumeSize: wrapperspb.Int64(0)}
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[TopologyKey] != d.o.Store.Node {
@@ -268,7 +268,7 @@ func (d *Driver) ControllerExpandVolume(
 	}
 	required := unit.Bytes(r.GetCapacityRange().GetRequiredBytes())
 	limit := unit.Bytes(r.GetCapacityRange().GetLimitBytes())
-	v, err := toItsEnd(ctx, func() (store.Entry, error) { return d.store.Expand(r.VolumeId, required, limit) })
+	v, err := runToEnd(ctx, func() (store.Entry, error) { return d.store.Expand(r.VolumeId, required, limit) })
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (d *Driver) CreateSnapshot(
 	for key := range r.GetParameters() {
 		return nil, status.Errorf(codes.InvalidArgument, "parameter %q of the VolumeSnapshotClass: unknown: want none", key)
 	}
-	e, err := toItsEnd(ctx, func() (store.Entry, error) { return d.store.TakeSnapshot(r.Name, r.SourceVolumeId) })
+	e, err := runToEnd(ctx, func() (store.Entry, error) { return d.store.TakeSnapshot(r.Name, r.SourceVolumeId) })
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +299,7 @@ func snapshot(e store.Entry) *spec.Snapshot {
 	return &spec.Snapshot{
 		SnapshotId:     e.ID,
 		SourceVolumeId: e.Source,
-		SizeBytes:      int64(e.Size), // of the smallest volume that can be made from it
+		SizeBytes:      int64(e.Size), // the size of the smallest volume that can be made from it
 		CreationTime:   timestamppb.New(e.Created),
 		ReadyToUse:     true,
 	}
@@ -312,7 +312,7 @@ func (d *Driver) DeleteSnapshot(
 	if err := missing([2]string{"snapshot id", r.GetSnapshotId()}); err != nil {
 		return nil, err
 	}
-	_, err := toItsEnd(ctx, func() (none, error) { return none{}, d.store.DeleteSnapshot(r.SnapshotId) })
+	_, err := runToEnd(ctx, func() (none, error) { return none{}, d.store.DeleteSnapshot(r.SnapshotId) })
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@
 // alone; its topology is the node's name. store keeps the volumes; core/localvolume decides about them;
 // k8s.io/mount-utils mounts, checks and grows file systems.
 //
-//	image, file system   stage: attach a loop device that goes with its last user, check, mount, grow; publish: bind
+//	image, file system   stage: attach a loop device that is detached with its last user, check, mount, grow; publish: bind
 //	image, block device  stage: attach a loop device; publish: bind its node; unstage: detach it
 //	directory            publish: bind
 //
@@ -15,12 +15,12 @@
 //
 //   - Every call can be repeated. A call whose caller stops waiting still runs to its end, and a repeated call finds
 //     its result. Two calls that change one volume at the same time get ABORTED, as CSI says.
-//   - Memory has nothing that is not also in the directory or in the kernel's tables.
+//   - Everything in memory is also in the directory or in the kernel's tables, so that a crash loses nothing.
 //   - Paths come from the caller, which is the kubelet and runs as root. Names and IDs come from the API and never
 //     become part of a path.
 //
-// It does not attach, since there is nothing to attach; it offers no volume to several nodes; and it leaves the group
-// of a volume to the kubelet (fsGroupPolicy File), which can compare before it changes.
+// It does not implement attaching, because volumes are on the machine already. It offers no volume to several nodes. It
+// leaves the group of a volume's files to the kubelet (fsGroupPolicy File), which compares before it changes.
 package csi
 
 import (
@@ -49,9 +49,9 @@ import (
 // Name is the name of the driver in StorageClasses and CSIDriver objects.
 const Name = "csi.plimsoll.dev"
 
-// TopologyKey is the label of nodes that says where a volume is. It is a label of our own and not
-// kubernetes.io/hostname: the kubelet sets it to the node's name, and hostname may be set to something else, by a cloud
-// provider or by hand, which the kubelet would refuse to change.
+// TopologyKey is the label of nodes that says where a volume is. It is a label of our own, which the kubelet sets to
+// the node's name. kubernetes.io/hostname is not used: a cloud provider or a person may have set it to another value,
+// which the kubelet would refuse to change.
 const TopologyKey = "plimsoll.dev/node"
 
 // Options configure a Driver.
@@ -93,9 +93,9 @@ func New(o Options) (*Driver, error) {
 
 // Limits of options.
 const (
-	nodeNameMax    = 63 // a label's value, in bytes
-	socketPathMax  = 107
-	reservedMaxPct = 90 // chosen: with more, a typing mistake would look like a full disk
+	nodeNameMax    = 63  // bytes: the limit of a label's value
+	socketPathMax  = 107 // bytes: sun_path has 108 with its final NUL (unix(7))
+	reservedMaxPct = 90  // chosen: a larger value is more likely a typing mistake
 )
 
 func (o Options) check() error {
@@ -156,7 +156,7 @@ func (d *Driver) Serve(ctx context.Context) error {
 	return errors.Join(err, dir.Remove(filepath.Base(d.o.Endpoint)))
 }
 
-// stopTimeout bounds the wait for calls that have not ended; a supervisor kills what takes longer (chosen).
+// stopTimeout bounds the wait for calls in progress at the end (chosen). A supervisor kills a driver that takes longer.
 const stopTimeout = 3 * time.Second
 
 func stopWithin(server *grpc.Server, timeout time.Duration) {
@@ -180,7 +180,7 @@ func listen(path string) (*socket.Dir, net.Listener, error) {
 // registrationSocket is the name of the socket by which the kubelet finds the driver.
 const registrationSocket = Name + "-reg.sock"
 
-// registrar tells the kubelet where the driver is.
+// registrar registers the driver with the kubelet, by a socket in plugins_registry.
 type registrar struct {
 	dir      *socket.Dir
 	server   *grpc.Server
@@ -213,13 +213,13 @@ func (r *registrar) stop() {
 	r.server.Stop()
 }
 
-// GetInfo says what listens at the driver's socket.
+// GetInfo returns the driver's name and its socket.
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
 		Type:              registration.CSIPlugin,
 		Name:              Name,
 		Endpoint:          r.endpoint,
-		SupportedVersions: []string{"1.0.0"}, // of the protocol between kubelet and drivers, as every driver names it
+		SupportedVersions: []string{"1.0.0"}, // version of the protocol between kubelet and drivers, the same for every driver
 	}, nil
 }
 
@@ -235,7 +235,7 @@ func (r *registrar) NotifyRegistrationStatus(
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// answer gives errors their gRPC code, and logs them. Requests are not logged: they may contain secrets.
+// answer gives errors their gRPC code, and logs them. Requests are not logged, because they may contain secrets.
 func answer(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	result, err := handle(ctx, request)
 	if err == nil {
@@ -300,9 +300,9 @@ func missing(fields ...[2]string) error {
 	return nil
 }
 
-// toItsEnd runs an operation to its end even if its caller stops waiting. The caller then asks again, and gets ABORTED
-// until the operation has ended.
-func toItsEnd[T any](ctx context.Context, do func() (T, error)) (T, error) {
+// runToEnd runs an operation to its end even if its caller stops waiting. The caller then repeats the call, and gets
+// ABORTED until the operation has ended.
+func runToEnd[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type outcome struct {
 		result T
 		err    error

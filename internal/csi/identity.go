@@ -12,7 +12,7 @@ func (d *Driver) GetPluginInfo(context.Context, *spec.GetPluginInfoRequest) (*sp
 	return &spec.GetPluginInfoResponse{Name: Name, VendorVersion: d.o.Version}, nil
 }
 
-// GetPluginCapabilities says which services there are.
+// GetPluginCapabilities lists the driver's optional services.
 func (d *Driver) GetPluginCapabilities(
 	context.Context, *spec.GetPluginCapabilitiesRequest,
 ) (*spec.GetPluginCapabilitiesResponse, error) {
@@ -27,7 +27,7 @@ func (d *Driver) GetPluginCapabilities(
 	}}, nil
 }
 
-// Probe says that the driver is ready: it listens only when its volumes are.
+// Probe always reports that the driver is ready: it listens only after it has opened its volumes.
 func (d *Driver) Probe(context.Context, *spec.ProbeRequest) (*spec.ProbeResponse, error) {
 	return &spec.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

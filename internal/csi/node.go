@@ -19,12 +19,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/loop"
 )
 
-// NodeGetInfo says where this node is.
+// NodeGetInfo returns the node's name and topology.
 func (d *Driver) NodeGetInfo(context.Context, *spec.NodeGetInfoRequest) (*spec.NodeGetInfoResponse, error) {
 	return &spec.NodeGetInfoResponse{NodeId: d.o.Store.Node, AccessibleTopology: d.topology()}, nil
 }
 
-// NodeGetCapabilities says which calls there are.
+// NodeGetCapabilities lists the node's optional calls.
 func (d *Driver) NodeGetCapabilities(
 	context.Context, *spec.NodeGetCapabilitiesRequest,
 ) (*spec.NodeGetCapabilitiesResponse, error) {
@@ -56,7 +56,7 @@ func (d *Driver) volumeFor(id string, c *spec.VolumeCapability) (store.Entry, er
 	}
 	wish := localvolume.Wish{Block: c.GetBlock() != nil, FSType: c.GetMount().GetFsType()}
 	if wish.FSType != "" && v.Backing == localvolume.Directory {
-		wish.FSType = "" // the kubelet names its default where the volume has none
+		wish.FSType = "" // the kubelet names its default for a volume without a type
 	}
 	if err := localvolume.Same(wish, v.Plan(), "", ""); err != nil {
 		return v, status.Errorf(codes.InvalidArgument, "volume %s: %v", id, err)
@@ -76,7 +76,7 @@ func (d *Driver) NodeStageVolume(
 	if err != nil {
 		return nil, err
 	}
-	_, err = toItsEnd(ctx, func() (none, error) {
+	_, err = runToEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error { return d.stage(v, r.StagingTargetPath, r.VolumeCapability) })
 	})
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *Driver) stage(v store.Entry, path string, c *spec.VolumeCapability) err
 	if err != nil {
 		return err
 	}
-	defer device.Close() // from then on the mount alone holds it
+	defer device.Close() // from then on only the mount keeps it attached
 	if mounted {
 		if err := d.isOf(device.Name(), path); err != nil {
 			return err
@@ -124,8 +124,8 @@ func (d *Driver) stage(v store.Entry, path string, c *spec.VolumeCapability) err
 	return d.grow(device.Name(), path)
 }
 
-// mountOptions are those of a file system in an image. What pods delete is given back to the disk (discard). A copy has
-// the same UUID as its source, which xfs mounts only if it need not compare (xfs(5)).
+// mountOptions returns the options for a file system in an image. With discard, space of deleted files is free on the
+// disk again. A copy has the same UUID as its source, so xfs mounts it only with nouuid (xfs(5)).
 func mountOptions(v store.Entry, flags []string) []string {
 	options := append([]string{"discard"}, flags...)
 	if v.FSType == "xfs" {
@@ -134,7 +134,7 @@ func mountOptions(v store.Entry, flags []string) []string {
 	return options
 }
 
-// attach returns the open device of a volume; if it has none, a new one.
+// attach returns the device of a volume, open. It attaches a new one if there is none.
 func (d *Driver) attach(v store.Entry, life loop.Life) (*os.File, error) {
 	image := d.store.Content(v)
 	devices, err := loop.Of(image)
@@ -146,7 +146,7 @@ func (d *Driver) attach(v store.Entry, life loop.Life) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		// While it was opened it may have gone with its last user.
+		// The device may have been detached with its last user before it was opened.
 		if again, err := loop.Of(image); err == nil && slices.Contains(again, name) {
 			return device, nil
 		}
@@ -161,7 +161,7 @@ func (d *Driver) isMountPoint(path string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", path, err)
+		return false, fmt.Errorf("read %s: %w", path, err)
 	}
 	return mounted, nil
 }
@@ -170,7 +170,7 @@ func (d *Driver) isMountPoint(path string) (bool, error) {
 func (d *Driver) isOf(device, path string) error {
 	var of, at unix.Stat_t
 	if err := errors.Join(unix.Stat(device, &of), unix.Stat(path, &at)); err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", path, err)
 	}
 	if of.Rdev != at.Dev {
 		return status.Errorf(codes.FailedPrecondition, "something else is mounted at %s", path)
@@ -227,7 +227,7 @@ func (d *Driver) NodeUnstageVolume(
 	if err != nil {
 		return nil, err
 	}
-	_, err = toItsEnd(ctx, func() (none, error) {
+	_, err = runToEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error { return d.unstage(v, r.StagingTargetPath) })
 	})
 	if err != nil {
@@ -245,7 +245,7 @@ func (d *Driver) unstage(v store.Entry, path string) error {
 		return err
 	}
 	if len(use.Published) > 0 {
-		return localvolume.Errorf(localvolume.Precondition, "volume %s: pods still have it at %v", v.ID, use.Published)
+		return localvolume.Errorf(localvolume.Precondition, "volume %s: is still published for pods at %v", v.ID, use.Published)
 	}
 	devices, err := loop.Of(d.store.Content(v))
 	for _, device := range devices {
@@ -254,7 +254,8 @@ func (d *Driver) unstage(v store.Entry, path string) error {
 	return err
 }
 
-// unmount ends all mounts at a path (retries may have made several), and leaves the path itself, which the caller made.
+// unmount removes all mounts at a path, since retries may have made several. It leaves the path itself, which the
+// caller made.
 func (d *Driver) unmount(path string) error {
 	for {
 		mounted, err := d.isMountPoint(path)
@@ -267,7 +268,7 @@ func (d *Driver) unmount(path string) error {
 	}
 }
 
-// NodePublishVolume gives a volume to a pod.
+// NodePublishVolume mounts a volume for a pod.
 func (d *Driver) NodePublishVolume(
 	ctx context.Context, r *spec.NodePublishVolumeRequest,
 ) (*spec.NodePublishVolumeResponse, error) {
@@ -286,7 +287,7 @@ func (d *Driver) NodePublishVolume(
 		return nil, status.Error(codes.FailedPrecondition,
 			"staging target path is missing in the request: the volume has to be staged first")
 	}
-	_, err = toItsEnd(ctx, func() (none, error) {
+	_, err = runToEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error { return d.publish(v, r) })
 	})
 	if err != nil {
@@ -309,7 +310,7 @@ func (d *Driver) publish(v store.Entry, r *spec.NodePublishVolumeRequest) error 
 		return err
 	}
 	if slices.Contains(use.Published, filepath.Clean(r.TargetPath)) {
-		return nil // by a call before this one
+		return nil // an earlier call has published it
 	}
 	mounted, err := d.isMountPoint(r.TargetPath)
 	if err != nil {
@@ -325,17 +326,17 @@ func (d *Driver) publish(v store.Entry, r *spec.NodePublishVolumeRequest) error 
 	if r.Readonly {
 		options = append(options, "ro")
 	}
-	if v.Backing == localvolume.Directory { // of an image they are options of its file system
+	if v.Backing == localvolume.Directory { // for an image they are options of its file system
 		options = append(options, r.VolumeCapability.GetMount().GetMountFlags()...)
 	}
 	if err := d.mounter.Mount(source, r.TargetPath, "", options); err != nil {
-		// The bind may have been made, and its options refused.
+		// The bind mount may exist, and only its options were refused.
 		return errors.Join(fmt.Errorf("publish volume %s: %w", v.ID, err), d.unmount(r.TargetPath))
 	}
 	return nil
 }
 
-// ready returns what is bound for pods. It returns an error if the volume is not staged.
+// ready returns the path that is bind-mounted for pods. It returns an error if the volume is not staged.
 func (d *Driver) ready(v store.Entry, staging string) (string, error) {
 	if v.Backing == localvolume.Directory {
 		return d.store.Content(v), nil
@@ -353,7 +354,7 @@ func (d *Driver) ready(v store.Entry, staging string) (string, error) {
 	return staging, d.isOf(devices[0], staging)
 }
 
-// makeTarget makes what a volume is bound to: a directory, or a file for a device.
+// makeTarget makes the mount point of a bind mount: a directory, or a file for a device.
 func makeTarget(path string, block bool) error {
 	if !block {
 		return os.MkdirAll(path, 0o750)
@@ -379,7 +380,7 @@ func (d *Driver) NodeUnpublishVolume(
 	if err != nil {
 		return nil, err
 	}
-	_, err = toItsEnd(ctx, func() (none, error) {
+	_, err = runToEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error {
 			if err := d.unmount(r.TargetPath); err != nil {
 				return err
@@ -396,7 +397,7 @@ func (d *Driver) NodeUnpublishVolume(
 	return &spec.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetVolumeStats says how full a volume is.
+// NodeGetVolumeStats returns how full a volume is.
 func (d *Driver) NodeGetVolumeStats(
 	_ context.Context, r *spec.NodeGetVolumeStatsRequest,
 ) (*spec.NodeGetVolumeStatsResponse, error) {
@@ -418,7 +419,7 @@ func (d *Driver) NodeGetVolumeStats(
 		size := &spec.VolumeUsage{Unit: spec.VolumeUsage_BYTES, Total: int64(v.Size)}
 		return &spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{size}}, nil
 	}
-	usage, err := disk.Of(r.VolumePath) // of a directory with a limit, the kernel says the limit
+	usage, err := disk.Of(r.VolumePath) // for a directory with a limit, the kernel returns the limit as its size
 	if err != nil {
 		return nil, err
 	}
@@ -460,7 +461,7 @@ func (d *Driver) NodeExpandVolume(
 	if !mounted {
 		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, r.VolumePath)
 	}
-	_, err = toItsEnd(ctx, func() (none, error) {
+	_, err = runToEnd(ctx, func() (none, error) {
 		return none{}, d.store.During(v.ID, func() error { return d.expand(v, r.VolumePath) })
 	})
 	if err != nil {

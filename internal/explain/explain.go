@@ -1,11 +1,12 @@
-// Package explain asks a node's journal why something was done to a pod or to the node, and prints the reason with its
-// numbers.
+// Package explain reads a node's journal and prints why something was done to a pod or to the node, with the numbers of
+// the decision.
 //
-// It finds the pod's node in the API, asks that node's agent through the API server (the node proxy, so the caller
-// needs permission for nodes/proxy), and prints the records: which thresholds were met, how pods were ranked, with
-// which numbers, which pods were evicted, and how. For a pod that was deleted from the API the node must be named.
+// It finds the pod's node in the API. It asks that node's agent through the API server (the node proxy, so the caller
+// needs permission for nodes/proxy). It prints the records: which thresholds were met, how pods were ranked and with
+// which numbers, which pods were evicted, and how. For a pod that is no longer in the API, the caller must name the
+// node.
 //
-// The package decides nothing: it prints decisions, and the records have all their inputs (internal/journal).
+// The package decides nothing. It prints decisions from records, which have all their inputs (internal/journal).
 package explain
 
 import (
@@ -33,9 +34,9 @@ import (
 
 // Question is what a user asks.
 type Question struct {
-	Namespace, Pod string // empty: about the node
-	Node           string // empty: the pod's
-	Newest         int    // at most that many decisions, the newest; 0: all
+	Namespace, Pod string // empty: the question is about the node
+	Node           string // empty: the pod's node
+	Newest         int    // how many of the newest decisions are wanted at most; 0: all
 }
 
 // Answer is the content of a node's journal about a question.
@@ -61,7 +62,7 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	}
 	body, err := journalOf(ctx, c, q)
 	if apierrors.IsNotFound(err) {
-		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none; is plimsoll its agent? %w", q.Node, err)
+		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none (only plimsoll's agent keeps one): %w", q.Node, err)
 	} else if err != nil {
 		return Answer{}, fmt.Errorf("ask node %s for its journal: %w", q.Node, err)
 	}
@@ -75,8 +76,8 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	return a, nil
 }
 
-// journalOf asks through the API server. If the Node's addresses show that the agent listens only on this machine's
-// loopback, to which the API server refuses to proxy, the agent is asked directly.
+// journalOf asks through the API server. The API server refuses to proxy to a loopback address. If the Node's addresses
+// show that the agent listens only on this machine's loopback, journalOf asks the agent directly.
 func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, kube.Nodes, "", q.Node, node); err != nil {
@@ -111,7 +112,7 @@ func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) 
 	return body, err
 }
 
-// answerMax bounds how much of an answer is read: a few times the largest journal.
+// answerMax bounds how much of an answer is read, in bytes. Chosen: eight times the largest journal (journal.BytesMax).
 const answerMax = 64 << 20
 
 // JSON returns the answer for programs.

@@ -12,9 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// TestTextShowsWhatSwapWasWorth: everything that a decision counted as available is printed, and swap only if it
-// counted.
-func TestTextShowsWhatSwapWasWorth(t *testing.T) {
+// TestTextShowsSwap: everything that a decision counted as available is printed, and swap only if it counted.
+func TestTextShowsSwap(t *testing.T) {
 	const told = "Of memory that is available, 137Mi is swap that pods may use.\n"
 	for swap, want := range map[unit.Bytes]bool{137 * unit.MiB: true, 0: false} {
 		threshold := eviction.Threshold{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}

@@ -30,16 +30,16 @@ const (
 	pathStatus = "/status"
 )
 
-// Obeyed says on which nodes an order was executed.
+// Obeyed lists the nodes on which an order was executed.
 type Obeyed struct {
 	Order string   `json:"order"`
 	Nodes []string `json:"nodes"`
 }
 
 const (
-	// orderMax bounds the text of an order, in bytes: it may name every node of a fleet.
+	// orderMax bounds the text of an order, in bytes. Chosen: it may name every node of a fleet.
 	orderMax = 8 << 20
-	// controlTimeout bounds a request to the socket: the conductor answers between two decisions.
+	// controlTimeout bounds a request to the socket (chosen). The conductor answers between two decisions.
 	controlTimeout = 30 * time.Second
 )
 
@@ -62,7 +62,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 			return
 		}
 		var nodes []string
-		f.ask(r.Context(), func() { nodes, err = f.obey(ctx, o) })
+		f.onConductor(r.Context(), func() { nodes, err = f.execute(ctx, o) })
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -71,7 +71,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 	})
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, r *http.Request) {
 		var s Status
-		f.ask(r.Context(), func() { s = f.status() })
+		f.onConductor(r.Context(), func() { s = f.status() })
 		answer(w, s)
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: controlTimeout}
@@ -88,7 +88,7 @@ func (f *fleet) serveControl(ctx context.Context, path string) (stop func(), err
 func readOrder(text string) (fault.Order, error) {
 	o, err := fault.Parse(strings.TrimSpace(text))
 	if err == nil && o.At > 0 {
-		err = fmt.Errorf("read fault %q: at %v: belongs in a script (--faults): an order is executed at once", text, o.At)
+		err = fmt.Errorf("read fault %q: at %v: a moment is only for --faults: this order is executed at once", text, o.At)
 	}
 	return o, err
 }
@@ -98,8 +98,8 @@ func answer(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // best effort: the client may be gone
 }
 
-// ask runs do on the conductor's goroutine.
-func (f *fleet) ask(ctx context.Context, do func()) {
+// onConductor runs do on the conductor's goroutine.
+func (f *fleet) onConductor(ctx context.Context, do func()) {
 	done := make(chan struct{})
 	select {
 	case f.orders <- func() { do(); close(done) }:

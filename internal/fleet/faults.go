@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// pick returns the nodes of orders in the current state; the error names every order for which there are none.
+// pick returns the nodes that orders select in the current state. The error names every order that selects none.
 func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
 	now := f.clock.Now()
 	all := make([]fault.Candidate, len(f.nodes))
@@ -28,8 +28,8 @@ func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
 	return picked, errors.Join(problems...)
 }
 
-// obey executes an order and returns its nodes.
-func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
+// execute executes an order and returns its nodes.
+func (f *fleet) execute(ctx context.Context, o fault.Order) ([]string, error) {
 	picked, err := f.pick(o)
 	if err != nil {
 		return nil, err
@@ -55,33 +55,33 @@ func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
 		}
 		o := f.script[0]
 		f.script = f.script[1:]
-		if _, err := f.obey(ctx, o); err != nil {
-			slog.Error("fault", "order", o.String(), "err", err) // unexpected: names were checked before the start
+		if _, err := f.execute(ctx, o); err != nil {
+			slog.Error("fault", "order", o.String(), "err", err) // unexpected, since names were checked before the start
 		}
 	}
 	return 0
 }
 
-// suffer updates the effect of h's fault, and returns the facts for its Beat: the new ones, and after a silence those
-// that were kept.
-func (f *fleet) suffer(now unit.Instant, h *hollow, seen []heartbeat.Fact) []heartbeat.Fact {
+// applyFault updates the effect of h's fault, and returns the facts for its Beat: the new ones and, after a silence,
+// those that were kept.
+func (f *fleet) applyFault(now unit.Instant, h *hollow, seen []heartbeat.Fact) []heartbeat.Fact {
 	if h.changes.IsZero() || now < h.changes {
 		return seen
 	}
-	before := *h.suffers.Load()
+	before := *h.effect.Load()
 	e, next := h.fault.Now(now)
 	h.changes = next
 	if e == before {
 		return seen
 	}
-	h.suffers.Store(&e)
+	h.effect.Store(&e)
 	if before.Silent && !e.Silent {
 		seen, h.missed = append(h.missed, seen...), nil
 	}
 	if before.NotReady != e.NotReady {
 		seen = append(seen, heartbeat.Fact{Kind: heartbeat.Stale})
 	}
-	if helpless(before) && !helpless(e) {
+	if isStopped(before) && !isStopped(e) {
 		f.returned[h.name] = true
 	}
 	return seen
@@ -95,8 +95,8 @@ func (f *fleet) resumePods() {
 	}
 }
 
-// miss keeps facts for a silent node: results of requests that were in flight, and each hint once.
-func (h *hollow) miss(seen []heartbeat.Fact) {
+// keep keeps facts for the return of a silent node: results of requests that were in flight, and each hint once.
+func (h *hollow) keep(seen []heartbeat.Fact) {
 	for _, s := range seen {
 		if !slices.Contains(h.missed, s) {
 			h.missed = append(h.missed, s)

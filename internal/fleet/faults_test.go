@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// order sends an order as through the socket, and returns the number of its nodes.
+// order executes an order as the socket does, and returns the number of its nodes.
 func (s *server) order(t *testing.T, f *fleet, text string) int {
 	t.Helper()
 	if s.held {
@@ -32,7 +32,7 @@ func (s *server) order(t *testing.T, f *fleet, text string) int {
 		t.Fatal(err)
 	}
 	var nodes []string
-	f.ask(t.Context(), func() { nodes, err = f.obey(t.Context(), o) })
+	f.onConductor(t.Context(), func() { nodes, err = f.execute(t.Context(), o) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestFaults(t *testing.T) {
 		"silence zone=zone-1":              {10, 10},
 		"partition percent=50 zone=zone-2": {5, 5},
 		"slow delay=2s":                    {30, 0},
-		"slow delay=10s nodes=h-1":         {1, 1}, // no answer before its time-out
+		"slow delay=10s nodes=h-1":         {1, 1}, // a request gets no answer before its time-out
 		"notready count=3":                 {3, 0},
 		"flap up=1s down=10m nodes=h-1":    {1, 1},
 	} {
@@ -158,8 +158,8 @@ func TestScriptBeginsWhenAllAreRegistered(t *testing.T) {
 	})
 }
 
-// TestPodsOfHelplessNodes: nothing is done about them until the node returns, then everything.
-func TestPodsOfHelplessNodes(t *testing.T) {
+// TestPodsOfStoppedNodes: pods of a stopped node do not change until it returns; then all changes are made.
+func TestPodsOfStoppedNodes(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, s *server, f *fleet) {
 		pod := func(name string) *corev1.Pod {
 			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "h-0", Containers: []corev1.Container{{Name: "c"}}}}

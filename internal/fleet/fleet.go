@@ -1,9 +1,10 @@
 // Package fleet runs hollow nodes: many nodes in one process that register, renew their Leases and report their status
 // through the same core/heartbeat as the agent, and run no containers.
 //
-// They are for people who size control planes, and for our own tests. To the API server, a scheduler and controllers a
-// hollow node is a node. It has the label plimsoll.dev/hollow=true, so that a workload can choose or avoid it, and no
-// taint: the purpose of a fleet is that pods are scheduled on it. In a cluster with real nodes, use the label.
+// They are for people who size control planes, and for our own tests. For the API server, schedulers and controllers a
+// hollow node is an ordinary node. It has the label plimsoll.dev/hollow=true, so that a workload can choose or avoid
+// it, and no taint: the purpose of a fleet is that pods are scheduled on it. In a cluster with real nodes, use the
+// label.
 //
 // # Model
 //
@@ -25,9 +26,9 @@
 // # Faults
 //
 // Nodes can be made to fail while the fleet runs, in the language of core/fault: by a script that begins when all nodes
-// are registered (Options.Script), or over HTTP on a unix socket (Options.Control). The Beat of a silent node stands
-// still, and what happens to the node is kept for its return. Requests of a node that is cut off are not sent and end
-// with a time-out; those of a slow node wait before they take a slot. Pods on a node that is silent, cut off or not
+// are registered (Options.Script), or over HTTP on a unix socket (Options.Control). The Beat of a silent node is not
+// stepped, and the facts about the node are kept for its return. Requests of a node that is cut off are not sent and
+// end with a time-out; those of a slow node wait before they take a slot. Pods on a node that is silent, cut off or not
 // ready do not change.
 package fleet
 
@@ -59,20 +60,20 @@ const LabelHollow = "plimsoll.dev/hollow"
 // NodesMax is how many hollow nodes one process may have: their addresses come from 198.18.0.0/16.
 const NodesMax = 65000
 
-// RequestsInFlightDefault bounds the renewals that are in flight, and separately the registrations and reports. Chosen:
-// 5,000 leases renewed every 10 s are 500 requests per second; at 20 ms each, 10 are in flight. 16 registrations at
-// once are as many as an API server on two cores can process.
+// RequestsInFlightDefault bounds the renewals that are in flight and, separately, the registrations and reports.
+// Chosen: 5,000 leases that are renewed every 10 s are 500 requests per second; if each takes 20 ms, 10 are in flight.
+// An API server on two cores can process about 16 registrations at once.
 const RequestsInFlightDefault = 16
 
 // Options configure a fleet.
 type Options struct {
 	Client   *kube.Client // for nodes, leases and the watches
 	Pods     *kube.Client // for pods, so that a burst of pods does not delay heartbeats; nil: Client
-	Nodes    int
-	Prefix   string // of node names; a number from 0 follows
-	Zones    int    // over how many zones nodes are spread; zero: no zone label
-	Capacity Capacity
-	Seed     uint64 // of the heartbeats' jitter, and of the choice of faulty nodes
+	Nodes    int          // how many hollow nodes
+	Prefix   string       // of node names; a number from 0 follows
+	Zones    int          // over how many zones nodes are spread; zero: no zone label
+	Capacity Capacity     // of each node
+	Seed     uint64       // of the jitter of heartbeats, and of the choice of faulty nodes
 
 	LeaseDuration time.Duration // nodeLeaseDurationSeconds of each node; zero: the agent's default
 	ReportEvery   time.Duration // nodeStatusReportFrequency of each node; zero: the agent's default
@@ -89,7 +90,7 @@ type Capacity struct {
 	Pods                          int64
 }
 
-// DefaultCapacity is that of a medium-sized server.
+// DefaultCapacity returns the capacity of a medium-sized server.
 func DefaultCapacity() Capacity {
 	return Capacity{
 		CPU: resource.MustParse("32"), Memory: resource.MustParse("128Gi"), EphemeralStorage: resource.MustParse("500Gi"),
@@ -176,48 +177,48 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// A fact is something that happened to one node. On the conductor's goroutine the Beat is stepped with it.
+// A fact is something that happened to one node. The conductor's goroutine steps the node's Beat with it.
 type fact struct {
 	node   *hollow
-	seen   []heartbeat.Fact
+	seen   []heartbeat.Fact   // what happened; the Beat gets it
 	update func(*hollow)      // if set, it runs first
-	onlyIf func(*hollow) bool // if set and false, the fact is outdated and dropped
+	onlyIf func(*hollow) bool // if set and it returns false, the fact is outdated and dropped
 
 	took time.Duration // duration of a request
 	err  error         // error of a request
 }
 
-// fleet is the state of the conductor's goroutine. Other goroutines use o, api, actors, facts, orders and the slots
-// only.
+// fleet is the state of the conductor's goroutine. Other goroutines use only o, api, actors, facts, orders and the
+// slots.
 type fleet struct {
 	o      Options
 	api    nodeAPI
 	actors *actors
 
-	facts  chan fact
-	orders chan func() // from the control socket
-	script []fault.Order
-	start  time.Time
+	facts  chan fact     // from requests and watches
+	orders chan func()   // from the control socket
+	script []fault.Order // orders that are still to be executed
+	start  time.Time     // when the fleet began
 	clock  *clock.Clock
-	// Renewals have their own slots: behind thousands of registrations they would be late, and live nodes would be
-	// marked silent.
+	// Renewals have slots of their own. Behind thousands of registrations they would be late, and controllers would mark
+	// running nodes as silent.
 	slots, leaseSlots chan struct{}
-	requests          sync.WaitGroup
+	requests          sync.WaitGroup // requests in flight
 
 	nodes  []*hollow // in the order of their numbers
 	byName map[string]*hollow
 	wakes  heap.Heap[*hollow] // ordered by wake
 
-	ready          int // how many nodes are registered
-	reported       time.Time
+	ready          int             // how many nodes are registered
+	reported       time.Time       // when that number was last logged
 	scriptFrom     unit.Instant    // when all nodes were first registered; zero: not yet
 	returned       map[string]bool // nodes whose fault ended and whose pods were not resumed yet
-	tally          tally
-	failuresLogged time.Time
-	failures       int // how many requests failed since then
+	tally          tally           // of requests, for Status
+	failuresLogged time.Time       // when failed requests were last logged
+	failures       int             // how many requests have failed since then
 }
 
-// factsMax is how many facts may wait for the loop before their senders block. Chosen.
+// factsMax is how many facts may wait for the conductor before their senders block. Chosen.
 const factsMax = 1024
 
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
@@ -235,7 +236,7 @@ func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	}
 	f.actors = newActors(pods, func(name string) (string, fault.Effect) {
 		if h := f.byName[name]; h != nil {
-			return h.ip, *h.suffers.Load()
+			return h.ip, *h.effect.Load()
 		}
 		return "", fault.Effect{}
 	})
@@ -249,7 +250,7 @@ func (f *fleet) send(ctx context.Context, x fact) {
 	}
 }
 
-// conduct steps Beats when they are due and when something happens to their nodes.
+// conduct is the conductor's loop. It steps Beats when they are due, and when something has happened to their nodes.
 func (f *fleet) conduct(ctx context.Context) {
 	slog.Info("fleet starts", "nodes", f.o.Nodes, "first", f.o.Prefix+"0", "cpu", f.o.Capacity.CPU.String(), "memory", f.o.Capacity.Memory.String(), "pods", f.o.Capacity.Pods)
 	timer := time.NewTimer(0)
@@ -269,7 +270,7 @@ func (f *fleet) conduct(ctx context.Context) {
 		}
 		select {
 		case x := <-f.facts:
-			f.learn(ctx, x)
+			f.applyFact(ctx, x)
 		case do := <-f.orders:
 			do()
 		case <-timer.C:
@@ -279,7 +280,7 @@ func (f *fleet) conduct(ctx context.Context) {
 	}
 }
 
-func (f *fleet) learn(ctx context.Context, x fact) {
+func (f *fleet) applyFact(ctx context.Context, x fact) {
 	if x.onlyIf != nil && !x.onlyIf(x.node) {
 		return
 	}
@@ -298,13 +299,13 @@ func (f *fleet) learn(ctx context.Context, x fact) {
 	f.step(ctx, x.node, x.seen...)
 }
 
-// step asks one Beat what to do and starts that. The status is computed here, since that is only a comparison. The Beat
-// of a silent node stands still; what happens to the node is kept until it returns.
+// step steps one Beat and starts the requests that it decides. The status is computed here, since that is only a
+// comparison. The Beat of a silent node is not stepped; facts about the node are kept until it returns.
 func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
 	now := f.clock.Now()
-	seen = f.suffer(now, h, seen)
-	if h.suffers.Load().Silent {
-		h.miss(seen)
+	seen = f.applyFault(now, h, seen)
+	if h.effect.Load().Silent {
+		h.keep(seen)
 		f.setWake(h, 0)
 		return
 	}
@@ -329,8 +330,8 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 		{d.Report, heartbeat.Reported, h.reporting},
 	} {
 		if a.wanted {
-			do, suffers := a.do(), *h.suffers.Load()
-			f.requests.Go(func() { f.request(ctx, h, a.kind, do, suffers) })
+			do, effect := a.do(), *h.effect.Load()
+			f.requests.Go(func() { f.request(ctx, h, a.kind, do, effect) })
 		}
 	}
 }
@@ -339,14 +340,14 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 type work func(context.Context, nodeAPI) (func(*hollow), error)
 
 // request makes one request and reports its result.
-func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, suffers fault.Effect) {
-	if suffers.Cut || suffers.Delay >= h.attemptMax {
+func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, effect fault.Effect) {
+	if effect.Cut || effect.Delay >= h.attemptMax {
 		pause(ctx, h.attemptMax)
 		f.send(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind}}})
 		return
 	}
 	began := time.Now()
-	pause(ctx, suffers.Delay)
+	pause(ctx, effect.Delay)
 	slots := f.slots
 	if kind == heartbeat.Renewed {
 		slots = f.leaseSlots
@@ -376,8 +377,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// failuresEvery is how often failed requests are logged: thousands of nodes without an API server fail a thousand times
-// per second.
+// failuresEvery is how often failed requests are logged. Chosen: without an API server, requests of thousands of nodes
+// fail a thousand times per second.
 const failuresEvery = 5 * time.Second
 
 func (f *fleet) logFailure(x fact) {
@@ -403,7 +404,8 @@ func (f *fleet) countReady(h *hollow) {
 	}
 }
 
-// setWake schedules h: for at, or for the next change of its fault if that is earlier. Zero: a fact will come.
+// setWake schedules h for at, or for the next change of its fault if that is earlier. Zero: it is not due until there
+// is a fact.
 func (f *fleet) setWake(h *hollow, at unit.Instant) {
 	at = at.Earlier(h.changes)
 	if at.IsZero() {

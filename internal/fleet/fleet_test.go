@@ -158,7 +158,9 @@ func bubbleOf(t *testing.T, o Options, test func(t *testing.T, s *server, f *fle
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, said: map[string]string{}, status: map[string]corev1.PodStatus{}}
-		o.Client, o.Prefix, o.Capacity = &kube.Client{}, "h-", DefaultCapacity()
+		o.Client = &kube.Client{}
+		o.Prefix = "h-"
+		o.Capacity = DefaultCapacity()
 		if err := o.check(); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +213,7 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 	})
 }
 
-// TestAPIAway: nothing is lost, and the nodes renew again soon after the server is back.
+// TestAPIAway: after the API server was away, no node is lost, and the nodes renew again soon.
 func TestAPIAway(t *testing.T) {
 	bubble(t, 50, func(t *testing.T, s *server, _ *fleet) {
 		s.wait(time.Minute)
@@ -255,7 +257,7 @@ func TestRealNodeIsNotTaken(t *testing.T) {
 		}
 		s.mu.Unlock()
 		s.held = false
-		_, err := f.byName["h-1"].takeUp(t.Context(), s, f.byName["h-1"].node(metav1.Now()))
+		_, err := f.byName["h-1"].adopt(t.Context(), s, f.byName["h-1"].node(metav1.Now()))
 		if err == nil || !strings.Contains(err.Error(), "--node-prefix") {
 			t.Errorf("error %v", err)
 		}

@@ -28,41 +28,41 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
-// hollow is one node. Only the conductor's goroutine writes it; requests read only the fields that newHollow sets, and
-// suffers.
+// hollow is one node. Only the conductor's goroutine writes it. Requests read only the fields that newHollow sets, and
+// effect.
 type hollow struct {
 	o          *Options
 	name, ip   string
 	zone       string
-	beat       *heartbeat.Beat
-	attemptMax time.Duration
+	beat       *heartbeat.Beat // decides when to register, renew and report
+	attemptMax time.Duration   // bounds one request
 
 	uid          types.UID              // of the Node; it owns the Lease
 	leaseVersion string                 // resourceVersion of our last write; empty: not known
-	observed     corev1.ConditionStatus // of Ready, in the newest version from the watch; empty: none yet
-	spoken       corev1.ConditionStatus // of Ready, in our last report; empty: none yet
+	observed     corev1.ConditionStatus // status of Ready in the newest version from the watch; empty: none yet
+	spoken       corev1.ConditionStatus // status of Ready in our last report; empty: none yet
 	since        metav1.Time            // when the pressure conditions last changed
 	readyAt      metav1.Time            // when Ready last changed
-	counted      bool
+	counted      bool                   // in fleet.ready
 
-	fault   fault.Fault
-	suffers atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, actors read it
+	fault   fault.Fault                  // the newest order for the node
+	effect  atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, requests and actors read it
 	changes unit.Instant                 // when the effect changes by itself; zero: never
-	missed  []heartbeat.Fact             // what happened while the node was silent
+	missed  []heartbeat.Fact             // facts that were kept while the node was silent
 
-	wake  unit.Instant
-	place int // in wakes
+	wake  unit.Instant // when the Beat is due; zero: not before the next fact
+	place int          // in wakes
 }
 
 func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	name := fmt.Sprintf("%s%d", o.Prefix, i)
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(name)) // it never fails
+	_, _ = hash.Write([]byte(name)) // a hash never returns an error
 	beat := heartbeat.New(heartbeat.Config{
 		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed,
 	}, now)
 	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax()}
-	h.suffers.Store(&fault.Effect{})
+	h.effect.Store(&fault.Effect{})
 	if o.Zones > 0 {
 		h.zone = fmt.Sprintf("zone-%d", i%o.Zones)
 	}
@@ -118,7 +118,7 @@ func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), erro
 	node := h.node(now)
 	made, err := api.createNode(ctx, node)
 	if apierrors.IsAlreadyExists(err) {
-		made, err = h.takeUp(ctx, api, node)
+		made, err = h.adopt(ctx, api, node)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("register node %s: %w", h.name, err)
@@ -133,7 +133,7 @@ func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), erro
 	}, nil
 }
 
-func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*corev1.Node, error) {
+func (h *hollow) adopt(ctx context.Context, api nodeAPI, want *corev1.Node) (*corev1.Node, error) {
 	have, err := api.getNode(ctx, h.name)
 	if err != nil {
 		return nil, err
@@ -155,8 +155,8 @@ func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*c
 	return have, api.patchNode(ctx, h.name, types.StrategicMergePatchType, status, "status")
 }
 
-// renewal returns the renewal of the Lease: an update of the version that we last wrote, as an agent does it. If
-// another client has written or deleted the Lease, the current version is updated, or a new Lease is created.
+// renewal returns the request that renews the Lease. As an agent does, it updates the version that we wrote last. If
+// another client has written or deleted the Lease, it updates the current version or creates a new Lease.
 func (h *hollow) renewal() work {
 	version, uid := h.leaseVersion, h.uid
 	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
@@ -201,7 +201,7 @@ func (h *hollow) lease(owner types.UID, version string) *coordinationv1.Lease {
 
 // ready returns the Ready status that the node reports.
 func (h *hollow) ready() corev1.ConditionStatus {
-	if h.suffers.Load().NotReady {
+	if h.effect.Load().NotReady {
 		return corev1.ConditionFalse
 	}
 	return corev1.ConditionTrue
@@ -215,7 +215,7 @@ func (h *hollow) differs() bool { return h.observed != "" && h.observed != h.rea
 func (h *hollow) reporting() work {
 	now, ready := metav1.Now(), h.ready()
 	if h.observed == corev1.ConditionUnknown {
-		h.since = now // a controller has set all of them to Unknown
+		h.since = now // a controller had set all of them to Unknown
 	}
 	if h.observed != ready || h.spoken != ready {
 		h.readyAt = now
@@ -282,7 +282,7 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 	}
 }
 
-// trimNode removes what nodeHandler does not read.
+// trimNode removes from a Node what nodeHandler does not read.
 func trimNode(obj apiruntime.Object) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
@@ -327,7 +327,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 			}
 			f.send(context.Background(), fact{
 				node: f.byName[n.Name], seen: []heartbeat.Fact{{Kind: heartbeat.NodeGone}},
-				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // otherwise it is registered again already
+				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // another UID: the node is registered again already
 			})
 		},
 	}

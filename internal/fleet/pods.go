@@ -21,11 +21,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// actorsMax is how many pods are written at once. Chosen: as many as keep an API server on two cores busy in addition
-// to the binds that brought the pods.
+// actorsMax is how many pods are written at once. Chosen: together with the binds of these pods, that keeps an API
+// server on two cores busy.
 const actorsMax = 16
 
-// podTimeout bounds one request about a pod; it is retried afterwards.
+// podTimeout bounds one request about a pod (chosen). It is retried afterwards.
 const podTimeout = 10 * time.Second
 
 // podAPI is the part of the API server's interface that actors use.
@@ -43,18 +43,18 @@ func (r remote) deletePod(ctx context.Context, namespace, name string, uid types
 	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-// actors write the status of the pods of all hollow nodes, and delete them. A pod for which something is to be done is
-// queued by key; an actor reads only its newest version.
+// actors write the status of the pods of all hollow nodes, and delete them. The queue has the keys of pods that need a
+// write; an actor reads only the pod's newest version.
 type actors struct {
 	api    podAPI
-	nodeOf func(name string) (ip string, suffers fault.Effect) // an empty ip: not one of our nodes
-	lookUp func(key string) *corev1.Pod
-	all    func() []any // the pods in the watch's store
-	queue  workqueue.TypedRateLimitingInterface[string]
+	nodeOf func(name string) (ip string, effect fault.Effect) // an empty ip: not one of our nodes
+	lookUp func(key string) *corev1.Pod                       // the pod in the watch's store; nil: there is none
+	all    func() []any                                       // the pods in the watch's store
+	queue  workqueue.TypedRateLimitingInterface[string]       // keys of pods
 
-	mu        sync.Mutex
+	mu        sync.Mutex           // guards what follows
 	addresses map[string]types.UID // addresses in use, with their pods
-	next      int
+	next      int                  // number of the address that is tried next
 }
 
 func newActors(api podAPI, nodeOf func(string) (string, fault.Effect)) *actors {
@@ -68,13 +68,13 @@ func newActors(api podAPI, nodeOf func(string) (string, fault.Effect)) *actors {
 func (a *actors) handler() cache.ResourceEventHandler {
 	seen := func(obj any) {
 		pod := obj.(*corev1.Pod)
-		ip, suffers := a.nodeOf(pod.Spec.NodeName)
+		ip, effect := a.nodeOf(pod.Spec.NodeName)
 		if ip == "" {
 			return
 		}
 		a.claim(pod)
 		if wantsGone(pod) || wantsRunning(pod) {
-			a.queue.AddAfter(pod.Namespace+"/"+pod.Name, suffers.Delay)
+			a.queue.AddAfter(pod.Namespace+"/"+pod.Name, effect.Delay)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -90,7 +90,8 @@ func (a *actors) handler() cache.ResourceEventHandler {
 
 func wantsGone(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil }
 
-// wantsRunning is true for a new pod, and for one that a controller marked as not ready while its node was silent.
+// wantsRunning reports whether a pod is to become Running: a new one, and one that a controller marked as not ready
+// while its node was silent.
 func wantsRunning(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning {
 		return true
@@ -103,10 +104,10 @@ func wantsRunning(pod *corev1.Pod) bool {
 	return true
 }
 
-// helpless reports whether a node cannot do anything about its pods now.
-func helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
+// isStopped reports whether a node cannot change its pods now.
+func isStopped(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
 
-// resume queues the pods of nodes that were helpless.
+// resume queues the pods of nodes that were stopped.
 func (a *actors) resume(nodes map[string]bool) {
 	for _, obj := range a.all() {
 		if pod := obj.(*corev1.Pod); nodes[pod.Spec.NodeName] && (wantsGone(pod) || wantsRunning(pod)) {
@@ -140,8 +141,8 @@ func (a *actors) act(ctx context.Context, key string) {
 		a.queue.Forget(key)
 		return
 	}
-	nodeIP, suffers := a.nodeOf(pod.Spec.NodeName)
-	if helpless(suffers) {
+	nodeIP, effect := a.nodeOf(pod.Spec.NodeName)
+	if isStopped(effect) {
 		a.queue.Forget(key) // resume queues it again
 		return
 	}
@@ -158,7 +159,7 @@ func (a *actors) act(ctx context.Context, key string) {
 		}
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		a.queue.Forget(key) // done, or another pod has the name: then its own change queues it
+		a.queue.Forget(key) // done; if another pod has the name now, its own change queues it
 		return
 	}
 	if ctx.Err() == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 )
 
-// Status is the state of a fleet. Keys are stable: they may be added, and do not change.
+// Status is the state of a fleet. Its JSON form is stable: keys may be added, but existing keys do not change.
 type Status struct {
 	Nodes      int                 `json:"nodes"`
 	Registered int                 `json:"registered"`
@@ -23,8 +23,8 @@ type Status struct {
 type Requests struct {
 	Done   int64 `json:"done"`
 	Failed int64 `json:"failed"`
-	// Durations of the newest requests, from the moment when a node wanted to make them to their answer. They wait for
-	// a slot when the API server is slow (Options.RequestsInFlight).
+	// Durations of the newest requests, from the node's decision to the answer. They include the wait for a slot if the
+	// API server is slow (Options.RequestsInFlight).
 	P50 Seconds `json:"p50Seconds"`
 	P99 Seconds `json:"p99Seconds"`
 }
@@ -34,7 +34,7 @@ type Seconds float64
 
 func seconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 
-// lastMax is how many durations of each kind are kept for quantiles: enough for a 99th percentile.
+// lastMax is how many durations of each kind are kept for quantiles. Chosen: enough for a 99th percentile.
 const lastMax = 1000
 
 // tally counts requests. The conductor's goroutine owns it.
@@ -95,7 +95,7 @@ func (f *fleet) status() Status {
 		if kind := h.fault.Kind(now); kind != "" {
 			s.Faults[kind]++
 		}
-		s.Now[faultWord(*h.suffers.Load())]++
+		s.Now[faultWord(*h.effect.Load())]++
 	}
 	for kind, name := range requestNames {
 		r := Requests{}

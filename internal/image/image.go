@@ -1,9 +1,9 @@
-// Package image reads image archives, and has the names of Plimsoll's own two images.
+// Package image reads image archives, and has the names of Plimsoll's own images.
 //
-// Scan reads an archive of any usual form: it says which images are in it and what the runtime will call them. Read is
-// for our own archives. `make images` builds them (images/build) as OCI layouts with one image each. They are the
-// single source of its names: the runtime's configuration takes the pause image's name from the archive, and an archive
-// is imported only when the runtime's image of that name has another id.
+// Scan reads an archive of any usual form and returns the images in it, with the names that the runtime will give them.
+// Read is for our own archives. `make images` builds them (images/build) as OCI layouts with one image each. The name
+// of an image is taken from its archive: the runtime's configuration gets the pause image's name from there, and an
+// archive is imported only if the runtime's image of that name has another id.
 //
 // The package does not build, import or push, and uses no image library: it reads only a few small JSON files.
 package image
@@ -20,8 +20,8 @@ import (
 	"strings"
 )
 
-// Names of our images. The number in a tag increases when the behaviour that users may rely on changes, as upstream's
-// pause does. Demo is the name that manifests and tests use.
+// Names of our images. As with upstream's pause, the number in a tag increases when behaviour changes that users may
+// rely on. Demo is the name that manifests and tests use.
 const (
 	Pause    = "plimsoll.dev/pause:1"
 	Workload = "plimsoll.dev/workload:1"
@@ -40,14 +40,14 @@ const (
 )
 
 // Annotations in an index from which containerd takes the name of an imported image (client/import.go). There is one
-// index entry per name. The second one may also hold a tag alone, which is no name.
+// index entry per name. The second annotation may also contain only a tag, which is not a name.
 const (
 	NameAnnotation = "io.containerd.image.name"
 	refAnnotation  = "org.opencontainers.image.ref.name"
 )
 
-// Bounds of what is kept of an archive, in bytes: each description, and all of them. Our own have about 1 KiB. Images
-// with hundreds of layers have some 100 KiB.
+// Bounds of what is kept of an archive, in bytes: of each description, and of all together (chosen). Descriptions of
+// our own images have about 1 KiB, those of images with hundreds of layers some 100 KiB.
 const (
 	jsonMax = 1 << 20
 	keptMax = 64 << 20
@@ -177,8 +177,8 @@ func (f files) layout() ([]Contained, error) {
 	return images, nil
 }
 
-// config returns the digest of the configuration that a manifest names; "" if it is a list of manifests. Of a list, the
-// archive may lack the images of other platforms.
+// config returns the digest of the configuration that a manifest names; "" if it is a list of manifests. The archive
+// may lack some images of such a list, those of other platforms.
 func (f files) config(digest string) (string, error) {
 	var manifest struct {
 		Config    struct{ Digest string }
@@ -232,7 +232,7 @@ func (f files) saved() ([]Contained, error) {
 	return images, nil
 }
 
-// files is what is kept of an archive's files.
+// files is what readFiles keeps of an archive's files.
 type files struct {
 	has   map[string]bool   // the names of all
 	texts map[string][]byte // content of small ones: descriptions are among them
@@ -250,7 +250,7 @@ func (f files) decode(name string, into any) error {
 }
 
 func lacks(name string) error {
-	return fmt.Errorf("%s: not in the archive: it was cut off, or is no image", name)
+	return fmt.Errorf("%s: not in the archive: it was cut off, or is not an image", name)
 }
 
 func readFiles(in io.Reader) (files, error) {

@@ -10,19 +10,20 @@ import (
 
 // Decision is the Detail of an Eviction record: eviction.Resume(Config, Before).Step(Now, Facts) returns Decided again.
 type Decision struct {
-	Notifications []string // the notifications that led to the check; none: it was due
+	Notifications []string // the notifications that caused the check; none: a periodic check was due
 	Config        eviction.Config
-	Before        eviction.State
+	Before        eviction.State // the state before the check
 	Now           unit.Instant
-	Facts         eviction.Facts
-	Decided       eviction.Decision
-	Kills         []Kill
+	Facts         eviction.Facts    // what the check saw
+	Decided       eviction.Decision // what it decided
+	Kills         []Kill            // outcomes of the evictions
 }
 
 // Kill is the outcome of one victim's eviction.
 type Kill struct {
 	UID string
-	// how the kernel was asked; empty: its termination grace period runs, or the agent made no cgroup for it
+	// How is how the pod's processes were killed (cgroup.Killing.How). Empty: they were not killed: the termination grace
+	// period runs, or the agent made no cgroup for the pod.
 	How       string
 	Processes int           // how many processes were seen
 	After     time.Duration // from the beginning of the check until SIGKILL was sent

@@ -90,8 +90,8 @@ func TestOpensOnAFullDisk(t *testing.T) {
 	}
 }
 
-// The newer file replaces the older one when there is no inode for another: the journal recovers with the first record
-// that has one.
+// The newer file has replaced the older one, and there is no inode for another file. The journal recovers with the
+// first record after an inode is free.
 func TestFullDiskBetweenRenameAndOpen(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=8m,nr_inodes=5")
 	where := filepath.Join(dir, "journal")
@@ -119,7 +119,7 @@ func TestFullDiskBetweenRenameAndOpen(t *testing.T) {
 	}
 }
 
-// A process without free file descriptors loses records with an error, and nothing else.
+// A process without free file descriptors loses records, with an error, and the journal has no other damage.
 func TestNoFileDescriptors(t *testing.T) {
 	where := t.TempDir()
 	j := open(t, where, 0)

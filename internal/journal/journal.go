@@ -1,5 +1,5 @@
-// Package journal records a node's decisions with their inputs, so that they can be examined later: by an audit, by a
-// user whose pod was evicted, by a test that repeats the decision.
+// Package journal records a node's decisions with their inputs, so that they can be examined later: in an audit, by a
+// user whose pod was evicted, in a test that repeats the decision.
 //
 // # Model
 //
@@ -19,12 +19,12 @@
 //     disk within moments, in the background.
 //   - AppendWithin waits for a bounded time only; the record is written when that is possible.
 //   - The files never exceed the bound, whatever is written.
-//   - A record that a full disk cut off is undone, or terminated before the next one: it never spoils another. If a
-//     file cannot be opened or written, that is tried again with each record.
+//   - A record that was cut off by a full disk is removed, or a newline ends it before the next record, so that it
+//     never damages another one. If a file cannot be opened or written, each record tries it again.
 //   - No decision depends on the journal: if it cannot be written, that is logged, and the work continues.
 //
 // The package decides nothing and interprets nothing. It declares the format of each kind's Detail for its writers and
-// readers. It is not the log, which is for operators and tells what happened, and it is not Events, which expire.
+// readers. It does not replace the log, which is for operators, nor Events, which expire.
 package journal
 
 import (
@@ -90,11 +90,12 @@ func (r Record) about(namespace, name string) bool {
 const (
 	newer, older = "decisions", "decisions.old"
 
-	// BytesMax is the default bound: some hundred decisions about a hundred pods. Raising it keeps them for longer.
+	// BytesMax is the default bound, in bytes. Chosen: it has room for some hundred decisions about a hundred pods each.
+	// Raising it keeps them for longer.
 	BytesMax = 8 << 20
 
-	// lineMax bounds one record, so that one record cannot replace all others. A decision about 110 pods takes about 60
-	// KiB.
+	// lineMax bounds one record, so that one record cannot replace all others. Chosen: a decision about 110 pods has about
+	// 60 KiB.
 	lineMax = 1 << 20
 )
 
@@ -104,13 +105,13 @@ var ErrLater = errors.New("not written yet")
 // Journal is a journal on disk. It is safe for concurrent use. A directory must have only one Journal at a time.
 type Journal struct {
 	dir      string
-	bytesMax int64
-	lines    chan line
-	synced   chan struct{} // has a value when there is something to sync to the disk; closed by write
-	ended    sync.WaitGroup
+	bytesMax int64          // bound of both files together
+	lines    chan line      // the queue of write
+	synced   chan struct{}  // has a value when there is something to sync to the disk; closed by write
+	ended    sync.WaitGroup // the goroutines of write and flush
 
 	mu     sync.Mutex // guards number; locked while a record gets its number and its place in the queue
-	number uint64
+	number uint64     // of the last record
 
 	// Only the goroutine of write uses these. file is nil while it cannot be opened; size is its length; torn means
 	// that its last line is incomplete.
@@ -121,7 +122,7 @@ type Journal struct {
 
 type line struct {
 	text []byte
-	done chan error
+	done chan error // gets the result of the write
 }
 
 // Open opens the journal in dir, which is created if necessary. A full or read-only disk is no error, since the agent

@@ -4,10 +4,10 @@
 // # Model
 //
 // Reservations takes a sample each Every until For has passed or ctx ends, and returns a result from the samples so
-// far. A sample reads /proc (the processes, their usage, how busy the machine was) and the cgroups of all pods. These
-// cgroups are found from the processes in them: any kubepods or kubepods.slice, of however many nodes on this machine.
-// It needs no cgroup of its own and no API. Without root privileges, the memory of other users' processes includes
-// shared pages in full.
+// far. A sample reads /proc (the processes, their usage, how busy the machine was) and the cgroups of all pods. It
+// finds these cgroups by the processes in them: every kubepods or kubepods.slice, of one or several nodes on this
+// machine. It needs no cgroup of its own and no API. Without root privileges, the memory of other users' processes
+// includes shared pages in full.
 //
 // # Limits of the package
 //
@@ -33,9 +33,9 @@ import (
 
 // Options are the options of a measurement.
 type Options struct {
-	For, Every time.Duration
+	For, Every time.Duration   // how long to measure, and the time between samples
 	MaxPods    int64           // how many pods the node may have
-	Machine    machine.Machine // this one
+	Machine    machine.Machine // the machine that is measured: this one
 	Proc       procfs.FS
 	Cgroups    string // where cgroups are mounted
 
@@ -74,22 +74,22 @@ func Reservations(ctx context.Context, o Options) (*Result, error) {
 	}
 }
 
-// sampler takes samples. It stores what does not change about a process, and the cgroups of pods.
+// sampler takes samples. Between samples it keeps the classification of processes, and the cgroups of pods.
 type sampler struct {
 	proc   procfs.FS
 	tree   *cgroup.Tree
 	known  map[corerecommend.ProcessID]whose
 	groups map[string]bool // cgroups of all pods that have been seen
-	coarse bool            // the memory of some process could be read only roughly
+	coarse bool            // the memory of some process could not be read exactly
 }
 
 // whose classifies a process. That does not change while the process lives, except shortly after its start.
 type whose struct {
 	part   corerecommend.Part
-	perPod bool
-	pods   string // the cgroup of all pods that it is in; empty: it is outside
-	pod    string
-	seen   int // samples since it was first seen
+	perPod bool   // there is one such process for each pod, like a shim
+	pods   string // the cgroup of all pods that the process is in; empty: it is not in a pod
+	pod    string // the cgroup of its pod
+	seen   int    // samples since it was first seen
 }
 
 const systemSlice = "/system.slice"
@@ -159,8 +159,8 @@ func (s *sampler) processes(out *corerecommend.Sample) error {
 	return nil
 }
 
-// classifiedAfter is the number of samples after which the classification of a process is final: a process that was
-// just forked still has its parent's name and cgroup. Chosen.
+// classifiedAfter is the number of samples after which the classification of a process is final (chosen). A process
+// that was just forked still has its parent's name and cgroup.
 const classifiedAfter = 3
 
 func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {
@@ -185,7 +185,7 @@ func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods m
 		}
 		return nil
 	}
-	if pid == os.Getpid() { // without a measurement this process would not exist
+	if pid == os.Getpid() { // this process exists only for the measurement
 		foot, err := s.proc.Footprint(pid)
 		out.Busy, out.InUse = out.Busy-p.CPU, max(0, out.InUse-foot.Private)
 		return err
@@ -221,8 +221,8 @@ func (s *sampler) look(pid int, name string) (whose, error) {
 	return whose{part: part, perPod: perPod}, nil
 }
 
-// footprint reads the exact share of memory of the few processes with a reservation of their own. For the system's many
-// processes, of which only the largest are shown, the rough value is enough.
+// footprint reads the exact share of memory for the few processes of runtime and agent. For the system's many
+// processes, of which only the largest are shown, the inexact value is enough.
 func (s *sampler) footprint(pid int, part corerecommend.Part) (procfs.Footprint, error) {
 	if part != corerecommend.System {
 		foot, err := s.proc.Footprint(pid)

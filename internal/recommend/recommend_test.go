@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// node is an invented /proc and a cgroup v2 mount.
+// node is a made-up /proc and cgroup v2 mount.
 type node struct {
 	t   *testing.T
 	dir string

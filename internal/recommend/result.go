@@ -30,7 +30,7 @@ func (o Options) result(r corerecommend.Report, coarse bool) *Result {
 		Formulas: corerecommend.Formulas(int64(o.Machine.CPUs.Len()), o.Machine.Memory, o.MaxPods),
 	}
 	if coarse {
-		out.Advice.Warnings = append(out.Advice.Warnings, "the memory of some processes counts shared pages in full, because it may not be read exactly: run as root")
+		out.Advice.Warnings = append(out.Advice.Warnings, "the memory of some processes counts shared pages in full, because only root may read it exactly: run as root")
 	}
 	return out
 }
@@ -119,12 +119,12 @@ func (r *Result) formulas() []byte {
 	return b.Bytes()
 }
 
-// rounded prints memory in MiB, in which these amounts are compared.
+// rounded prints memory in MiB, so that amounts can be compared.
 func rounded(b unit.Bytes) string {
 	return fmt.Sprintf("%.0fMi", float64(b)/float64(unit.MiB))
 }
 
-// JSON returns r for programs. The format is stable: keys are added, none changes.
+// JSON returns r for programs. The format is stable: keys may be added, but existing keys do not change.
 func (r *Result) JSON() ([]byte, error) {
 	type amounts struct {
 		CPU    string `json:"cpu"`

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// control simulates the controller: changes reach it at once, and its writes take time.
+// control simulates the controller. Changes reach it at once; its writes take time.
 type control struct {
 	monitor *lifecycle.Monitor
 	since   unit.Instant // when this process started
@@ -19,14 +19,14 @@ type control struct {
 	sender
 }
 
-// order is a write that the Monitor wants.
+// order is a write that the Monitor has decided.
 type order struct {
 	lifecycle.Action
 	decided unit.Instant
 	left    int // how many of its requests have not been made
 }
 
-// startController starts a controller that knows only what the API contains, which it gets in an arbitrary order.
+// startController starts a controller that knows only the objects in the API, which it gets in an arbitrary order.
 func (w *world) startController() {
 	w.control = control{monitor: lifecycle.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
 	order := slices.Clone(w.nodes)
@@ -102,7 +102,7 @@ func (w *world) write(o *order) {
 func (w *world) writeNode(o *order) {
 	n := w.byName[o.Node]
 	if len(o.Unknown) > 0 && n.lastSign >= o.decided {
-		return // the lease was read once more and is newer
+		return // the lease was read again, and it is newer
 	}
 	if len(o.Unknown) > 0 {
 		if n.ready != lifecycle.Unknown {
@@ -123,7 +123,7 @@ func (w *world) writeNode(o *order) {
 	}
 	w.note("node", fmt.Sprintf("%s unknown=%d +%v -%v", n.name, len(o.Unknown), o.Add, o.Drop))
 	w.nodeChanged(n)
-	if len(o.Unknown) > 0 && !n.suffers.Silent && !n.suffers.Cut {
+	if len(o.Unknown) > 0 && !n.effect.Silent && !n.effect.Cut {
 		n.schedule(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }

@@ -17,29 +17,29 @@ type node struct {
 	w          *world
 	name, zone string
 	beat       *heartbeat.Beat
-	attemptMax time.Duration
+	attemptMax time.Duration // bounds one request
 
-	fault   fault.Fault
-	suffers fault.Effect
+	fault   fault.Fault      // the newest order for the node
+	effect  fault.Effect     // of fault, now
 	changes unit.Instant     // when the effect changes by itself; zero: never
-	inbox   []heartbeat.Fact // what happened at this moment
+	inbox   []heartbeat.Fact // facts of this moment
 	isDue   bool             // the node is in world.due
-	missed  []heartbeat.Fact // what happened while it was silent
+	missed  []heartbeat.Fact // facts that were kept while it was silent
 	busy    int              // how many requests are in flight
 
-	wake  unit.Instant
-	order uint64
-	place int
+	wake  unit.Instant // when the next step is due
+	order uint64       // decides between nodes that are due at the same moment
+	place int          // in world.wakes
 
 	// The node's objects in the API.
 	exists    bool
 	ready     lifecycle.Status
 	pressure  lifecycle.Status // of memory, disk and PID pressure
-	heartbeat unit.Wall
-	changed   unit.Wall // when Ready last changed
+	heartbeat unit.Wall        // of the conditions in the last report
+	changed   unit.Wall        // when Ready last changed
 	taints    []lifecycle.Taint
-	renewed   unit.Wall
-	used      lifecycle.Load
+	renewed   unit.Wall      // renewTime of the Lease
+	used      lifecycle.Load // requests of the bound pods
 
 	lastSign unit.Instant     // the last renewal or report that the controller may have received
 	noted    lifecycle.Status // the Ready status that was last written to the trace
@@ -57,7 +57,7 @@ func newNode(w *world, i int) *node {
 	return n
 }
 
-// schedule makes n step at this moment, with all that happened at it.
+// schedule makes n step at this moment, with all facts of it.
 func (n *node) schedule(facts ...heartbeat.Fact) {
 	n.inbox = append(n.inbox, facts...)
 	if !n.isDue {
@@ -66,14 +66,14 @@ func (n *node) schedule(facts ...heartbeat.Fact) {
 	}
 }
 
-// step simulates the node's I/O; internal/fleet does the same with a real API server. The facts of one moment are
+// step simulates the node's I/O. internal/fleet does the same with a real API server. The facts of one moment are
 // processed in the order of their kinds.
 func (n *node) step() {
 	w, seen := n.w, n.inbox
 	n.inbox, n.isDue = n.inbox[:0], false
 	slices.SortStableFunc(seen, func(a, b heartbeat.Fact) int { return int(a.Kind) - int(b.Kind) })
-	seen = n.suffer(seen)
-	if n.suffers.Silent {
+	seen = n.applyFault(seen)
+	if n.effect.Silent {
 		for _, s := range seen {
 			if !slices.Contains(n.missed, s) {
 				n.missed = append(n.missed, s)
@@ -94,40 +94,40 @@ func (n *node) step() {
 	}
 }
 
-// suffer updates the effect of n's fault, and returns the facts for its Beat.
-func (n *node) suffer(seen []heartbeat.Fact) []heartbeat.Fact {
+// applyFault updates the effect of n's fault, and returns the facts for its Beat.
+func (n *node) applyFault(seen []heartbeat.Fact) []heartbeat.Fact {
 	now := n.w.now
 	if n.changes.IsZero() || now < n.changes {
 		return seen
 	}
-	before := n.suffers
-	n.suffers, n.changes = n.fault.Now(now)
-	if before.Silent && !n.suffers.Silent {
+	before := n.effect
+	n.effect, n.changes = n.fault.Now(now)
+	if before.Silent && !n.effect.Silent {
 		seen, n.missed = append(n.missed, seen...), nil
 	}
-	if before.NotReady != n.suffers.NotReady {
+	if before.NotReady != n.effect.NotReady {
 		seen = append(seen, heartbeat.Fact{Kind: heartbeat.Stale})
 	}
-	if dark := n.suffers.Silent || n.suffers.Cut; dark && !before.Silent && !before.Cut {
-		n.w.darken(n)
+	if lost := n.effect.Silent || n.effect.Cut; lost && !before.Silent && !before.Cut {
+		n.w.loseContact(n)
 	}
-	if n.helpless(before) && !n.helpless(n.suffers) {
+	if n.isStopped(before) && !n.isStopped(n.effect) {
 		n.w.pods.resume(n)
 	}
 	return seen
 }
 
-func (n *node) helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
+func (n *node) isStopped(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
 
-// says returns the Ready status that n reports.
-func (n *node) says() lifecycle.Status {
-	if n.suffers.NotReady {
+// reportedReady returns the Ready status that n reports.
+func (n *node) reportedReady() lifecycle.Status {
+	if n.effect.NotReady {
 		return lifecycle.False
 	}
 	return lifecycle.True
 }
 
-func (n *node) differs() bool { return n.exists && n.ready != n.says() }
+func (n *node) differs() bool { return n.exists && n.ready != n.reportedReady() }
 
 func (n *node) setWake(at unit.Instant) {
 	switch {
@@ -150,13 +150,13 @@ func (n *node) act(d heartbeat.Decision) {
 	}
 }
 
-// request makes one request, with the content of the moment when it is sent.
+// request makes one request. Its content is that of the moment when it is sent.
 func (n *node) request(kind heartbeat.FactKind) {
 	w := n.w
 	sent := n.w.now
-	ready := n.says()
-	took := latency + n.suffers.Delay
-	lost := n.suffers.Cut || took >= n.attemptMax
+	ready := n.reportedReady()
+	took := latency + n.effect.Delay
+	lost := n.effect.Cut || took >= n.attemptMax
 	if lost {
 		took = n.attemptMax
 	}
@@ -210,12 +210,12 @@ func (n *node) shown() lifecycle.Node {
 // mayCoast reports whether nothing happens to n until the horizon or its next change.
 func (n *node) mayCoast() bool {
 	unchanged := n.changes.IsZero() || n.changes > n.w.now
-	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged && n.suffers == (fault.Effect{Delay: n.suffers.Delay}) && n.suffers.Delay+latency < n.attemptMax && !n.w.apiDown && !n.differs()
+	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged && n.effect == (fault.Effect{Delay: n.effect.Delay}) && n.effect.Delay+latency < n.attemptMax && !n.w.apiDown && !n.differs()
 }
 
 // coast simulates n's heartbeats up to the moment when something may happen. It modifies only n.
 func (n *node) coast() (renewed, reported unit.Instant) {
-	return n.beat.Coast(n.w.horizon.Earlier(n.changes), latency+n.suffers.Delay)
+	return n.beat.Coast(n.w.horizon.Earlier(n.changes), latency+n.effect.Delay)
 }
 
 // coasted applies the result of coast to the API and to the controller.
@@ -230,12 +230,12 @@ func (n *node) coasted(renewed, reported unit.Instant) {
 	if !reported.IsZero() {
 		n.heartbeat = w.wall(reported)
 	}
-	n.lastSign = max(renewed, reported).Add(latency + n.suffers.Delay)
+	n.lastSign = max(renewed, reported).Add(latency + n.effect.Delay)
 	w.control.monitor.AssumeSigns(w.now, n.lastSign, n.name, n.renewed, n.heartbeat)
 	n.setWake(n.beat.Step(w.now).Wake.Earlier(n.changes))
 }
 
-// coastAll lets every node coast for which mayCoast holds, on all processors: the nodes are independent.
+// coastAll lets every node coast that may, on all processors, since the nodes are independent.
 func (w *world) coastAll() {
 	if w.o.Exact || w.apiDown {
 		return

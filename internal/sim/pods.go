@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// podsMax is how many pods a node may have at the start: with one CPU each, there is room for successors of other
-	// nodes' pods.
+	// podsMax is how many pods a node may have at the start. Chosen: with one CPU each, there is room for successors of
+	// other nodes' pods.
 	podsMax = 16
 	// startTime is how long a pod takes from its creation to Running; stopTime from its deletion to its end. Chosen.
 	startTime = 2 * time.Second
@@ -26,13 +26,13 @@ const (
 // pod is one pod of a ReplicaSet.
 type pod struct {
 	id          lifecycle.PodID
-	node        *node // the node to which it is bound; nil: none
-	bound       unit.Wall
+	node        *node     // the node to which it is bound; nil: none
+	bound       unit.Wall // when it was bound
 	ready       bool
 	terminating bool
-	gone        bool
+	gone        bool         // deleted from the API
 	tries       uint64       // on how many nodes it was tried
-	out         unit.Instant // since when neither it nor a successor serves; zero: one serves
+	out         unit.Instant // since when neither it nor a successor has served; zero: one serves
 }
 
 // The requests and tolerations of a pod; the API server gives every pod these tolerations.
@@ -130,7 +130,7 @@ func (w *world) evict(p *pod) {
 	successor.out, p.out = p.out, 0
 	w.podChanged(successor)
 	w.after(startTime/2, func() { w.place(successor) })
-	if !p.node.helpless(p.node.suffers) {
+	if !p.node.isStopped(p.node.effect) {
 		w.after(stopTime, func() { w.podGone(p) })
 	}
 }
@@ -151,9 +151,9 @@ func (w *world) place(p *pod) {
 	w.after(placeAgain, func() { w.place(p) })
 }
 
-// run simulates the agent that starts p. On a helpless node p waits for the node's return.
+// run simulates the agent that starts p. On a node that is stopped p waits for the node's return.
 func (w *world) run(p *pod) {
-	if p.gone || p.terminating || p.node.helpless(p.node.suffers) {
+	if p.gone || p.terminating || p.node.isStopped(p.node.effect) {
 		return
 	}
 	p.ready = true
@@ -161,7 +161,7 @@ func (w *world) run(p *pod) {
 	w.served(p)
 }
 
-// served records that a pod serves in p's place again.
+// served records that p or a successor serves again.
 func (w *world) served(p *pod) {
 	if !p.out.IsZero() {
 		w.outages = append(w.outages, w.now.Sub(p.out))
@@ -169,8 +169,8 @@ func (w *world) served(p *pod) {
 	}
 }
 
-// darken records that n's pods cannot be reached any more.
-func (w *world) darken(n *node) {
+// loseContact records that n's pods can no longer be reached.
+func (w *world) loseContact(n *node) {
 	for _, p := range n.pods {
 		if p.out.IsZero() && !p.terminating {
 			p.out = w.now
@@ -182,7 +182,7 @@ func (w *world) darken(n *node) {
 func (s *podSet) resume(n *node) {
 	w := n.w
 	w.after(stopTime, func() {
-		if n.helpless(n.suffers) {
+		if n.isStopped(n.effect) {
 			return
 		}
 		for _, p := range slices.Clone(n.pods) {

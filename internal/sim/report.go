@@ -45,13 +45,13 @@ func Print(out io.Writer, o Options, results []Result) error {
 		}
 	}
 	row("", func(r Result) string { return r.Policy })
-	spread("called silent, after the grace", func(r Result) Spread { return r.Unknown })
-	row("wronged: they were well", number(func(r Result) int { return r.Wronged }))
-	row("nodes emptied", number(func(r Result) int { return r.Emptied }))
+	spread("marked silent, after grace period", func(r Result) Spread { return r.Unknown })
+	row("marked silent while healthy", number(func(r Result) int { return r.Wronged }))
+	row("nodes tainted NoExecute", number(func(r Result) int { return r.Emptied }))
 	row("pods evicted", number(func(r Result) int { return r.Evicted }))
-	row("that served until then", number(func(r Result) int { return r.EvictedWell }))
+	row("of these, serving until then", number(func(r Result) int { return r.EvictedWell }))
 	spread("pods out of service", func(r Result) Spread { return r.Outage })
-	row("in all, hours", func(r Result) string { return fmt.Sprintf("%.1f", r.OutageHours) })
+	row("in total, hours", func(r Result) string { return fmt.Sprintf("%.1f", r.OutageHours) })
 	row("out at the end", number(func(r Result) int { return r.Waiting }))
 	row("requests", number(func(r Result) int { return r.Requests }))
 	row("in the busiest second", number(func(r Result) int { return r.BusiestSec }))

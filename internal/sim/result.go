@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Result is the result of one policy. Keys are stable: they may be added, and do not change.
+// Result is the result of one policy. Its JSON form is stable: keys may be added, but existing keys do not change.
 type Result struct {
 	Policy string `json:"policy"`
 	// Unknown is how long after its grace period a silent node was marked as silent.
@@ -19,8 +19,7 @@ type Result struct {
 	Evicted int `json:"podsEvicted"`
 	// EvictedWell counts the evicted pods that served when they were evicted.
 	EvictedWell int `json:"podsEvictedThatServed"`
-	// Outage is how long no pod served in the place of a pod whose node was silent or cut off, until the node returned
-	// or a successor ran.
+	// Outage is, for each pod whose node was silent or cut off, the time until the node returned or a successor ran.
 	Outage      Spread  `json:"podOutage"`
 	Waiting     int     `json:"podsOutAtEnd"`
 	Requests    int     `json:"requests"` // by the controller
@@ -50,16 +49,16 @@ func spreadOf(all []time.Duration) Spread {
 
 // tally is what a world counts.
 type tally struct {
-	late, outages        []time.Duration
+	late, outages        []time.Duration // samples of Result.Unknown and Result.Outage
 	wronged, emptied     int
 	evicted, evictedWell int
 	requests             int
-	second               unit.Instant
-	inSecond, busiest    int
+	second               unit.Instant // the second that inSecond counts
+	inSecond, busiest    int          // requests in that second, and the most in any second
 }
 
 func (w *world) noteUnknown(n *node) {
-	if n.suffers.Silent || n.suffers.Cut || n.suffers.Delay > 0 || w.apiDown {
+	if n.effect.Silent || n.effect.Cut || n.effect.Delay > 0 || w.apiDown {
 		grace := w.policy.Health.Grace
 		w.late = append(w.late, w.now.Sub(n.lastSign.Add(grace)))
 		return

@@ -8,15 +8,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 )
 
-// Event is something that happens to the cluster: a fault of nodes, or one of the events below, of the API server and
-// the controller.
+// Event is a fault of nodes, or one of the events below, which concern the API server and the controller.
 type Event struct {
 	At   time.Duration
 	What string // "fault", or one of the constants below
 	fault.Order
 }
 
-// What an Event does; faultOrdered stands for faults.
+// Values of Event.What. faultOrdered stands for a fault of nodes.
 const (
 	apiDown           = "api down"
 	apiUp             = "api up"

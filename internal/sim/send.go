@@ -10,10 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// serverParallel is how many requests of the controller the API server processes as fast as one. A request takes
-// latency, and as much again for each serverParallel others that are in flight. That is 800 per second at most, which
-// kube-apiserver and etcd on two cores sustained for binds (measured 2026-11-20). It is assumed that nodes' heartbeats
-// leave that much capacity.
+// serverParallel is how many requests of the controller the API server processes at once without delay. A request takes
+// latency, and that time again for each further serverParallel requests in flight. So the server processes at most 800
+// per second, which kube-apiserver and etcd on two cores sustained for binds (measured 2026-11-20). It is assumed that
+// nodes' heartbeats leave that much capacity.
 const serverParallel = 4
 
 // takes returns how long a request takes if that many are in flight, itself included.
@@ -21,15 +21,15 @@ func takes(flying int) time.Duration {
 	return latency + latency*time.Duration(flying-1)/serverParallel
 }
 
-// sender sends the writes of a policy: of each kind a number of orders at once, and the requests of an order one after
-// the other, as the Limiter or the rate of the policy allows.
+// sender sends the writes of a policy, as its Limiter or its rate allows: of each kind a number of orders at once, and
+// the requests of one order one after the other.
 type sender struct {
 	limiter *throttle.Limiter // nil: the policy has a rate
 	waiting [3][]*order       // by kind: orders that have not begun
 	open    [3]int            // by kind: how many have begun and not ended
 	next    [3][]*order       // by kind: orders whose next request waits for the limiter
 	flying  int               // how many requests are in flight
-	free    unit.Instant      // of the rate's bucket: it is full if this is at least a burst ago
+	free    unit.Instant      // state of the rate's token bucket: it is full if this is at least a burst ago
 	ended   []ended           // requests that were answered at this moment
 }
 
@@ -94,8 +94,7 @@ func (o *order) requests() int {
 
 func (s *sender) put(o *order) { s.waiting[o.kind()] = append(s.waiting[o.kind()], o) }
 
-// takeAnswers processes the requests that were answered at this moment, in an order that does not depend on their
-// history.
+// takeAnswers processes the requests that were answered at this moment, in a fixed order.
 func (c *control) takeAnswers(w *world) {
 	slices.SortFunc(c.ended, func(a, b ended) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.name(), b.name()))
@@ -114,7 +113,8 @@ func (c *control) takeAnswers(w *world) {
 	c.ended = c.ended[:0]
 }
 
-// send begins what may begin, the most important first. It returns when more may begin even if nothing happens.
+// send begins the requests that may begin, the most important first. It returns the moment when more may begin even if
+// nothing happens.
 func (c *control) send(w *world) (wake unit.Instant) {
 	for kind := range c.waiting {
 		for len(c.waiting[kind]) > 0 && c.open[kind] < w.policy.InFlight {
@@ -139,7 +139,7 @@ func (c *control) send(w *world) (wake unit.Instant) {
 		o := c.next[kind][0]
 		c.next[kind] = c.next[kind][1:]
 		c.flying++
-		c.fly(w, o, w.now, takes(c.flying))
+		c.makeRequest(w, o, w.now, takes(c.flying))
 	}
 	return c.limiter.Wake(w.now)
 }
@@ -148,16 +148,16 @@ func (c *control) send(w *world) (wake unit.Instant) {
 func (c *control) request(w *world, o *order) {
 	if c.limiter == nil {
 		c.flying++
-		c.fly(w, o, c.grant(w), latency)
+		c.makeRequest(w, o, c.grant(w), latency)
 		return
 	}
 	c.limiter.Want(w.now, o.kind())
 	c.next[o.kind()] = append(c.next[o.kind()], o)
 }
 
-// fly makes a request at the moment begins. The request takes effect when it is answered, before the controller decides
-// again.
-func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duration) {
+// makeRequest makes a request that begins at the moment begins. It takes effect when it is answered, before the controller
+// decides again.
+func (c *control) makeRequest(w *world, o *order, begins unit.Instant, took time.Duration) {
 	if begins > w.now {
 		w.at(begins, w.countWrite)
 	} else {

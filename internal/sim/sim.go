@@ -1,7 +1,7 @@
 // Package sim simulates a cluster's nodes and the lifecycle controller in virtual time, with the same cores as the real
-// ones: core/heartbeat decides when a node renews and reports, core/lifecycle what follows from silence, core/fault
-// what faults do to nodes. It answers in seconds what happens if a zone is cut off for an hour, under different
-// policies.
+// ones: core/heartbeat decides when a node renews and reports, core/lifecycle how to react to silence, core/fault what
+// faults do to nodes. In seconds it shows, for example, what happens under different policies if a zone is cut off for
+// an hour.
 //
 // # Model
 //
@@ -27,8 +27,8 @@
 //     on it.
 //
 // Simplifications: pods start in two seconds; all zones have the same number of nodes; the scheduler takes any node
-// with room; Events are not written. "upstream" is a model of upstream's controllers: their rates, their scan every
-// five seconds, their twenty requests per second. bench/lifecycle measures the real ones.
+// with room; Events are not written. The policy "upstream" is a model of upstream's controllers, with their rates,
+// their scan every five seconds and their twenty requests per second. bench/lifecycle measures the real ones.
 package sim
 
 import (
@@ -49,10 +49,10 @@ type Options struct {
 	PodsPerNode int           // ReplicaSet pods with the default tolerations, at the start
 	For         time.Duration // of virtual time
 	Seed        uint64        // of all random choices
-	Shuffle     uint64        // of the order in which things of one moment are processed
-	Script      []Event
-	Policies    []Policy
-	Exact       bool
+	Shuffle     uint64        // seed of the order in which things of one moment are processed
+	Script      []Event       // events, by time
+	Policies    []Policy      // to be compared
+	Exact       bool          // no node coasts: every heartbeat is simulated
 }
 
 // Policy is the configuration of a controller.
@@ -89,7 +89,7 @@ func Ours() Policy {
 	return Policy{Name: "plimsoll", Health: lifecycle.Defaults(), InFlight: ourInFlight}
 }
 
-// NodesMax bounds a run: a million nodes need about two gigabytes.
+// NodesMax bounds a run. Chosen: a million nodes need about two gigabytes of memory.
 const NodesMax = 1_000_000
 
 // Check returns every problem of o at once.
@@ -125,7 +125,7 @@ func (o *Options) Check() error {
 // forMax bounds the virtual time of a run (chosen: a year).
 const forMax = 365 * 24 * time.Hour
 
-// Run simulates every policy, as many at once as there are processors: they are independent.
+// Run simulates the policies, as many at once as there are processors, since they are independent.
 func Run(o Options) ([]Result, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)

@@ -84,9 +84,11 @@ func play(t *testing.T, change func(*Options)) []Result {
 	return results
 }
 
-// TestSameSeedSameTrace: the result is a function of the options.
+// TestSameSeedSameTrace: the options alone determine the result.
 func TestSameSeedSameTrace(t *testing.T) {
-	a, b, other := play(t, func(*Options) {}), play(t, func(*Options) {}), play(t, func(o *Options) { o.Seed++ })
+	a := play(t, func(*Options) {})
+	b := play(t, func(*Options) {})
+	other := play(t, func(o *Options) { o.Seed++ })
 	for i := range a {
 		if a[i] != b[i] {
 			t.Errorf("%s: the same options gave\n%+v\n%+v", a[i].Policy, a[i], b[i])
@@ -112,7 +114,7 @@ func TestCoastingIsExact(t *testing.T) {
 	}
 }
 
-// TestOrderOfVisitsDoesNotMatter: processing the things of one moment in another order gives the same result.
+// TestOrderOfVisitsDoesNotMatter: processing the events of one moment in another order gives the same result.
 func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	a := play(t, func(*Options) {})
 	for shuffle := uint64(1); shuffle <= 2; shuffle++ {
@@ -125,7 +127,7 @@ func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestLoadOnTheServer: while a large zone dies, our policy sends no more requests in any second than the API server
+// TestLoadOnTheServer: while a large zone fails, our policy sends no more requests in any second than the API server
 // sustains, and still marks the zone many times sooner than upstream's.
 func TestLoadOnTheServer(t *testing.T) {
 	script, err := ParseScript("at 5m silence zone=zone-1")

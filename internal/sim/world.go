@@ -26,12 +26,12 @@ type world struct {
 	o      *Options
 	policy Policy
 	now    unit.Instant
-	end    unit.Instant
+	end    unit.Instant // when the run ends
 
-	events heap.Heap[*event]
-	wakes  heap.Heap[*node]
-	seq    uint64
-	script []Event
+	events heap.Heap[*event] // requests and other events to come
+	wakes  heap.Heap[*node]  // nodes by their next step
+	seq    uint64            // number of the next event
+	script []Event           // events that are still to come
 	// horizon is when something may next happen to every node: no node coasts beyond it.
 	horizon unit.Instant
 	apiDown bool
@@ -42,8 +42,8 @@ type world struct {
 	pods   podSet
 	control
 
-	trace   hash.Hash64
-	notes   []string // lines of notedAt that are not in the trace yet
+	trace   hash.Hash64 // hash of everything observable
+	notes   []string    // lines of notedAt that are not in the trace yet
 	notedAt unit.Instant
 	tally
 }

@@ -1,7 +1,8 @@
-// Package version has the version of this Plimsoll and of the Kubernetes that it is compatible with.
+// Package version has the version of this Plimsoll, and the version of Kubernetes that it is compatible with.
 //
 // The first is set at build time by the Makefile. The second is changed by hand together with the modules in the go.mod
-// files. They are for people and the node status; `plimsoll up` compares the second with what ran on its state before.
+// files. Both are for people and the node status. `plimsoll up` also compares the second with the version that last ran
+// on its state.
 package version
 
 import "runtime/debug"
@@ -13,7 +14,7 @@ const Kubernetes = "v1.36.3"
 // stamp is set by the linker (-X) from git describe. Without it the build information is used.
 var stamp string
 
-// Plimsoll returns the version of this binary: the stamp, else the module version, else "devel".
+// Plimsoll returns the version of this binary: the stamp; without one the module version; without that "devel".
 func Plimsoll() string {
 	if stamp != "" {
 		return stamp

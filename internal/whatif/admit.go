@@ -68,9 +68,9 @@ type FreeNode struct {
 	Memory map[string]string `json:"memory"`
 }
 
-// Admit lets a node with a configuration on a machine decide on pods, in order, as the agent does: first on CPUs,
-// memory and devices to assign, then on the sum of all requests. An error says why no node would start with the
-// configuration, or what is wrong with the pods.
+// Admit lets a node with a configuration on a machine decide about pods, in their order, as the agent does: first about
+// the CPUs, memory and devices to assign, then about the sum of all requests. An error says why no node would start
+// with the configuration, or what is wrong with the pods.
 func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name string, pods []*corev1.Pod) (*Admission, error) {
 	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
@@ -111,7 +111,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 type node struct {
 	state   *numa.State
 	offers  scheduler.Node
-	pods    *admission.Node // it offers offers, and has the pods that were admitted
+	pods    *admission.Node // a node with offers, and the pods that were admitted
 	machine machine.Machine
 }
 
@@ -151,7 +151,7 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 	out.Admitted = true
 	for i, h := range offer.Assignment.Containers {
 		c := n.container(h)
-		if h.Init { // memory that it leaves to the next container is also what it runs with
+		if h.Init { // the next container may use the same memory
 			for j := range h.Memory {
 				c.Memory[j].Bytes = int64(wants.Init[i].Memory[j].Bytes)
 			}

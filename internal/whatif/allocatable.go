@@ -68,7 +68,7 @@ func (k kind) print(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Enforced is the limits that the kernel enforces on a cgroup. An absent one does not change.
+// Enforced is the limits that the kernel enforces on a cgroup. An absent limit stays as it is.
 type Enforced struct {
 	CPUShares int64  `json:"cpuShares,omitempty"` // cgroup v1
 	CPUWeight int64  `json:"cpuWeight,omitempty"` // cgroup v2
@@ -83,8 +83,8 @@ type ReservedGroup struct {
 	Enforced
 }
 
-// DrawAllocatable answers for a loaded configuration. An error says why no node would start with it; a result may come
-// with the error and shows the numbers.
+// DrawAllocatable answers for a loaded configuration. An error says why no node would start with it. With the error
+// there may be a result that shows the numbers.
 func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine) (*Allocatable, error) {
 	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
@@ -100,7 +100,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 		a.Capacity[name], a.Allocatable[name] = inCounts.print(n), inCounts.print(n)
 		a.Breakdown = append(a.Breakdown, subtraction(name, inCounts, terms{n, 0, 0, 0, 0, n}))
 	}
-	// The description of a machine does not contain its cgroup version, so what CheckMachine says of v1 is left out.
+	// The description of a machine does not contain its cgroup version, so CheckMachine's results for v1 are left out.
 	const unified = true
 	if err := kubeletconfig.CheckMachine(c, m, unified); err != nil {
 		a.Warnings = append(a.Warnings, "the agent would refuse to start: "+err.Error())
@@ -187,7 +187,7 @@ func enforced(v qos.Values) Enforced {
 	return e
 }
 
-// String says what the kernel does, as a part of a sentence.
+// String returns what the kernel does, as a part of a sentence.
 func (e Enforced) String() string {
 	var all []string
 	if e.Memory != "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Shedding is what a node would remove and evict.
+// Shedding is what a node would remove and evict at some usage.
 type Shedding struct {
 	Signals       []Signal       `json:"signals"` // the signals in the Summary
 	ThresholdsMet []ThresholdMet `json:"thresholdsMet"`
@@ -51,7 +51,7 @@ type ThresholdMet struct {
 	Value    string `json:"value"`
 	Hard     bool   `json:"hard"`
 	Grace    string `json:"gracePeriod,omitempty"`    // of a soft threshold: how long it must be met
-	Reclaim  string `json:"minimumReclaim,omitempty"` // how much more than the value is reclaimed
+	Reclaim  string `json:"minimumReclaim,omitempty"` // how much is reclaimed beyond the value
 	Acts     bool   `json:"acts"`                     // it is hard, or its grace period is over
 }
 
@@ -111,8 +111,8 @@ func ParseSummary(data []byte) (*statsapi.Summary, error) {
 	return s, nil
 }
 
-// Evict returns what a node with a configuration would remove and evict at the usage in a Summary. It assumes that
-// removals free nothing, since a Summary does not say what is unused: the victims are the most there could be.
+// Evict returns what a node with a configuration would remove and evict at the usage in a Summary. A Summary does not
+// have unused images and containers. So Evict assumes that removing them frees nothing: at most these pods are evicted.
 func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runtime.Object) (*Shedding, error) {
 	config, err := kubeletconfig.Eviction(c)
 	if err != nil {
@@ -129,8 +129,8 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	}
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
-		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // that one is not configured by users
-			out.warn("%s: has a threshold, but the summary does not say how much is available: the threshold is ignored", t.Signal)
+		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // users do not configure that threshold
+			out.warn("%s: has a threshold, but the summary does not have the available amount: the threshold is ignored", t.Signal)
 		}
 	}
 	last := out.play(config, u.For, facts)
@@ -246,13 +246,13 @@ func (e *Shedding) rank(config eviction.Config, facts eviction.Facts, d eviction
 	}
 }
 
-// match joins pods and their statistics, by UID where both have one, else by name.
+// match joins pods and their statistics, by UID if both have one, otherwise by name.
 func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod {
 	var out []eviction.Pod
 	taken := map[int]bool{}
 	for i, pod := range pods {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue // it does not run any more
+			continue // it no longer runs
 		}
 		manifests.DefaultPod(pod)
 		one := translate.EvictionPod(pod)
@@ -302,8 +302,8 @@ func summarySignals(u Usage) map[allocatable.Signal]eviction.Observation {
 	return out
 }
 
-// disksOf returns which file systems a node has. A Summary names none: it is assumed that file systems of the same size
-// are one.
+// disksOf returns which file systems a node has. A Summary does not name them, so file systems of the same size are
+// taken for one.
 func disksOf(s *statsapi.Summary) eviction.Disks {
 	if s.Node.Runtime == nil || s.Node.Fs == nil || isSame(s.Node.Fs, s.Node.Runtime.ImageFs) {
 		return eviction.OneDisk

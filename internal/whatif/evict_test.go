@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzEvict reads Summaries: each that can be read is answered, and the critical pod is not evicted.
+// FuzzEvict: for each Summary that can be read there is a result, and the critical pod is not evicted.
 func FuzzEvict(f *testing.F) {
 	const pods = `apiVersion: v1
 kind: Pod

@@ -49,24 +49,24 @@ type Eviction struct {
 	Victims []string `json:"victims"`
 }
 
-// scene is the content of the files.
+// scene is the content of the files, as far as it was read.
 type scene struct {
 	placer   *scheduler.Placer
 	profiles []scheduler.Profile
 	warnings []string
-	problems []string
+	problems []string // for the error
 
-	names   map[string]bool // kind and name of every object
-	classes map[string]*schedulingv1.PriorityClass
-	pods    []*corev1.Pod
-	bound   []*corev1.Pod
+	names   map[string]bool                        // kind and name of every object
+	classes map[string]*schedulingv1.PriorityClass // priority classes by name
+	pods    []*corev1.Pod                          // to be placed
+	bound   []*corev1.Pod                          // on a node already
 	nodes   map[string]bool
-	uids    map[types.UID]bool
+	uids    map[types.UID]bool // in use
 
-	reports topology.Decoder
+	reports topology.Decoder // for reports of NUMA nodes
 
-	claims         []*corev1.PersistentVolumeClaim
-	defaultClasses []string // names of default storage classes
+	claims         []*corev1.PersistentVolumeClaim // passed to the scheduler when all objects were read
+	defaultClasses []string                        // names of default storage classes
 }
 
 // Place lets the scheduler place the pods among objects that have no node, one after the other. The other objects are
@@ -78,11 +78,11 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{}, uids: map[types.UID]bool{},
 	}
 	for i, o := range objects {
-		s.see(i, o)
+		s.addObject(i, o)
 	}
-	s.seeClaims()
+	s.addClaims()
 	for i, pod := range s.pods {
-		s.seePod(i, pod)
+		s.addPod(i, pod)
 	}
 	for _, o := range objects { // budgets count the pods that are already on nodes
 		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
@@ -99,7 +99,7 @@ func (s *scene) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// once records an object by its kind and name; false if there was one already.
+// once records an object by its kind and name. It returns false, and records a problem, if there was one already.
 func (s *scene) once(kind, namespace, name string) bool {
 	id := strings.Trim(namespace+"/"+name, "/")
 	if name == "" {
@@ -114,7 +114,7 @@ func (s *scene) once(kind, namespace, name string) bool {
 	return true
 }
 
-func (s *scene) see(i int, o runtime.Object) {
+func (s *scene) addObject(i int, o runtime.Object) {
 	switch o := o.(type) {
 	case *corev1.Node:
 		if s.once("node", "", o.Name) {
@@ -151,12 +151,12 @@ func (s *scene) see(i int, o runtime.Object) {
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
 		s.once("pod disruption budget", o.Namespace, o.Name)
 	default:
-		if s.seeStorage(o) {
+		if s.addStorage(o) {
 			return
 		}
 		g, ok := translate.SchedulerGroup(o)
 		if !ok {
-			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: does not concern the placement of pods: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
+			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: has no effect on the placement of pods: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
 			return
 		}
 		g.Namespace = orElse(g.Namespace, corev1.NamespaceDefault)
@@ -166,7 +166,8 @@ func (s *scene) see(i int, o runtime.Object) {
 	}
 }
 
-// identify returns a unique UID of a pod: that in the file, which reports of NUMA nodes use, or one made of its name.
+// identify returns a unique UID for a pod: the UID in the file, by which reports of NUMA nodes refer to it, or one made
+// of its name.
 func (s *scene) identify(pod *corev1.Pod) types.UID {
 	if pod.UID == "" || s.uids[pod.UID] {
 		return types.UID(pod.Namespace + "/" + pod.Name)
@@ -175,8 +176,8 @@ func (s *scene) identify(pod *corev1.Pod) types.UID {
 	return pod.UID
 }
 
-// seePod passes a pod to the scheduler. i is its number in the files, which decides between pods of equal priority.
-func (s *scene) seePod(i int, pod *corev1.Pod) {
+// addPod passes a pod to the scheduler. i is its number in the files, which decides between pods of equal priority.
+func (s *scene) addPod(i int, pod *corev1.Pod) {
 	name := pod.Namespace + "/" + pod.Name
 	if err := s.prioritize(pod); err != nil {
 		s.problem("pod %s: %v", name, err)
@@ -231,8 +232,8 @@ func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass)
 	return nil
 }
 
-// withStatus returns a budget with a status. A budget without one, which no controller has processed, gets it from its
-// specification and the pods that have nodes.
+// withStatus returns a budget with a status. If no controller has set it yet, it is computed from the specification and
+// the pods that have nodes.
 func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	if b.Status.ObservedGeneration != 0 || b.Status.ExpectedPods != 0 || b.Status.DisruptionsAllowed != 0 {
 		return b
@@ -257,7 +258,8 @@ func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisrupt
 	return b
 }
 
-// attemptsMax bounds the attempts per pod: a pod that a more important one displaced is tried again.
+// attemptsMax bounds the attempts to place a pod (chosen). A pod that one of higher priority would preempt is tried
+// again.
 const attemptsMax = 4
 
 func (s *scene) place() *Placement {

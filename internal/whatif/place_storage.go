@@ -12,9 +12,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// seeStorage passes an object about volumes to the scheduler; false if it is none. It sets what the API server or a
-// controller would have set.
-func (s *scene) seeStorage(o runtime.Object) bool {
+// addStorage passes an object about volumes to the scheduler. It returns false if the object is not about volumes. It
+// sets what the API server or a controller would have set.
+func (s *scene) addStorage(o runtime.Object) bool {
 	switch o := o.(type) {
 	case *storagev1.StorageClass:
 		if s.once("storage class", "", o.Name) {
@@ -63,10 +63,10 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 	return true
 }
 
-// seeClaims passes the claims to the scheduler. Claims without a class get the default class, if there is one, as from
-// the API server. The claims of generic ephemeral volumes are created by a controller and not in the files, so they are
-// made here.
-func (s *scene) seeClaims() {
+// addClaims passes the claims to the scheduler. Claims without a class get the default class, if there is one, as they
+// would from the API server. The claims of generic ephemeral volumes are not in the files, because a controller creates
+// them; so they are made here.
+func (s *scene) addClaims() {
 	slices.Sort(s.defaultClasses)
 	for _, pod := range s.pods {
 		s.makeClaims(pod)

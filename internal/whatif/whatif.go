@@ -1,12 +1,12 @@
-// Package whatif answers what a node or a cluster would decide, from files: a machine, a configuration, manifests. It
-// calls the same core functions as the programs on real nodes, and contains no rules of its own.
+// Package whatif shows, from files, what a node or a cluster would decide: from a machine, a configuration, manifests.
+// It calls the same functions of the core as the programs on real nodes, and has no rules of its own.
 //
 // # Model
 //
 // There is one file per question, named like its verb: allocatable.go is `plimsoll whatif allocatable`. A question is a
-// function from the content of the files to a result. A result can be written as JSON, YAML (both stable: keys may be
-// added, and do not change) or a table for people. The packages of the formats, such as machinefile and kubeletconfig,
-// read the files.
+// function from the content of the files to a result. A result can be written as JSON, YAML (both are stable: keys may
+// be added, but existing keys do not change) or a table for people. The packages of the formats, such as machinefile
+// and kubeletconfig, read the files.
 //
 // # What it does not do
 //

@@ -21,17 +21,18 @@ import (
 // workDir is set in the process that TestKillAtAnyInstant kills: the directory that it works in.
 const workDir = "PLIMSOLL_STORE_DIR"
 
-// kills is how often the process is killed, and wordsMax after how many words at most (chosen: some seconds).
+// kills is how often the process is killed, and wordsMax after how many of its reports at most (chosen: the test takes
+// some seconds).
 const (
 	kills    = 12
 	wordsMax = 24
 )
 
-// tmpfs is where the volumes are: there the process is not slowed by flushes, whose effect a kill does not test.
+// tmpfs is where the volumes are. Flushes, whose effect a kill does not test, do not slow the process there.
 const tmpfs = "/dev/shm"
 
-// TestKillAtAnyInstant kills, at random instants, a process that makes, copies, grows and removes volumes, and looks
-// each time at what the next process finds: nothing half-made, nothing lost, nothing left over.
+// TestKillAtAnyInstant kills a process that makes, copies, grows and removes volumes, at random instants. Each time it
+// checks what the next process finds: no incomplete volume, none lost, no file left over.
 func TestKillAtAnyInstant(t *testing.T) {
 	if dir := os.Getenv(workDir); dir != "" {
 		work(t, dir)
@@ -73,7 +74,7 @@ func open(t *testing.T, dir string) *Store {
 	return s
 }
 
-// workUntilKilled starts a process, kills it a while after one of its words, and returns what it said.
+// workUntilKilled starts a process, kills it a while after one of its reports, and returns all its reports.
 func workUntilKilled(t *testing.T, dir string, word int, after time.Duration) []string {
 	t.Helper()
 	worker := exec.Command(os.Args[0], "-test.run=^TestKillAtAnyInstant$")
@@ -98,7 +99,7 @@ func workUntilKilled(t *testing.T, dir string, word int, after time.Duration) []
 	return said
 }
 
-// work changes volumes until it is killed. It says what it has done, and what it is about to remove.
+// work changes volumes until it is killed. It reports what it has done, and what it is about to remove.
 func work(t *testing.T, dir string) {
 	s := open(t, dir)
 	r := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
@@ -138,7 +139,7 @@ func work(t *testing.T, dir string) {
 	}
 }
 
-// content is what a volume has in full: random bytes that follow from its ID, without holes.
+// content returns the full content of a volume: random bytes that depend on its ID, without holes.
 func content(v Entry) []byte {
 	r := rand.NewChaCha8(sha256.Sum256([]byte(v.ID)))
 	text := make([]byte, v.Size)
@@ -146,7 +147,7 @@ func content(v Entry) []byte {
 	return text
 }
 
-// checkWhole checks everything that there is.
+// checkWhole checks that every volume and snapshot is complete.
 func checkWhole(t *testing.T, s *Store) {
 	t.Helper()
 	for _, sub := range []string{dirNew, dirOld} {
@@ -184,7 +185,7 @@ func fill(path string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// checkSaid compares what a killed process said with what the next one has.
+// checkSaid compares the reports of a killed process with the volumes of the next one.
 func checkSaid(t *testing.T, s *Store, said []string) {
 	t.Helper()
 	has := map[string]Entry{}

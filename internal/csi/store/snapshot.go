@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/loop"
 )
 
-// TakeSnapshot makes the snapshot of a name, or returns it if it exists and is of the same volume.
+// TakeSnapshot makes a snapshot with a name. If it exists already and is of the same volume, it returns that.
 func (s *Store) TakeSnapshot(name, volume string) (Entry, error) {
 	id := s.SnapshotID(name)
 	if existing, err := s.Snapshot(id); err == nil {
@@ -49,7 +49,7 @@ func (s *Store) TakeSnapshot(name, volume string) (Entry, error) {
 	return entry, nil
 }
 
-// planSnapshot claims a snapshot and the volume that it is of.
+// planSnapshot claims a snapshot and its volume for an operation.
 func (s *Store) planSnapshot(id string, v Entry) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func freeze(image string) (func() error, error) {
 	}
 	if len(points) == 0 {
 		return nil, localvolume.Errorf(
-			localvolume.Precondition, "its device is attached and not mounted: another operation has not ended")
+			localvolume.Precondition, "its device is attached and not mounted: another operation is in progress")
 	}
 	dir, err := os.Open(points[0])
 	if err != nil {
@@ -164,7 +164,7 @@ func thaw(image string) error {
 	return nil
 }
 
-// mountTable is where the kernel says what is mounted (proc_pid_mountinfo(5)).
+// mountTable is the kernel's table of mounts (proc_pid_mountinfo(5)).
 const mountTable = "/proc/self/mountinfo"
 
 // mountsOf returns where the file system of an image is mounted.
@@ -191,8 +191,9 @@ func mountsOf(image string) (points []string, err error) {
 	return points, nil
 }
 
-// bindsOf returns where a file or directory is bound to. mount-utils has SearchMountPoints for that, but it assumes
-// that a path is on the last mount in the table whose mount point contains the path, and that may be "/".
+// bindsOf returns the paths at which a file or directory is bind-mounted. mount-utils has SearchMountPoints for that,
+// but it takes the last mount in the table whose mount point contains the path for the path's mount. That may be "/",
+// wherever the path is.
 func bindsOf(path string) (points []string, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st); err != nil {
@@ -220,8 +221,8 @@ func bindsOf(path string) (points []string, err error) {
 	return points, nil
 }
 
-// Use returns where a volume is in use now. staging is where the node has its file system mounted for all pods; that
-// counts as open, not as published.
+// Use returns where a volume is in use now. staging is the path at which the node has mounted its file system for all
+// pods; that counts as open, not as published.
 func (s *Store) Use(v Entry, staging string) (use localvolume.Use, err error) {
 	content := s.Content(v)
 	var points []string
@@ -261,7 +262,7 @@ func (s *Store) Use(v Entry, staging string) (use localvolume.Use, err error) {
 	return use, nil
 }
 
-// canReflink reports whether the file system that keeps volumes can share blocks between files, by trying.
+// canReflink tries whether the file system of the volumes can share blocks between files.
 func (s *Store) canReflink() (can bool, err error) {
 	var files [2]*os.File
 	for i := range files {

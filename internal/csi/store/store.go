@@ -9,22 +9,22 @@
 //	DIR/snapshots/ID/...        the same for a snapshot
 //	DIR/new/ID, DIR/old/ID      what is being made, and what is being removed
 //
-// An ID is made of a hash of the node's name and one of the name that the API gave, so that no text of the API becomes
-// part of a path, and the same name always leads to the same ID.
+// An ID is made of a hash of the node's name and a hash of the name in the API. So no text of the API becomes part of a
+// path, and the same name always has the same ID.
 //
 // # Invariants
 //
-//   - What is in volumes/ and snapshots/ is whole: it is made in new/, flushed, and moved there by one rename, record
-//     and content together. It is removed by a rename to old/. Open empties both. So a crash at any instant leaves
-//     nothing half-made that is ever given out.
-//   - At most one operation changes a volume at a time, and none removes what another one copies. A second operation
-//     gets ErrBusy. An operation runs to its end, even if its caller stops waiting.
-//   - A program that an operation runs dies with this process, so that it cannot write into what the next process
-//     makes.
-//   - A file system that an operation froze is thawed by it, or by the next Open.
+//   - Entries in volumes/ and snapshots/ are complete. An entry is made in new/, flushed, and moved by one rename,
+//     record and content together. It is removed by a rename to old/. Open empties new/ and old/. So an entry that a
+//     crash left incomplete is never used.
+//   - At most one operation changes a volume at a time, and none removes a volume that another one copies: the second
+//     operation gets ErrBusy. An operation runs to its end, even if its caller stops waiting.
+//   - A program that an operation runs ends with this process, so that it cannot write into an entry that the next
+//     process makes.
+//   - An operation that freezes a file system also thaws it. If it was killed meanwhile, the next Open does.
 //
-// core/localvolume decides (backing, size, room, what may be copied or removed). Where a volume is mounted is read from
-// the kernel each time. The package serves no protocol; internal/csi does.
+// core/localvolume decides about backing, size and room, and what may be copied or removed. Where a volume is mounted
+// is read from the kernel each time. The package serves no protocol; internal/csi does.
 package store
 
 import (
@@ -54,7 +54,7 @@ import (
 
 // Errors that callers distinguish.
 var (
-	ErrBusy     = errors.New("another operation on it has not ended")
+	ErrBusy     = errors.New("another operation on it is in progress")
 	ErrNotFound = errors.New("there is none")
 	ErrOther    = errors.New("it belongs to another node")
 )
@@ -73,7 +73,7 @@ const (
 // Entry is the record of a volume or a snapshot.
 type Entry struct {
 	ID      string              `json:"id"`
-	Name    string              `json:"name"` // that the API gave
+	Name    string              `json:"name"` // in the API
 	Backing localvolume.Backing `json:"backing"`
 	Block   bool                `json:"block,omitempty"`
 	FSType  string              `json:"fsType,omitempty"`
@@ -96,23 +96,23 @@ type Options struct {
 
 // Store keeps volumes. Its methods may be called by several goroutines.
 type Store struct {
-	dir      string // without symbolic links
-	node     string // the part of an ID that names the node
-	reserved int
-	quota    bool
-	reflink  bool
-	formats  []string
-	lock     *os.File
+	dir      string   // without symbolic links
+	node     string   // the part of an ID that names the node
+	reserved int      // percent of the disk that volumes leave free
+	quota    bool     // the file system enforces project quota, for volumes that are directories
+	reflink  bool     // see canReflink
+	formats  []string // file systems that can be made here
+	lock     *os.File // held until Close
 
-	mu        sync.Mutex
-	volumes   map[string]Entry
-	snapshots map[string]Entry
-	planned   map[string]unit.Bytes // of volumes and growth that are being made, by ID
-	busy      map[string]int        // by ID: -1: an operation changes it; else how many operations copy it
+	mu        sync.Mutex            // guards what follows
+	volumes   map[string]Entry      // by ID
+	snapshots map[string]Entry      // by ID
+	planned   map[string]unit.Bytes // the space for volumes and growth in progress, by ID
+	busy      map[string]int        // by ID: how many operations copy it; -1: an operation changes it
 }
 
-// Open opens a directory; it creates the directory if it does not exist, and ends what a crash left half done. The
-// caller must close the Store.
+// Open opens a directory. It creates the directory if it does not exist, and removes or completes what a crash left
+// unfinished. The caller must close the Store.
 func Open(o Options) (*Store, error) {
 	s := &Store{
 		node:      "n" + short(o.Node, nodeDigits),
@@ -165,8 +165,9 @@ func (s *Store) open(dir string) (err error) {
 	return s.restore()
 }
 
-// How long a process that was killed may still have the lock, and how often it is tried meanwhile. A child that it made
-// just before has it until it runs its own program, or ends. Chosen: far longer than either takes on a busy machine.
+// lockWait is how long Open waits for the lock, and lockPoll is how often it tries. After a process was killed, a child
+// that it had just forked keeps the lock until it executes its own program or ends. Chosen: far longer than that takes
+// on a busy machine.
 const (
 	lockWait = 5 * time.Second
 	lockPoll = 10 * time.Millisecond
@@ -198,7 +199,7 @@ func (s *Store) Close() error {
 	return s.lock.Close()
 }
 
-// clean removes what was being made or removed when the last process ended.
+// clean removes entries that were being made or removed when the last process ended.
 func (s *Store) clean() error {
 	for _, sub := range []string{dirNew, dirOld} {
 		dir := filepath.Join(s.dir, sub)
@@ -218,8 +219,8 @@ func (s *Store) clean() error {
 	return nil
 }
 
-// load reads the records. A record that cannot be read is logged and left alone: the other volumes are not affected,
-// and its content can be rescued by hand.
+// load reads the records. A record that cannot be read is logged and left as it is. The other volumes are not affected,
+// and the content can be saved by hand.
 func (s *Store) load(sub string) (map[string]Entry, error) {
 	found, err := os.ReadDir(filepath.Join(s.dir, sub))
 	if err != nil {
@@ -257,7 +258,7 @@ func writeRecord(dir string, entry Entry) error {
 	return durable.Write(filepath.Join(dir, fileRecord), text)
 }
 
-// restore brings the kernel to what the records say: a crash may have left a file system frozen, or a limit that is
+// restore corrects the kernel's state by the records: a crash may have left a file system frozen, or a limit that is
 // older than its record.
 func (s *Store) restore() error {
 	for _, v := range s.volumes {
@@ -274,8 +275,8 @@ func (s *Store) restore() error {
 	return nil
 }
 
-// The digits of an ID. With 32 hexadecimal digits of a SHA-256, nobody can make two names collide. Eight distinguish
-// the nodes of a cluster, where a collision only makes an error less clear.
+// The hexadecimal digits of a SHA-256 in an ID (chosen). With nameDigits nobody can make two names that collide.
+// nodeDigits distinguish the nodes of a cluster, where a collision only makes an error less clear.
 const (
 	nodeDigits = 8
 	nameDigits = 32
@@ -333,7 +334,7 @@ func (s *Store) list(in map[string]Entry) []Entry {
 // Content returns the path of the image or of the directory of a volume.
 func (s *Store) Content(v Entry) string { return contentIn(s.home(v.ID), v) }
 
-// home is the directory of a volume or a snapshot.
+// home returns the directory of a volume or a snapshot.
 func (s *Store) home(id string) string {
 	if strings.HasPrefix(id, "s-") {
 		return filepath.Join(s.dir, dirSnapshots, id)
@@ -378,12 +379,12 @@ func (s *Store) machine() (localvolume.Machine, error) {
 	return localvolume.Machine{Quota: s.quota, Formats: s.formats, Space: space}, nil
 }
 
-// used is how much of the disk a volume fills.
+// used returns how much of the disk a volume occupies.
 func used(content string, e Entry) (unit.Bytes, error) {
 	if e.Backing == localvolume.Directory {
 		usage, err := quota.Of(content)
 		if errors.Is(err, quota.ErrNone) {
-			return 0, nil // the file system was mounted without quota: its size counts as not used yet
+			return 0, nil // without quota the use is not known: its whole size counts as still to be used
 		}
 		return usage.Bytes, err
 	}
@@ -425,7 +426,7 @@ func (s *Store) begin(id string, copies ...string) (func(), error) {
 	}, nil
 }
 
-// During calls do while no other operation changes or copies the volume.
+// During calls do. No other operation changes or copies the volume meanwhile.
 func (s *Store) During(id string, do func() error) error {
 	s.mu.Lock()
 	end, err := s.begin(id)

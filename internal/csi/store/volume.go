@@ -21,8 +21,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
-// Create makes the volume of a name, or returns it if it exists and is what wish asks for. source is the ID of the
-// volume or snapshot that it is a copy of; empty: it begins empty.
+// Create makes a volume with a name. If it exists already and is as wish requests, it returns that. source is the ID of
+// the volume or snapshot that it is a copy of; empty: the volume begins empty.
 func (s *Store) Create(name string, wish localvolume.Wish, source string) (Entry, error) {
 	id := s.VolumeID(name)
 	if existing, err := s.Volume(id); err == nil {
@@ -42,7 +42,8 @@ func (s *Store) Create(name string, wish localvolume.Wish, source string) (Entry
 	return entry, nil
 }
 
-// planVolume decides how a volume is made and claims its ID. from is what it is a copy of, nil for an empty volume.
+// planVolume decides how a volume is made, and claims its ID. from is the entry that it is a copy of; nil: the volume
+// begins empty.
 func (s *Store) planVolume(
 	id, name string, wish localvolume.Wish, source string,
 ) (entry Entry, from *Entry, end func(), err error) {
@@ -95,7 +96,7 @@ func (s *Store) source(id string) (Entry, error) {
 // make makes an entry in new/ and moves it to its place.
 func (s *Store) make(entry Entry, from *Entry) error {
 	workshop := filepath.Join(s.dir, dirNew, entry.ID)
-	if err := discard(workshop); err != nil { // of an operation that failed
+	if err := discard(workshop); err != nil { // an earlier operation that failed may have left it
 		return err
 	}
 	if err := os.Mkdir(workshop, 0o700); err != nil {
@@ -166,7 +167,7 @@ func format(image, fsType string) error {
 	case "":
 		return nil
 	case "ext4":
-		// No blocks are kept for root: pods are told that the volume has its whole size.
+		// No blocks are reserved for root, so that pods can use the whole size of the volume.
 		return run("mkfs.ext4", "-q", "-F", "-m", "0", image)
 	}
 	return run("mkfs."+fsType, "-q", "-f", image)
@@ -180,8 +181,8 @@ func formats() []string {
 	})
 }
 
-// run runs a program that dies with this process. The kernel ends it when the thread that started it ends, so the
-// thread is held.
+// run runs a program that ends with this process. The kernel kills it when the thread that started it ends, so the
+// thread is locked meanwhile.
 func run(name string, args ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -215,7 +216,7 @@ func flush(content string) error {
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
-		return unix.Syncfs(int(f.Fd())) // nothing less has all files
+		return unix.Syncfs(int(f.Fd())) // there is no call that flushes only the files of a directory
 	}
 	return errors.Join(err, f.Sync())
 }
@@ -263,8 +264,8 @@ func (s *Store) remove(in map[string]Entry, e Entry, may func() error) error {
 	return discard(grave)
 }
 
-// discard removes what has no place in volumes/ or snapshots/ any more. A project keeps its limit when its directory is
-// gone, and the next directory with that inode number would have it.
+// discard removes an entry that is not in volumes/ or snapshots/, with its limit: a project keeps its limit when its
+// directory is removed, and the next directory with that inode number would have it.
 func discard(home string) error {
 	data := filepath.Join(home, dirData)
 	err := quota.Limit(data, 0)
@@ -303,7 +304,7 @@ func (s *Store) Expand(id string, required, limit unit.Bytes) (Entry, error) {
 	return v, err
 }
 
-// planGrowth decides how large a volume will be and claims its ID; it claims nothing if the volume is that large
+// planGrowth decides how large a volume will be, and claims its ID. It claims nothing if the volume has that size
 // already.
 func (s *Store) planGrowth(id string, required, limit unit.Bytes) (Entry, func(), error) {
 	v, err := s.Volume(id)
@@ -329,7 +330,7 @@ func (s *Store) planGrowth(id string, required, limit unit.Bytes) (Entry, func()
 	return v, end, nil
 }
 
-// growFile makes a file larger and never smaller.
+// growFile makes a file larger, never smaller.
 func growFile(path string, size int64) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() >= size {
