@@ -155,8 +155,12 @@ func (a nodeLine) differs(b nodeLine) string {
 
 func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	config := *defaultConfig()
-	config.SystemReserved, config.KubeReserved, config.EvictionHard = c.system, c.kube, c.hard
-	config.ReservedSystemCPUs, config.MaxPods, config.PodsPerCore = c.reservedCPUs, c.maxPods, c.perCore
+	config.SystemReserved = c.system
+	config.KubeReserved = c.kube
+	config.EvictionHard = c.hard
+	config.ReservedSystemCPUs = c.reservedCPUs
+	config.MaxPods = c.maxPods
+	config.PodsPerCore = c.perCore
 	config.LocalStorageCapacityIsolation = &c.isolation
 	if !c.enforce {
 		config.EnforceNodeAllocatable = []string{"none"}
@@ -186,7 +190,9 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 		r.pids, _ = v.PIDs.Get()
 		return r
 	}
-	out.system, out.kube, out.cpuOnly = reserved(allocatable.SystemReserved, false), reserved(allocatable.KubeReserved, false), reserved(allocatable.SystemReserved, true)
+	out.system = reserved(allocatable.SystemReserved, false)
+	out.kube = reserved(allocatable.KubeReserved, false)
+	out.cpuOnly = reserved(allocatable.SystemReserved, true)
 	return out, nil
 }
 

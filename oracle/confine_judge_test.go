@@ -24,7 +24,7 @@ type difference struct {
 
 // confineKind is a kind of intended difference.
 type confineKind struct {
-	name  string // what differs, and why it confines no less
+	name  string // what differs, and why ours does not confine less
 	path  string // the end of the path
 	meant func(d difference) bool
 }
@@ -165,8 +165,8 @@ func differences(path string, ours, theirs protoreflect.Message) []difference {
 	return out
 }
 
-// refused reports whether a side refuses. It fails the test if only upstream does, or if we do for a reason that is not
-// in confineRefusals.
+// refused reports whether a side refuses the pod. It fails the test if only upstream does, or if we do for a reason
+// that is not in confineRefusals.
 func (c *confiner) refused(what string, ours, theirs error) bool {
 	c.t.Helper()
 	switch {

@@ -186,7 +186,9 @@ func (t tenant) selinux() *corev1.SELinuxOptions {
 	}
 	o := &corev1.SELinuxOptions{Type: t.of("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"), Level: t.of("", "s0:c1,c2")}
 	if t.strays() {
-		o.User, o.Role, o.Type = t.of("", "root"), t.of("", "sysadm_r"), t.of("", "spc_t")
+		o.User = t.of("", "root")
+		o.Role = t.of("", "sysadm_r")
+		o.Type = t.of("", "spc_t")
 	}
 	return o
 }
@@ -218,7 +220,9 @@ func (t tenant) nonRoot() *bool {
 
 func (t tenant) seccomp() *corev1.SeccompProfile {
 	local := []*string{new(string), nil, new(string), new(string)}
-	*local[0], *local[2], *local[3] = "p/tight.json", "../../../etc/passwd", ""
+	*local[0] = "p/tight.json"
+	*local[2] = "../../../etc/passwd"
+	*local[3] = ""
 	p := &corev1.SeccompProfile{Type: corev1.SeccompProfileType(t.of("RuntimeDefault", "RuntimeDefault", "Localhost"))}
 	if t.strays() {
 		p.Type = corev1.SeccompProfileType(t.of("Unconfined", "Localhost", "Odd"))

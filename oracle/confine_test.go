@@ -42,7 +42,7 @@ func upstreamSandboxConfig(manager unsafe.Pointer, ctx context.Context, pod *cor
 func upstreamContainerConfig(manager unsafe.Pointer, ctx context.Context, c *corev1.Container, pod *corev1.Pod, restartCount int, podIP, imageRef string,
 	podIPs []string, target *kubecontainer.ContainerID, volumes kubecontainer.ImageVolumes) (*runtimeapi.ContainerConfig, func(), error)
 
-// nodeFacts is what upstream's runtime manager asks the rest of the kubelet and the runtime. Both sides get these
+// nodeFacts answers what upstream's runtime manager asks the rest of the kubelet and the runtime. Both sides get these
 // facts.
 type nodeFacts struct {
 	containertest.FakeRuntimeHelper
@@ -83,7 +83,7 @@ func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.
 	return factUsers(pod), nil
 }
 
-// factUsers is what both sides give a pod that asks for users of its own; nil: it does not.
+// factUsers returns the id mappings that both sides give a pod with hostUsers: false; nil for other pods.
 func factUsers(pod *corev1.Pod) *runtimeapi.UserNamespace {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return nil
@@ -149,8 +149,8 @@ func (c *confiner) judge(pod *corev1.Pod, image *runtimeapi.Image) {
 
 func (c *confiner) pointer() unsafe.Pointer { return reflect.ValueOf(c.manager).UnsafePointer() }
 
-// told returns what our side gets about a container.
-func (c *confiner) told(pod *corev1.Pod, container *corev1.Container) criconfig.ContainerFacts {
+// factsOf returns the facts that our side gets about a container.
+func (c *confiner) factsOf(pod *corev1.Pod, container *corev1.Container) criconfig.ContainerFacts {
 	var vars []*runtimeapi.KeyValue
 	for _, v := range factEnv {
 		vars = append(vars, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
@@ -170,7 +170,7 @@ func (c *confiner) told(pod *corev1.Pod, container *corev1.Container) criconfig.
 }
 
 func (c *confiner) container(pod, theirs *corev1.Pod, container *corev1.Container, target string) {
-	facts := c.told(pod, container)
+	facts := c.factsOf(pod, container)
 	ours, err := c.node.Container(pod, container, facts)
 	var id *kubecontainer.ContainerID
 	if target != "" {
@@ -193,8 +193,9 @@ func drawn(seed uint64, n int) (*corev1.Pod, *runtimeapi.Image) {
 }
 
 // TestConfinement compares the requests to the runtime for a pod with those of the kubelet 1.36.3 for the same pod,
-// image and node: pods that Pod Security allows at baseline or restricted, and as many others, with host namespaces,
-// privileged, or such as the API server refuses. No field may confine less. Every other difference is in confineKinds.
+// image and node: pods that Pod Security allows at baseline or restricted, and as many others: with host namespaces,
+// privileged, or refused by the API server. No field of ours may confine less. Every other difference is in
+// confineKinds.
 func TestConfinement(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -276,7 +277,9 @@ func TestJudgeOfConfinement(t *testing.T) {
 		"a group":          func(s *runtimeapi.LinuxContainerSecurityContext) { s.SupplementalGroups = []int64{0} },
 		"a writable root":  func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = false },
 	} {
-		yes, no, user := true, false, int64(1000)
+		yes := true
+		no := false
+		user := int64(1000)
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 			Containers: []corev1.Container{{Name: "c0", SecurityContext: &corev1.SecurityContext{
@@ -290,7 +293,7 @@ func TestJudgeOfConfinement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours, err := node.node.Container(pod, &pod.Spec.Containers[0], node.told(pod, &pod.Spec.Containers[0]))
+		ours, err := node.node.Container(pod, &pod.Spec.Containers[0], node.factsOf(pod, &pod.Spec.Containers[0]))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,9 @@ func (e *evictor) AnnotatedEventf(_ runtime.Object, a map[string]string, _, _, _
 }
 
 func (e *evictor) kill(pod *corev1.Pod, _ bool, grace *int64, fn func(*corev1.PodStatus)) error {
-	e.killed, e.grace, e.status = pod, *grace, corev1.PodStatus{}
+	e.killed = pod
+	e.grace = *grace
+	e.status = corev1.PodStatus{}
 	fn(&e.status)
 	return nil
 }
@@ -122,7 +124,10 @@ func (e *evictor) conditions() []eviction.Condition {
 
 // thresholds returns the maps of a configuration, mostly valid ones.
 func (r random) thresholds() (hard, soft, graces, reclaims map[string]string) {
-	hard, soft, graces, reclaims = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
+	hard = map[string]string{}
+	soft = map[string]string{}
+	graces = map[string]string{}
+	reclaims = map[string]string{}
 	amounts := []string{"100Mi", "1Gi", "500", "1k", "10%", "12.5%", "0%", "100%", "99.9%", "0.5Gi", "1e3", "5%"}
 	if r.chance(12) {
 		amounts = append(amounts, "-1", "0", "x", "-5%", "101%", "", "%")
@@ -162,7 +167,11 @@ func TestEvictionThresholds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.EvictionHard, c.EvictionSoft, c.EvictionSoftGracePeriod, c.EvictionMinimumReclaim, c.EnforceNodeAllocatable = hard, soft, graces, reclaims, enforce
+		c.EvictionHard = hard
+		c.EvictionSoft = soft
+		c.EvictionSoftGracePeriod = graces
+		c.EvictionMinimumReclaim = reclaims
+		c.EnforceNodeAllocatable = enforce
 		ours, err := kubeletconfig.Eviction(c)
 		theirs, wantErr := upstream.ParseThresholdConfig(enforce, hard, soft, graces, reclaims)
 		if (err == nil) != (wantErr == nil) {
@@ -178,7 +187,9 @@ func TestEvictionThresholds(t *testing.T) {
 			got = append(got, fmt.Sprint(x.Signal, x.Grace, x.Value.Of(capacity.Value()), x.Reclaim.Of(capacity.Value()), x.Text))
 		}
 		for _, x := range theirs {
-			line, reclaim, text := evictionapi.GetThresholdQuantity(x.Value, capacity), int64(0), ""
+			line := evictionapi.GetThresholdQuantity(x.Value, capacity)
+			reclaim := int64(0)
+			text := ""
 			if x.MinReclaim != nil {
 				reclaim = evictionapi.GetThresholdQuantity(*x.MinReclaim, capacity).Value()
 			}
@@ -411,7 +422,10 @@ func (r random) config(t *testing.T) (eviction.Config, upstream.Config) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.EvictionHard, c.EvictionSoft, c.EvictionSoftGracePeriod, c.EvictionMinimumReclaim = hard, soft, graces, reclaims
+		c.EvictionHard = hard
+		c.EvictionSoft = soft
+		c.EvictionSoftGracePeriod = graces
+		c.EvictionMinimumReclaim = reclaims
 		c.EvictionPressureTransitionPeriod = metav1.Duration{Duration: time.Duration(1+r.IntN(5)) * time.Minute}
 		c.EvictionMaxPodGracePeriod = int32(r.IntN(60))
 		ours, err := kubeletconfig.Eviction(c)
@@ -422,8 +436,8 @@ func (r random) config(t *testing.T) (eviction.Config, upstream.Config) {
 	}
 }
 
-// TestEvictionVictim compares what happens to upstream's victim with what we would do to it: message, annotations,
-// condition and grace period; and it checks that our victim, unless it can be spared, is first in upstream's order.
+// TestEvictionVictim compares how upstream evicts its victim with how we would: message, annotations, condition and
+// termination grace period. It also checks that our victim, unless it can be spared, is first in upstream's order.
 func TestEvictionVictim(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*evictionSeed, 14))}
 	causes := map[eviction.Cause]int{}

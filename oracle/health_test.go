@@ -83,9 +83,9 @@ func lifecycleController(t *testing.T, client *fake.Clientset, threshold float32
 //go:linkname getMinTolerationTime k8s.io/kubernetes/pkg/controller/tainteviction.getMinTolerationTime
 func getMinTolerationTime(tolerations []corev1.Toleration) time.Duration
 
-// TestPatience compares how long a pod stays on a node with NoExecute taints with upstream's GetMatchingTolerations and
-// the least toleration time of its result.
-func TestPatience(t *testing.T) {
+// TestTolerationSeconds compares how long a pod stays on a node with NoExecute taints with upstream's
+// GetMatchingTolerations and the least toleration time of its result.
+func TestTolerationSeconds(t *testing.T) {
 	random := rand.New(rand.NewPCG(*healthSeed, 2))
 	outcomes := map[string]int{}
 	for n := range *healthCases {
@@ -106,7 +106,7 @@ func TestPatience(t *testing.T) {
 			}
 			tolerations = append(tolerations, o)
 		}
-		judgePatience(t, n, taints, tolerations, outcomes)
+		judgeTolerationSeconds(t, n, taints, tolerations, outcomes)
 	}
 	t.Logf("seed %d: %v", *healthSeed, outcomes)
 }
@@ -114,7 +114,7 @@ func TestPatience(t *testing.T) {
 func key(r *rand.Rand) string   { return []string{"a", "b", "node.kubernetes.io/unreachable"}[r.IntN(3)] }
 func value(r *rand.Rand) string { return []string{"", "x", "7"}[r.IntN(3)] }
 
-func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
+func judgeTolerationSeconds(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
 	t.Helper()
 	node := translate.LifecycleNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
 	var ours []lifecycle.Toleration
@@ -124,7 +124,7 @@ func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []cor
 	got, ends := lifecycle.ToleratedTime(node.Taints, ours)
 	if len(taints) == 0 { // upstream cancels before the computation
 		if ends {
-			t.Fatalf("seed %d, case %d: nobody taints the node, and the pod leaves", *healthSeed, n)
+			t.Fatalf("seed %d, case %d: the node has no taint, and the pod leaves", *healthSeed, n)
 		}
 		return
 	}
@@ -171,7 +171,7 @@ func TestNoScheduleTaints(t *testing.T) {
 func taintedNode(random *rand.Rand, n int) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", n), UID: "u"}, Spec: corev1.NodeSpec{Unschedulable: random.IntN(3) == 0}}
 	for _, c := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable, "Mine"} {
-		// We leave a node without Ready alone, so none is generated; see README.md.
+		// Our controller does not change a node without a Ready condition, so none is generated; see README.md.
 		if c == corev1.NodeReady || random.IntN(3) > 0 {
 			status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[random.IntN(3)]
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: c, Status: status})

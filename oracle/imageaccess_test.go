@@ -15,9 +15,9 @@ import (
 	core "github.com/plimsoll-dev/plimsoll/internal/core/imageaccess"
 )
 
-// TestImageAccess plays random pulls and random questions who may use which image, to the kubelet's records and to
-// ours, each in a directory of its own. Now and then both stop, and each goes on with the directory of the other. The
-// answers are the same throughout.
+// TestImageAccess makes random pulls with the kubelet's records and with ours, each in a directory of its own, and asks
+// both at random who may use which image. Now and then both stop, and each continues with the other's directory. The
+// answers are always the same.
 func TestImageAccess(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -67,12 +67,12 @@ type accessSides struct {
 	manager *pullmanager.PullManager
 }
 
-// noImages is a runtime without images: nothing is recovered of what was begun and not ended.
+// noImages is a runtime without images, so that no unfinished pull is recovered.
 type noImages struct{ kubecontainer.ImageService }
 
 func (noImages) ListImages(context.Context) ([]kubecontainer.Image, error) { return nil, nil }
 
-// open starts both on what is in their directories.
+// open starts both with their directories.
 func (s *accessSides) open() {
 	s.t.Helper()
 	var allowed []string
@@ -99,7 +99,7 @@ func (s *accessSides) open() {
 	}
 }
 
-// pull records a pull with one secret, with one account's token, with the node's credentials or with nobody knows what.
+// pull records a pull with one secret, with one account's token, with the node's credentials or with unknown ones.
 func (s *accessSides) pull(r *rand.Rand, image, id string) {
 	s.t.Helper()
 	user := randomUser(r)

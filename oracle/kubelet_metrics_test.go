@@ -73,7 +73,7 @@ type declarations struct {
 	lines   []string
 }
 
-// constant notes the text of a constant.
+// constant records the text of a constant.
 func (d *declarations) constant(n ast.Node) bool {
 	if v, ok := n.(*ast.ValueSpec); ok && len(v.Names) == len(v.Values) {
 		for i, name := range v.Names {
@@ -85,7 +85,7 @@ func (d *declarations) constant(n ast.Node) bool {
 	return true
 }
 
-// text returns the value of an expression: a string, a constant or BuildFQName of such.
+// text returns the value of an expression: a string, a constant, or BuildFQName of these.
 func (d *declarations) text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -125,8 +125,8 @@ func called(c *ast.CallExpr) string {
 	return ""
 }
 
-// declaration notes a metric where it is made: New<Type>(&Opts{...}), New<Type>Vec(&Opts{...}, labels), NewDesc(name,
-// ...).
+// declaration records a metric where it is created: New<Type>(&Opts{...}), New<Type>Vec(&Opts{...}, labels),
+// NewDesc(name, ...).
 func (d *declarations) declaration(n ast.Node) bool {
 	c, ok := n.(*ast.CallExpr)
 	if !ok || len(c.Args) == 0 {

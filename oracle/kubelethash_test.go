@@ -37,7 +37,7 @@ var (
 func upstreamStaticPod(l klog.Logger, pod *core.Pod, source string, isFile bool, node types.NodeName) error
 
 // TestContainerHash compares the hash by which the kubelet decides whether a running container is the one that its pod
-// asks for.
+// specifies.
 func TestContainerHash(t *testing.T) {
 	r := random{rand.New(rand.NewPCG(*hashSeed, 0))}
 	for range 2_000 {

@@ -23,14 +23,14 @@ import (
 
 const checkpoints = 1_000 // random files of each kind that either side writes and the other reads
 
-// upstreamCheckpoint is what all of upstream's checkpoints can.
+// upstreamCheckpoint has the methods that all of upstream's checkpoints have.
 type upstreamCheckpoint interface {
 	MarshalCheckpoint() ([]byte, error)
 	UnmarshalCheckpoint([]byte) error
 	VerifyChecksum() error
 }
 
-// readUpstream has upstream's code read a file that we wrote.
+// readUpstream makes upstream's code read a file that we wrote.
 func readUpstream(t *testing.T, text []byte, into upstreamCheckpoint) {
 	t.Helper()
 	if err := into.UnmarshalCheckpoint(text); err != nil {
@@ -41,7 +41,7 @@ func readUpstream(t *testing.T, text []byte, into upstreamCheckpoint) {
 	}
 }
 
-// written has upstream's code write a file.
+// written makes upstream's code write a file, and returns the text.
 func written(t *testing.T, c upstreamCheckpoint) []byte {
 	t.Helper()
 	text, err := c.MarshalCheckpoint()
@@ -68,7 +68,7 @@ func (r random) cpus() idset.Set {
 	return s
 }
 
-// TestCPUCheckpoint: either side reads what the other wrote, and understands the same.
+// TestCPUCheckpoint: each side reads the other's file as the same value.
 func TestCPUCheckpoint(t *testing.T) {
 	for n := range checkpoints {
 		r := random{rand.New(rand.NewPCG(*hashSeed, uint64(n)))}
@@ -79,7 +79,7 @@ func TestCPUCheckpoint(t *testing.T) {
 			}
 			ours.Exclusive[pod][container] = r.cpus()
 		})
-		theirs := &cpustate.CPUManagerCheckpointV2{Entries: map[string]map[string]string{}} // as upstream makes it to read
+		theirs := &cpustate.CPUManagerCheckpointV2{Entries: map[string]map[string]string{}} // as upstream creates it before reading
 		readUpstream(t, ours.Marshal(), theirs)
 		if theirs.PolicyName != ours.Policy || theirs.DefaultCPUSet != ours.Shared.String() ||
 			len(theirs.Entries) != len(ours.Exclusive) {

@@ -187,9 +187,9 @@ func (h *history) fail(format string, args ...any) bool {
 }
 
 // apart reports whether upstream's state depends on the order in which pods ended; ours never does. There are two
-// cases. A node is in a group although another assignment uses it alone: upstream forbids to use a node of a group
-// alone, and does it nevertheless when a hint has that node. Or one block of a group ended before others: upstream
-// subtracts its bytes from the lowest nodes, wherever they were.
+// cases. A node is in a group although another assignment uses it alone: upstream forbids that, but does it if a hint
+// has that node. Or one block of a group ended before others: upstream subtracts its bytes from the lowest nodes,
+// wherever they were.
 func (k *kubelet) apart() bool {
 	state := k.memoryState.GetMachineState()
 	for _, n := range state {

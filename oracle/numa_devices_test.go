@@ -29,7 +29,7 @@ import (
 
 // TestDevices compares the choice of devices with the device manager, behind the same topology manager as the CPU
 // manager: one pod on a machine where some devices are assigned, with plugins that have a preference for each choice.
-// If an init container leaves devices, upstream reuses them in random order, so then only their number is compared.
+// Upstream reuses devices of an init container in random order, so then only their number is compared.
 func TestDevices(t *testing.T) {
 	seed := uint64(20261120)
 	t.Logf("seed %d, %d pods", seed, *devicePods)

@@ -42,7 +42,10 @@ func randomMachine(rng *rand.Rand, uneven bool) machine.Machine {
 	if rng.IntN(8) == 0 {
 		sockets, nodesPerSocket = 1+rng.IntN(4), 1+rng.IntN(2)
 	}
-	caches, cores, threads := 1+rng.IntN(2), 1+rng.IntN(4), 1+rng.IntN(2) // per node, cache and core
+	// per node, cache and core
+	caches := 1 + rng.IntN(2)
+	cores := 1 + rng.IntN(4)
+	threads := 1 + rng.IntN(2)
 	socketsPerNode := 1
 	if nodesPerSocket == 1 && rng.IntN(4) == 0 {
 		socketsPerNode = 2
@@ -345,7 +348,9 @@ func describe(h numa.Assigned) string {
 // bothPods returns a pod as upstream's type, for the one of ours.
 func bothPods(uid string, p numa.Pod) *corev1.Pod {
 	pod := &corev1.Pod{}
-	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)
+	pod.Name = uid
+	pod.Namespace = "default"
+	pod.UID = types.UID(uid)
 	always := corev1.ContainerRestartPolicyAlways
 	container := func(c numa.Container) corev1.Container {
 		requests := corev1.ResourceList{}

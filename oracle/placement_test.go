@@ -19,10 +19,10 @@ import (
 
 var clustersFlag = flag.Int("placement.clusters", 4000, "how many random clusters TestPlacement draws")
 
-// TestPlacement compares random clusters and pods. Every node must be feasible for us exactly if it is for upstream,
-// with the same reasons, and the same answer to whether eviction could help. Every plugin must have the same raw and
-// normalized scores. Our choice must be among upstream's best, with upstream's total. If a pod fits nowhere, every node
-// must have the same victims, and our choice must rank as high as upstream's.
+// TestPlacement compares random clusters and pods. Every node must be feasible for us exactly if it is for upstream. A
+// rejection must have the same reasons, and the same answer to whether preemption could help. Every plugin must have
+// the same raw and normalized scores. Our choice must be among upstream's best, with upstream's total. If a pod fits
+// nowhere, every node must have the same victims, and our choice must rank as high as upstream's.
 func TestPlacement(t *testing.T) {
 	compareUnder(t, "", *clustersFlag, false)
 }
@@ -216,7 +216,7 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 	ours := placer.Evictions(translate.SchedulerPod(pod))
 	if len(potential) == 0 {
 		if len(ours) > 0 {
-			t.Fatalf("seed %d: pod %s: ours evicts %+v, upstream nobody", seed, pod.Name, ours)
+			t.Fatalf("seed %d: pod %s: ours evicts %+v, upstream no pod", seed, pod.Name, ours)
 		}
 		return
 	}

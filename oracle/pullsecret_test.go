@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pullsecret"
 )
 
-// TestPullSecretSums: the sums by which records of pulled images tell credentials apart are the kubelet's, so that
-// agent and kubelet can go on with each other's records; and the same credentials cover an image.
+// TestPullSecretSums: the hashes by which records of pulled images distinguish credentials are the kubelet's, so that
+// agent and kubelet can continue with each other's records. The same credentials give access to an image.
 func TestPullSecretSums(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(of ...string) string { return of[r.IntN(len(of))] }

@@ -252,7 +252,6 @@ func (r random) podTerm() corev1.PodAffinityTerm {
 	return t
 }
 
-// around draws terms between pods.
 // around generates terms of inter-pod affinity.
 func (r random) around(p *corev1.Pod) {
 	if p.Spec.Affinity == nil {

@@ -17,8 +17,8 @@ var (
 )
 
 // TestRestartRules compares whether an exit restarts its container, or all of its pod, with upstream's
-// ContainerShouldRestart and FindMatchingContainerRestartRule. The exit of an init container with code 0 is judged for
-// all containers only: upstream asks about the container itself after failures alone.
+// ContainerShouldRestart and FindMatchingContainerRestartRule. For an exit of an init container with code 0, only the
+// answer for the whole pod is compared: upstream asks about the container itself only after failures.
 func TestRestartRules(t *testing.T) {
 	r := rand.New(rand.NewPCG(*restartSeed, 2))
 	seen := map[[2]bool]int{}

@@ -38,7 +38,7 @@ var (
 	valuesSeed  = flag.Uint64("values.seed", 1, "seed of the random pods and nodes")
 )
 
-// upstreamUnified is what upstream has found: whether this machine has cgroup v2 only.
+// upstreamUnified is upstream's own variable: whether this machine has cgroup v2 only.
 //
 //go:linkname upstreamUnified github.com/opencontainers/cgroups.isUnified
 var upstreamUnified bool
