@@ -1,6 +1,6 @@
 // Command plimsoll-csi is a CSI driver for volumes on the machine that it runs on. `plimsoll up` runs one on each node;
 // it works beside any kubelet. It is a program of its own and not a verb of plimsoll, so that it can be restarted,
-// replaced and looked at like any other driver, and links nothing of the other parts.
+// replaced and debugged like any other driver, and contains no code of the other parts.
 //
 //	plimsoll-csi --node-name vm --dir /var/lib/volumes --endpoint /run/csi.sock \
 //	  --registration-dir /var/lib/kubelet/plugins_registry
@@ -26,8 +26,8 @@ const (
 	exitUsage = 2
 )
 
-// reservedDefaultPct is how much of the disk volumes leave free: the threshold below which the kubelet evicts pods for
-// imagefs (imagefs.available, 15%), so that full volumes alone do not cause evictions.
+// reservedDefaultPct is how much of the disk volumes leave free, in percent. It is the kubelet's default eviction
+// threshold imagefs.available (15%), so that full volumes alone do not cause evictions.
 const reservedDefaultPct = 15
 
 func main() {

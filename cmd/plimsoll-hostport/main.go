@@ -1,5 +1,5 @@
 // Command plimsoll-hostport is the CNI plugin that maps host ports to pods, for the runtime that `plimsoll up` starts.
-// It is a separate program and not a verb of plimsoll because it is started for every pod and has to be small.
+// It is a program of its own and not a verb of plimsoll, because it is started for every pod and must be small.
 package main
 
 import (

@@ -47,8 +47,8 @@ func main() {
 	}
 }
 
-// newRootCommand returns the root command. It sets began when a verb begins: an error before that is about the command
-// line.
+// newRootCommand returns the root command. It sets began when a verb begins. An error before that is an error of the
+// command line.
 func newRootCommand(began *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plimsoll-lab",

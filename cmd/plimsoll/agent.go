@@ -23,7 +23,7 @@ type agentFlags struct {
 	pluginsDir                                              string
 	bootstrap, certDir                                      string
 	labels, taints, cloud                                   string
-	starts                                                  int
+	starts                                                  int // --pod-starts
 	createMissingCgroups, reclaimMemory                     bool
 	memorySignal                                            string
 	credentialConfig, credentialDir                         string // of credential provider plugins
@@ -52,7 +52,7 @@ stops no container; when it starts again, it continues with the running containe
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required. It is written if --bootstrap-kubeconfig is used")
-	flags.StringVar(&f.bootstrap, "bootstrap-kubeconfig", "", "kubeconfig, as of a token, to ask for the node's client certificate with while --kubeconfig cannot be used; that is written then")
+	flags.StringVar(&f.bootstrap, "bootstrap-kubeconfig", "", "kubeconfig, for example with a bootstrap token, to request the node's client certificate with, if --kubeconfig cannot be used; --kubeconfig is then written")
 	flags.StringVar(&f.certDir, "cert-dir", "", "directory of the node's certificates and keys (default: pki in --root-dir)")
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
@@ -67,14 +67,15 @@ stops no container; when it starts again, it continues with the running containe
 	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("how many pods may start at the same time; 0: %d per CPU", agent.StartsPerCPU))
 	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false, "create the cgroups that systemReservedCgroup and kubeReservedCgroup name if they are missing, instead of ending with an error")
-	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream, "what counts as available memory for evictions: "+memorySignalUpstream+": not the active page cache, as in the kubelet; "+string(eviction.SignalAvailable)+": all that the kernel can drop and the swap that pods may use, but not huge pages")
-	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false, "when memory becomes short, let the kernel reclaim memory of pods above their requests before any pod is evicted (cgroup v2)")
+	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream, "what counts as available memory for evictions: "+memorySignalUpstream+": as in the kubelet, which does not count active page cache; "+string(eviction.SignalAvailable)+": everything that the kernel can drop and the swap that pods may use, but not huge pages")
+	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false, "when memory becomes short, make the kernel reclaim memory of pods above their requests before any pod is evicted (cgroup v2)")
 	return c
 }
 
 // memorySignalUpstream is the value of --memory-signal for the kubelet's own signal.
 const memorySignalUpstream = "working-set"
 
+// options checks the flags and reads the files that they name.
 func (f agentFlags) options() (agent.Options, error) {
 	var o agent.Options
 	if f.kubeconfig == "" {
@@ -90,19 +91,8 @@ func (f agentFlags) options() (agent.Options, error) {
 	for _, note := range kubeletconfig.Notes(config) {
 		slog.Info("configuration: differs from the kubelet", "note", note)
 	}
-	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
-		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
-	}
-	if o.CertDir = filepath.Join(o.RootDir, "pki"); f.certDir != "" {
-		if o.CertDir, err = filepath.Abs(f.certDir); err != nil {
-			return o, fmt.Errorf("--cert-dir %q: %w", f.certDir, err)
-		}
-	}
-	o.DevicePluginsDir = filepath.Join(o.RootDir, "device-plugins")
-	if f.pluginsDir != "" {
-		if o.DevicePluginsDir, err = filepath.Abs(f.pluginsDir); err != nil {
-			return o, fmt.Errorf("--device-plugins-dir %q: %w", f.pluginsDir, err)
-		}
+	if err := f.directories(&o); err != nil {
+		return o, err
 	}
 	if (f.credentialConfig == "") != (f.credentialDir == "") {
 		return o, fmt.Errorf("--image-credential-provider-config and --image-credential-provider-bin-dir: want both or neither")
@@ -135,19 +125,43 @@ func (f agentFlags) options() (agent.Options, error) {
 	if o.Endpoint = f.endpoint; o.Endpoint == "" {
 		o.Endpoint = config.ContainerRuntimeEndpoint
 	}
+	return o, f.registration(&o)
+}
+
+// directories sets the directories in o, as absolute paths.
+func (f agentFlags) directories(o *agent.Options) (err error) {
+	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
+		return fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
+	}
+	if o.CertDir = filepath.Join(o.RootDir, "pki"); f.certDir != "" {
+		if o.CertDir, err = filepath.Abs(f.certDir); err != nil {
+			return fmt.Errorf("--cert-dir %q: %w", f.certDir, err)
+		}
+	}
+	o.DevicePluginsDir = filepath.Join(o.RootDir, "device-plugins")
+	if f.pluginsDir != "" {
+		if o.DevicePluginsDir, err = filepath.Abs(f.pluginsDir); err != nil {
+			return fmt.Errorf("--device-plugins-dir %q: %w", f.pluginsDir, err)
+		}
+	}
+	return nil
+}
+
+// registration sets the name, the addresses, the labels and the taints with which the node registers.
+func (f agentFlags) registration(o *agent.Options) (err error) {
 	if o.NodeName, err = nodeName(f.hostname); err != nil {
-		return o, err
+		return err
 	}
 	if o.NodeIPs, err = node.ParseNodeIPs(f.nodeIP); err != nil {
-		return o, fmt.Errorf("--node-ip: %w", err)
+		return fmt.Errorf("--node-ip: %w", err)
 	}
 	if o.Labels, err = node.ParseLabels(f.labels); err != nil {
-		return o, fmt.Errorf("--node-labels: %w", err)
+		return fmt.Errorf("--node-labels: %w", err)
 	}
 	if o.Taints, err = node.ParseTaints(f.taints); err != nil {
-		return o, fmt.Errorf("--register-with-taints: %w", err)
+		return fmt.Errorf("--register-with-taints: %w", err)
 	}
-	return o, nil
+	return nil
 }
 
 // nodeName returns the node's name: the given name, else the host's, always in lower case as the API requires.

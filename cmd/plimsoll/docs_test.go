@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/flagdoc"
 )
 
-var update = flag.Bool("update", false, "write what the programs say into the pages of docs/")
+var update = flag.Bool("update", false, "write flags and outputs of the programs into the pages of docs/")
 
 // TestFlagsAreDocumented: the page for users has the flags of every verb.
 func TestFlagsAreDocumented(t *testing.T) {
@@ -22,7 +22,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Flags().Lookup("control").DefValue = "/run/plimsoll-fleet.sock" // root's; another user has another
+		c.Flags().Lookup("control").DefValue = "/run/plimsoll-fleet.sock" // the default for root; it differs for other users
 	}
 	flagdoc.Check(t, "../../docs/flags-and-files.md", root, *update)
 }
@@ -47,7 +47,9 @@ func TestAnswersAreDocumented(t *testing.T) {
 	}
 	now := string(text)
 	for _, m := range found {
-		block, command, have := m[0], m[1], m[2]
+		block := m[0]
+		command := m[1]
+		have := m[2]
 		want := answer(t, strings.Fields(command))
 		if want != have && !*update {
 			t.Errorf("plimsoll %s prints something else by now (make docs): the page has\n%s\nwant\n%s", command, have, want)

@@ -38,8 +38,8 @@ interfaces and rules. The cluster's data stay in the state directory for the nex
 		},
 	}
 	instanceFlags(c, &o)
-	c.Flags().StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records, as it was given to up; only "+
-		"needed if up ended before it could save its options")
+	c.Flags().StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records, as given to up; only "+
+		"needed if up ended before it saved its options")
 	c.Flags().BoolVar(&purge, "purge", false, "remove the state directory too: all objects, images, certificates and logs")
 	return c
 }

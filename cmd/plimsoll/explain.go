@@ -30,7 +30,7 @@ journal of their evictions: which thresholds were met, the order of the pods, an
 	return c
 }
 
-// explainFlags are the flags of the verbs that ask a node's journal.
+// explainFlags are the flags of the verbs that read a node's journal.
 type explainFlags struct {
 	kubeconfig string
 	cluster    cluster.Options

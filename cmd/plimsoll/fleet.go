@@ -18,11 +18,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
+// fleetFlags are the flags that are translated to fleet.Options. The others set a field of the options directly.
+type fleetFlags struct {
+	kubeconfig           string
+	cpu, memory, storage string  // quantities
+	faults               string  // path of a file; empty: none
+	podQPS               float32 // requests per second
+}
+
 func newFleetCommand() *cobra.Command {
-	var (
-		kubeconfig, cpu, memory, storage, faults string
-		podQPS                                   float32
-	)
+	var flags fleetFlags
 	o := fleet.Options{Capacity: fleet.DefaultCapacity()}
 	c := &cobra.Command{
 		Use:   "fleet",
@@ -42,30 +47,7 @@ nodes are registered.`,
   plimsoll fleet --kubeconfig admin.conf --nodes 500 --zones 3 --faults bad-day.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, q := range []struct {
-				flag, text string
-				into       *resource.Quantity
-			}{{"cpu", cpu, &o.Capacity.CPU}, {"memory", memory, &o.Capacity.Memory}, {"ephemeral-storage", storage, &o.Capacity.EphemeralStorage}} {
-				parsed, err := resource.ParseQuantity(q.text)
-				if err != nil {
-					return usageError{fmt.Errorf("--%s: %q: %w; write it as 4, 500m or 16Gi", q.flag, q.text, err)}
-				}
-				*q.into = parsed
-			}
-			if faults != "" {
-				text, err := os.ReadFile(faults)
-				if err == nil {
-					o.Script, err = fault.ParseScript(string(text))
-				}
-				if err != nil {
-					return usageError{fmt.Errorf("read --faults %s: %w", faults, err)}
-				}
-			}
-			var err error
-			if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-fleet", QPS: -1}); err != nil {
-				return usageError{err}
-			}
-			if o.Pods, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-fleet-pods", QPS: podQPS, Burst: int(podQPS)}); err != nil {
+			if err := flags.fill(&o); err != nil {
 				return usageError{err}
 			}
 			if err := o.Check(); err != nil {
@@ -76,26 +58,56 @@ nodes are registered.`,
 	}
 	c.AddCommand(newFleetFaultCommand(), newFleetStatusCommand())
 	f := c.Flags()
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
+	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
 	f.IntVar(&o.Nodes, "nodes", 0, "number of hollow nodes")
 	f.StringVar(&o.Prefix, "node-prefix", "hollow-", "prefix of node names; a number from 0 follows")
 	f.IntVar(&o.Zones, "zones", 0, "spread the nodes over this many zones (topology.kubernetes.io/zone); 0: no zones")
-	f.StringVar(&cpu, "cpu", o.Capacity.CPU.String(), "CPUs of each node")
-	f.StringVar(&memory, "memory", o.Capacity.Memory.String(), "memory of each node")
-	f.StringVar(&storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(), "ephemeral storage of each node")
+	f.StringVar(&flags.cpu, "cpu", o.Capacity.CPU.String(), "CPUs of each node")
+	f.StringVar(&flags.memory, "memory", o.Capacity.Memory.String(), "memory of each node")
+	f.StringVar(&flags.storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(), "ephemeral storage of each node")
 	f.Int64Var(&o.Capacity.Pods, "pods", o.Capacity.Pods, "how many pods each node accepts")
-	f.Float32Var(&podQPS, "pod-qps", 500, "limit of requests about pods per second; heartbeats are not limited")
+	f.Float32Var(&flags.podQPS, "pod-qps", 500, "limit of requests about pods per second; heartbeats are not limited")
 	f.DurationVar(&o.LeaseDuration, "lease-duration", 0, "validity of a node's lease; it is renewed after a quarter of it; 0: 40s")
 	f.DurationVar(&o.ReportEvery, "status-report-frequency", 0, "how often an unchanged status is reported; 0: 5m")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the jitter of heartbeats and of the choice of faulty nodes")
-	f.StringVar(&faults, "faults", "", "`file` of faults to execute")
+	f.StringVar(&flags.faults, "faults", "", "`file` of faults to execute")
 	f.StringVar(&o.Control, "control", defaultControl(), "path of the control socket; empty: none")
 	_ = c.MarkFlagRequired("kubeconfig")
 	_ = c.MarkFlagRequired("nodes")
 	return c
 }
 
-// defaultControl is the default control socket of a fleet that `up` did not start.
+// fill sets what the flags say in o. It reads the file of faults and makes the clients.
+func (f fleetFlags) fill(o *fleet.Options) (err error) {
+	for _, q := range []struct {
+		flag, text string
+		into       *resource.Quantity
+	}{{"cpu", f.cpu, &o.Capacity.CPU}, {"memory", f.memory, &o.Capacity.Memory}, {"ephemeral-storage", f.storage, &o.Capacity.EphemeralStorage}} {
+		parsed, err := resource.ParseQuantity(q.text)
+		if err != nil {
+			return fmt.Errorf("--%s: %q: %w; write it as 4, 500m or 16Gi", q.flag, q.text, err)
+		}
+		*q.into = parsed
+	}
+	if f.faults != "" {
+		text, err := os.ReadFile(f.faults)
+		if err == nil {
+			o.Script, err = fault.ParseScript(string(text))
+		}
+		if err != nil {
+			return fmt.Errorf("read --faults %s: %w", f.faults, err)
+		}
+	}
+	if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet", QPS: -1}); err != nil {
+		return err
+	}
+	if o.Pods, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet-pods", QPS: f.podQPS, Burst: int(f.podQPS)}); err != nil {
+		return err
+	}
+	return nil
+}
+
+// defaultControl returns the default control socket of a fleet that `up` did not start.
 func defaultControl() string {
 	dir := os.Getenv("XDG_RUNTIME_DIR")
 	switch {
@@ -107,7 +119,8 @@ func defaultControl() string {
 	return filepath.Join(dir, "plimsoll-fleet.sock")
 }
 
-// fleetSocket adds the flags that select a fleet. The result returns the path of its control socket.
+// fleetSocket adds the flags that select a fleet. It returns a function that returns the path of the fleet's control
+// socket.
 func fleetSocket(c *cobra.Command) func() (string, error) {
 	var o cluster.Options
 	var control string

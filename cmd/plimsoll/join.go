@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster"
 )
 
-// tokenVariable hands a token to the process in the background, whose command line everybody on the machine may read.
-// It serves users too, for whom a command line stays in the shell's history.
+// tokenVariable passes a token to the process in the background, because everybody on the machine can read its command
+// line. Users may use it too, since a command line stays in the shell's history.
 const tokenVariable = "PLIMSOLL_TOKEN"
 
 // keyVariable does the same for the key of a further server.
@@ -42,11 +42,12 @@ func newJoinCommand() *cobra.Command {
 		Short: "Make this machine a node of a cluster on another machine",
 		Long: `Run an agent, a container runtime and kube-proxy on this machine, supervised, as a node of the cluster whose
 kube-apiserver is at SERVER (https://HOST:PORT), until Ctrl-C or "plimsoll down". "plimsoll token create" on the server
-prints the whole command. The token serves once, to get certificates of the node's own, which it renews itself; run again
-after any crash, also without the token, join takes over what still runs and restarts the rest.
+prints the whole command. The token is needed once, to request the node's certificates, which the node then renews itself.
+Run again after any crash, join needs no token: it takes over what still runs and restarts the rest.
 
-The cluster needs "plimsoll up --bind-address". The machines must share a network: pods reach those of other nodes by
-routes through the nodes' addresses. If the cluster has several servers, the node goes to another one when its own is gone.`,
+The cluster needs "plimsoll up --bind-address". The machines must share a network: routes
+through the nodes' addresses connect the pods of different nodes. If the cluster has several servers, the node goes to
+another one when its own is gone.`,
 		Example: `  plimsoll join https://10.0.0.1:6443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:9f86d081...
   plimsoll join https://10.0.0.1:6443             # again, after a reboot`,
 		Args: cobra.ExactArgs(1),
@@ -65,18 +66,23 @@ routes through the nodes' addresses. If the cluster has several servers, the nod
 	f := c.Flags()
 	instanceFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
-	f.StringVar(&o.Token, "token", "", "token of the cluster, for the first join; else that of the environment "+
-		"variable "+tokenVariable)
+	f.StringVar(&o.Token, "token", "", "token of the cluster, for the first join (default: that in the environment "+
+		"variable "+tokenVariable+")")
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the token, read when one is needed; instead of --token")
 	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "",
 		"hash of the cluster's authority, sha256:<64 hexadecimal digits>; required with a token")
 	nodeFlags(c, &o)
+	f.StringVar(&o.RegistriesDir, "registries-dir", "", "directory of containerd's files about registries (default: "+
+		"registries in the state directory)")
+	f.StringVar(&o.StorageKubeconfig, "storage-kubeconfig", "",
+		"kubeconfig of user plimsoll:storage, which plimsoll up keeps in "+
+			"pki/storage.kubeconfig: with it this machine creates volumes, with the driver csi.plimsoll.dev")
 	f.StringVar(&o.BindAddress, "bind-address", "", "address that all ports are bound to (default: --node-ip)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
 }
 
-// nodeFlags adds the flags of verbs that run a node.
+// nodeFlags adds the flags that up and join have in common: they concern this machine's node.
 func nodeFlags(c *cobra.Command, o *cluster.Options) {
 	f := c.Flags()
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default "+
@@ -90,11 +96,6 @@ func nodeFlags(c *cobra.Command, o *cluster.Options) {
 	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
 	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our "+
 		"containerd asks before a registry, or before all; may be repeated")
-	f.StringVar(&o.RegistriesDir, "registries-dir", "", "directory of containerd's files about registries (default: "+
-		"registries in the state directory)")
-	f.StringVar(&o.StorageKubeconfig, "storage-kubeconfig", "",
-		"kubeconfig of user plimsoll:storage, which plimsoll up keeps in "+
-			"pki/storage.kubeconfig: with it this machine makes volumes, by the driver csi.plimsoll.dev")
 	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most "+
 		"plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets "+

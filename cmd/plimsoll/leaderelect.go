@@ -21,10 +21,10 @@ type leaderElection struct {
 	on   bool
 	lock string
 	election.Config
-	// Client returns the client that renews the Lease; nil: one made from the kubeconfig that is passed to run.
+	// Client returns the client that renews the Lease; nil: run makes one from the kubeconfig that is passed to it.
 	Client func(agent string) (*kube.Client, error)
 
-	leading   atomic.Bool
+	leading   atomic.Bool // lead is running
 	candidate atomic.Pointer[election.Candidate]
 }
 
@@ -38,7 +38,7 @@ func (l *leaderElection) health() serving.Check {
 	}}
 }
 
-// acts reports whether this process acts: it leads, or there is no election.
+// acts reports whether this process may act: it leads, or there is no election.
 func (l *leaderElection) acts() bool { return !l.on || l.leading.Load() }
 
 // status returns a metric that says whether this process leads, with upstream's name.
@@ -53,8 +53,8 @@ func (l *leaderElection) status() prometheus.Collector {
 	})
 }
 
-// inForce returns the election in the form of the configuration file.
-func (l *leaderElection) inForce() componentv1alpha1.LeaderElectionConfiguration {
+// effective returns the settings in effect, in the form of the configuration file.
+func (l *leaderElection) effective() componentv1alpha1.LeaderElectionConfiguration {
 	return componentv1alpha1.LeaderElectionConfiguration{
 		LeaderElect: &l.on, LeaseDuration: metav1.Duration{Duration: l.LeaseDuration}, RenewDeadline: metav1.Duration{Duration: l.RenewDeadline},
 		RetryPeriod: metav1.Duration{Duration: l.RetryPeriod}, ResourceLock: l.lock, ResourceName: l.Name, ResourceNamespace: l.Namespace,
@@ -73,7 +73,7 @@ func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
 	return l
 }
 
-// fill sets what the configuration file says, except what flags say.
+// fill sets the values of the configuration file, except those that flags have set.
 func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderElectionConfiguration) {
 	if file.LeaderElect != nil && !f.Changed("leader-elect") {
 		l.on = *file.LeaderElect
@@ -99,7 +99,8 @@ func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderEl
 	}
 }
 
-// run runs lead, at once or while this process is the leader. lead gets a function that reports whether it still is.
+// run runs lead, at once or while this process is the leader. lead gets a function that reports whether the process
+// still leads.
 func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead func(ctx context.Context, leads func() bool) error) error {
 	if l.lock != "leases" {
 		return usageError{errUnknownLock(l.lock)}

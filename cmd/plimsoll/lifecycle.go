@@ -33,7 +33,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 	f := c.Flags()
 	m := &o.Monitor
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
-	f.DurationVar(&m.Grace, "node-monitor-grace-period", m.Grace, "how long a node may renew no Lease before its status becomes Unknown")
+	f.DurationVar(&m.Grace, "node-monitor-grace-period", m.Grace, "how long a node may not renew its Lease before its status becomes Unknown")
 	f.DurationVar(&m.StartupGrace, "node-startup-grace-period", m.StartupGrace, "the same for a node that has never reported a status, counted from its creation")
 	f.DurationVar(&m.MonitorPeriod, "node-monitor-period", 0, "check all nodes together at this interval; 0: check each node when its grace period ends")
 	f.Float32Var(&m.EvictionRate, "node-eviction-rate", m.EvictionRate, "how many nodes per second and zone get a NoExecute taint because they are down")
@@ -52,7 +52,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 		// The jitter of retries differs from process to process.
 		m.Seed = uint64(time.Now().UnixNano())
 		var err error
-		// Writes are bounded by how many may be in flight and by the server's priority and fairness, not by a rate.
+		// Writes have no rate limit: they are bounded by how many may be in flight and by the server's priority and fairness.
 		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle", QPS: -1}); err != nil {
 			return usageError{err}
 		}
@@ -63,7 +63,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 			return usageError{err}
 		}
 		port.API, port.Registry = o.Events, o.Metrics.Registry
-		return port.beside(c.Context(), func(ctx context.Context) error {
+		return port.serveWhile(c.Context(), func(ctx context.Context) error {
 			return leader.run(ctx, kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
 				o.Leads = leads
 				return lifecycle.Run(ctx, o)

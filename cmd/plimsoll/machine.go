@@ -25,8 +25,8 @@ devices, swap, file systems. It needs no root, and no cluster.
 The whatif verbs read the output. Absent fields have their default: without threadSiblings, no SMT; without sockets, one
 per NUMA node with CPUs; without dies or l3, one per socket; without imagefs, the same as nodefs.
 
-A node's memory is what the kernel can use of it, which is the base of a Node's capacity. installed is what the firmware reported,
-in whole memory blocks; the kernel uses a part of that itself, which differs from boot to boot.`,
+memory is what the kernel can use of a NUMA node's memory; a Node's capacity is computed from it. installed is what the firmware
+reported, in whole memory blocks; the kernel uses a part of that itself, which differs from boot to boot.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll machine -o table`,
 		Args: cobra.NoArgs,

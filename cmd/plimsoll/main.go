@@ -21,7 +21,7 @@ const (
 	exitUsage  = 2
 )
 
-// usageError marks an error that the caller caused: a bad flag, file or object.
+// usageError marks an error in the user's input: a bad flag, file or object.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -36,8 +36,8 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// run runs the command line args. An error before a verb began is about the command line: an unknown verb, a surplus
-// argument, a missing flag.
+// run runs the command line args. An error before a verb began is an error of the command line: an unknown verb, a
+// surplus argument, a missing flag.
 func run(ctx context.Context, args []string) error {
 	root, began := newRootCommand(), false
 	note(root, func() { began = true })

@@ -32,7 +32,7 @@ func newNodeRemoveCommand() *cobra.Command {
 		Short:   "Evict a node's pods, let its machine leave the cluster, and delete the node",
 		Long: `Evict the pods of a node, respecting disruption budgets; ask its machine to leave, which ends everything that "plimsoll
 join" runs there and removes its state; then delete the node. Data in emptyDir volumes are lost. Run it on the machine
-with the cluster. If the node's machine is gone, its pods are not waited for.`,
+with the control plane. If the node's machine is gone, it does not wait for the pods to end.`,
 		Example: `  plimsoll node remove worker-1
   plimsoll node remove worker-1 --force`,
 		Args: cobra.ExactArgs(1),
@@ -51,7 +51,7 @@ with the cluster. If the node's machine is gone, its pods are not waited for.`,
 		},
 	}
 	instanceFlags(c, &o)
-	c.Flags().BoolVar(&r.Force, "force", false, "delete pods too that nothing creates again")
+	c.Flags().BoolVar(&r.Force, "force", false, "also delete pods without a controller, which nothing creates again")
 	c.Flags().DurationVar(&r.Timeout, "timeout", 2*time.Minute,
 		"give up if the node's pods have not ended by then; the node stays cordoned")
 	return c

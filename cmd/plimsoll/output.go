@@ -10,11 +10,11 @@ import (
 
 // outputFormat is the value of a verb's -o: one of several formats; the first is the default.
 type outputFormat struct {
-	chosen string
-	of     []string
+	chosen string   // the value
+	of     []string // the possible values
 }
 
-// The formats. Those for programs are stable: keys may be added, and do not change.
+// The formats. Those for programs are stable: keys may be added, but existing keys do not change.
 const (
 	outputYAML  = "yaml"
 	outputJSON  = "json"

@@ -41,8 +41,8 @@ the reasons, next to what the formulas of GKE, EKS, AKS and OpenShift would rese
 
 kubeReserved is for the container runtime (with its shims) and the node agent, systemReserved for everything else outside the pods:
 daemons, logins, short-lived programs, the kernel. Memory is what cannot be reclaimed: the page cache does not count. CPU
-is the 99th percentile of the samples, memory the peak, plus a tenth; what the runtime needs for each pod is
-extrapolated to --max-pods. Measure a node at its busiest: what does not happen is not in the result.
+is the 99th percentile of the samples and memory is the peak, plus a tenth each; what the runtime needs for each pod is
+extrapolated to --max-pods. Measure a node while it is busiest: the result only has what happened during the measurement.
 
 An interrupt ends the measurement early and prints the result so far. It works on any Linux machine, node or not, with cgroup v1
 or v2; with root it reads memory exactly.`,

@@ -81,7 +81,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	}
 	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
 	port := &u.port.Options
-	// As kube-scheduler's: /livez checks this process alone, so that it is not restarted because another one is late.
+	// As in kube-scheduler, /livez checks this process alone, so that it is not restarted because another one is late.
 	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync", Do: s.o.Health.Synced}
 	port.Live = []serving.Check{loop}
 	port.Well = []serving.Check{s.leader.health(), loop}
@@ -96,7 +96,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 		return err
 	}
 	s.leader.Client = func(agent string) (*kube.Client, error) { return u.client(agent, kubeconfig) }
-	return u.port.beside(ctx, func(ctx context.Context) error {
+	return u.port.serveWhile(ctx, func(ctx context.Context) error {
 		return s.leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
 			s.o.Leads = leads
 			return scheduler.Run(ctx, s.o)
@@ -140,20 +140,20 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 	if file.LeaderElection != nil {
 		s.leader.fill(s.flags, file.LeaderElection)
 	}
-	// Schedulers with the same name compete with each other, upstream's scheduler among them, and with no others.
+	// Schedulers for pods of the same schedulerName compete for one Lease, upstream's scheduler included.
 	named := s.flags.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
 	if s.o.Name != scheduler.DefaultName && !named {
 		s.leader.Name = s.o.Name
 	}
-	file.SetElection(s.leader.inForce())
+	file.SetElection(s.leader.effective())
 	profiling, contention := file.Profiling()
-	agree(s.flags.Changed("profiling"), &s.upstream.profiling, profiling)
-	agree(s.flags.Changed("contention-profiling"), &s.upstream.contention, contention)
+	merge(s.flags.Changed("profiling"), &s.upstream.profiling, profiling)
+	merge(s.flags.Changed("contention-profiling"), &s.upstream.contention, contention)
 	return file, nil
 }
 
-// agree sets flag and file to the same value: the flag's if it was given, else the file's.
-func agree[T any](given bool, flag, file *T) {
+// merge sets flag and file to the same value: the flag's if it was given, otherwise the file's.
+func merge[T any](given bool, flag, file *T) {
 	if given {
 		*file = *flag
 	}

@@ -24,18 +24,18 @@ import (
 type upstreamFlags struct {
 	kubeconfig, master          string
 	authentication, access      string // kubeconfigs
-	skipLookup, tolerate        bool
+	skipLookup, tolerate        bool   // --authentication-skip-lookup and --authentication-tolerate-lookup-failure
 	tokenTTL, allowTTL, denyTTL time.Duration
 	profiling, contention       bool
 	verbosity                   int
 	logFormat                   string
-	gates                       []string
+	gates                       []string // values of --feature-gates
 	port                        *securePort
-	flags                       *pflag.FlagSet
+	flags                       *pflag.FlagSet // to see which were given
 }
 
-// idleFlags are flags of kube-scheduler that are accepted, so that its command lines work, and have no effect: by name,
-// with the reason. Those with a value take text here; those without are switches.
+// idleFlags are flags of kube-scheduler that are accepted, so that its command lines work, and have no effect: each
+// with the name of its value and the reason. A flag without a value is a switch.
 var idleFlags = []struct{ name, value, why string }{
 	{"allow-metric-labels", "map", "the number of metric labels is bounded anyway"},
 	{"allow-metric-labels-manifest", "file", "the number of metric labels is bounded anyway"},
@@ -129,7 +129,7 @@ func (u *upstreamFlags) begin() (featuregate.Set, error) {
 	return set, nil
 }
 
-// gateDeclaredFeatures switches the rule of that name. The other gates have no effect.
+// gateDeclaredFeatures is the gate of the rule of that name. The other gates have no effect.
 const gateDeclaredFeatures = "NodeDeclaredFeatures"
 
 // verboseDebug is the --v from which every decision is logged: upstream's debug level.
@@ -141,7 +141,7 @@ func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Clien
 	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 		return nil, errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the file of --config")
 	}
-	// Writes are bounded by --binds-in-flight and by how the server answers, not by a rate.
+	// Writes have no rate limit: they are bounded by --binds-in-flight and by how the server answers.
 	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})
 }
 
@@ -177,13 +177,13 @@ func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
 			"GET /debug/pprof/": pprof.Index, "GET /debug/pprof/cmdline": pprof.Cmdline,
 			"GET /debug/pprof/profile": pprof.Profile, "GET /debug/pprof/symbol": pprof.Symbol, "GET /debug/pprof/trace": pprof.Trace,
 		} {
-			o.Handlers[pattern] = unhurried(answer)
+			o.Handlers[pattern] = withProfileTime(answer)
 		}
 	}
 	return nil
 }
 
-// orNone translates a flag's value to that of serving.Options: zero means not to cache.
+// orNone translates a flag's value for serving.Options. A flag of zero means not to cache, which is below zero there.
 func orNone(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -191,11 +191,12 @@ func orNone(d time.Duration) time.Duration {
 	return d
 }
 
-// profileTime bounds a profile: more than upstream's default of 30 s, and as much as a person requests. Chosen.
+// profileTime bounds a profile. Chosen: more than upstream's default of 30 s, and no person waits for longer.
 const profileTime = 5 * time.Minute
 
-// unhurried allows a handler to take longer than others; net/http/pprof reads the server's own bound from the context.
-func unhurried(answer http.HandlerFunc) http.Handler {
+// withProfileTime allows a handler to take profileTime. net/http/pprof reads the server's WriteTimeout from the
+// context.
+func withProfileTime(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profileTime))
 		answer(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, &http.Server{WriteTimeout: profileTime})))
@@ -205,7 +206,7 @@ func unhurried(answer http.HandlerFunc) http.Handler {
 // schedulerName is the name of upstream's program: under that name plimsoll runs the verb scheduler.
 const schedulerName = "kube-scheduler"
 
-// asUpstream returns the arguments of a program that was started as name: under upstream's name, those of the verb.
+// asUpstream returns the arguments of a program that was started as name. Under upstream's name it adds the verb.
 func asUpstream(name string, args []string) []string {
 	if name[strings.LastIndexByte(name, '/')+1:] == schedulerName {
 		return append([]string{"scheduler"}, args...)

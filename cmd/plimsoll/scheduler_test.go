@@ -175,7 +175,7 @@ func TestSchedulerServes(t *testing.T) {
 			}
 		}
 		expect("/livez", 200, "ok")
-		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // the scheduler has not begun
+		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // the scheduler has not started yet
 			if body != "ok" {
 				t.Errorf("ready: %s", body)
 			}

@@ -29,8 +29,8 @@ func servingFlags(f *pflag.FlagSet, port int) *securePort {
 	return s
 }
 
-// beside runs do while the port is open, and returns when either ends.
-func (s *securePort) beside(ctx context.Context, do func(context.Context) error) error {
+// serveWhile runs do while it serves the port, and returns when either ends.
+func (s *securePort) serveWhile(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)

@@ -12,11 +12,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/sim"
 )
 
+// simFlags are the flags that are translated to sim.Options. The others set a field of the options directly.
+type simFlags struct {
+	faults   string   // path of a file of events; empty: none
+	policies []string // as text
+	day      bool     // simulate sim.Day
+}
+
 func newSimCommand() *cobra.Command {
 	o := sim.Options{}
-	var faults, output string
-	var policies []string
-	var day bool
+	var flags simFlags
+	var output string
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Simulate a cluster's nodes and their controller in virtual time",
@@ -32,7 +38,7 @@ outcome and the same trace.
   at 4h  controller restart
   at 5h  return
 
---policy names the policies to compare on the same events. "upstream" is a model of upstream's controllers and always included;
+--policy names the policies to compare on the same events. "upstream" is a model of upstream's controllers and is always included;
 "plimsoll" is the default of plimsoll lifecycle. Other policies begin with one of the two and change it:
   plimsoll:grace=40s,rate=0.5,secondary=0.05,threshold=0.7,large=20,room=false,qps=50,scan=1s`,
 		Example: `  plimsoll sim --nodes 500 --zones 3 --faults bad-day.txt
@@ -43,30 +49,7 @@ outcome and the same trace.
 			if output != "table" && output != "json" {
 				return usageError{fmt.Errorf("--output %q: want table or json", output)}
 			}
-			script := ""
-			if day {
-				script = sim.Day
-				for name, set := range map[string]func(){
-					"nodes": func() { o.Nodes = 50000 }, "zones": func() { o.Zones = 10 }, "pods-per-node": func() { o.PodsPerNode = 1 },
-					"for": func() { o.For = 24 * time.Hour },
-				} {
-					if !c.Flags().Changed(name) {
-						set()
-					}
-				}
-			}
-			if faults != "" {
-				text, err := os.ReadFile(faults)
-				if err != nil {
-					return usageError{fmt.Errorf("read --faults: %w", err)}
-				}
-				script = string(text)
-			}
-			var err error
-			if o.Script, err = sim.ParseScript(script); err != nil {
-				return usageError{fmt.Errorf("read --faults %s: %w", faults, err)}
-			}
-			if o.Policies, err = parsePolicies(policies); err != nil {
+			if err := flags.fill(c, &o); err != nil {
 				return usageError{err}
 			}
 			if err := o.Check(); err != nil {
@@ -88,12 +71,42 @@ outcome and the same trace.
 	f.IntVar(&o.PodsPerNode, "pods-per-node", 4, "number of pods on each node at the start")
 	f.DurationVar(&o.For, "for", 2*time.Hour, "virtual duration")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of all random choices")
-	f.StringVar(&faults, "faults", "", "`file` of events")
-	f.StringArrayVar(&policies, "policy", []string{"plimsoll"}, "policy to compare with upstream; may be repeated")
-	f.BoolVar(&day, "day", false, "simulate a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
+	f.StringVar(&flags.faults, "faults", "", "`file` of events")
+	f.StringArrayVar(&flags.policies, "policy", []string{"plimsoll"}, "policy to compare with upstream; may be repeated")
+	f.BoolVar(&flags.day, "day", false, "simulate a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
 	f.BoolVar(&o.Exact, "exact", false, "simulate each heartbeat individually: the same result, much slower")
 	f.StringVarP(&output, "output", "o", "table", "table or json")
 	return c
+}
+
+// fill sets what the flags say in o, and reads the file of events.
+func (f simFlags) fill(c *cobra.Command, o *sim.Options) (err error) {
+	script := ""
+	if f.day {
+		script = sim.Day
+		for name, set := range map[string]func(){
+			"nodes": func() { o.Nodes = 50000 }, "zones": func() { o.Zones = 10 }, "pods-per-node": func() { o.PodsPerNode = 1 },
+			"for": func() { o.For = 24 * time.Hour },
+		} {
+			if !c.Flags().Changed(name) {
+				set()
+			}
+		}
+	}
+	if f.faults != "" {
+		text, err := os.ReadFile(f.faults)
+		if err != nil {
+			return fmt.Errorf("read --faults: %w", err)
+		}
+		script = string(text)
+	}
+	if o.Script, err = sim.ParseScript(script); err != nil {
+		return fmt.Errorf("read --faults %s: %w", f.faults, err)
+	}
+	if o.Policies, err = parsePolicies(f.policies); err != nil {
+		return err
+	}
+	return nil
 }
 
 // parsePolicies reads --policy. Upstream's policy is always the first.
@@ -159,7 +172,7 @@ func changePolicy(p *sim.Policy, key, value string) (err error) {
 		p.Health.ByRoom, err = strconv.ParseBool(value)
 	case "qps":
 		p.QPS, err = strconv.ParseFloat(value, 64)
-		p.Burst = 1.5 * p.QPS // the ratio of upstream's 20 and 30
+		p.Burst = 1.5 * p.QPS // the ratio of upstream's QPS 20 and burst 30
 	default:
 		return fmt.Errorf("want grace, scan, rate, secondary, threshold, large, room or qps")
 	}

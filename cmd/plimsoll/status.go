@@ -40,7 +40,7 @@ func newStatusCommand() *cobra.Command {
 				err = s.Print(c.OutOrStdout())
 			}
 			if err == nil && !s.Up() {
-				err = errors.New("not everything is up")
+				err = errors.New("some processes or nodes are not up")
 			}
 			return err
 		},

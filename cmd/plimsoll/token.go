@@ -16,8 +16,8 @@ func newTokenCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
 		Short: "Create, list and delete the tokens by which machines join the cluster",
-		Long: `Create, list and delete bootstrap tokens of this machine's cluster. Whoever has one can make a machine a node, until it
-expires or is deleted.`,
+		Long: `Create, list and delete bootstrap tokens of this machine's cluster. Until a token expires or is deleted, everybody who
+has it can make a machine a node.`,
 		Example: `  plimsoll token create
   plimsoll token list`,
 		Args: cobra.NoArgs,
@@ -34,7 +34,7 @@ func newTokenCreateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token, and print the command that joins a machine",
-		Long: `Create a token, and print the whole command that joins a machine by it. Any number of machines can use it until it
+		Long: `Create a token, and print the whole command that joins a machine with it. Any number of machines can use it until it
 expires.
 
 With --server the machine becomes a further server of the cluster, with a control plane, which needs "plimsoll up
@@ -74,7 +74,7 @@ encrypted with the key that the command has as --certificate-key: whoever has th
 		},
 	}
 	instanceFlags(c, &o)
-	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token lasts; 0: until it is deleted (with --server: 2h unless given)")
+	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token is valid; 0: until it is deleted (with --server: 2h unless given)")
 	c.Flags().BoolVar(&server, "server", false, "a token by which machines become further servers of the cluster")
 	c.Flags().StringVar(&description, "description", "", "what the token is for, shown by token list")
 	c.Flags().StringVarP(&output, "output", "o", "command", "command or json")
@@ -88,7 +88,7 @@ func newTokenListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the tokens, without their secret parts",
-		Long: `List the bootstrap tokens of this machine's cluster: how long they last, and as what machines can join by them. Their
+		Long: `List the bootstrap tokens of this machine's cluster: how long they are valid, and as what machines can join with them. Their
 secret parts are not shown.`,
 		Example: `  plimsoll token list`,
 		Args:    cobra.NoArgs,
@@ -144,9 +144,9 @@ func newTokenDeleteCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "delete TOKEN",
 		Aliases: []string{"rm"},
-		Short:   "Delete a token; nodes that joined by it stay",
-		Long: `Delete a bootstrap token, given by its id or as a whole. No machine can join by it any more; nodes that joined by it
-have certificates of their own, and stay.`,
+		Short:   "Delete a token; nodes that joined with it stay",
+		Long: `Delete a bootstrap token, given by its id or as a whole. No machine can join with it any more; nodes that joined with
+it have certificates of their own, and stay.`,
 		Example: `  plimsoll token delete abcdef`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

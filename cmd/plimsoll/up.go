@@ -22,12 +22,12 @@ func newUpCommand() *cobra.Command {
 		Short: "Run a whole Kubernetes cluster on this machine",
 		Long: `Run etcd, kube-apiserver, kube-controller-manager and kube-proxy (upstream's), and our own agent, scheduler and
 lifecycle controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after any
-crash, it takes over what still runs and restarts the rest. Another build of plimsoll takes over a cluster that runs and
-replaces its parts; pods go on running.
+crash, it takes over what still runs and restarts the rest. Another build of plimsoll takes over a running cluster and
+replaces its programs; pods continue to run.
 
 As root, this machine becomes a node that runs containers. --nodes N makes it N nodes, to try what needs several: the
-first as always, and NODE-2 to NODE-N, each in a network namespace with its own runtime, agent and kube-proxy, as if
-"plimsoll join" had run on another machine. Every node reports all CPUs and memory of the machine as its own. Without root,
+machine itself, and NODE-2 to NODE-N, each in a network namespace with its own runtime, agent and kube-proxy, as if
+"plimsoll join" ran on another machine. Every node reports all CPUs and memory of the machine as its own. Without root,
 --hollow N gives N hollow nodes, which run no containers.
 
 With --etcd-servers the cluster's objects are in an etcd of yours. Then further machines can be servers of the same
@@ -40,10 +40,10 @@ run again without --token and --certificate-key after a reboot.`,
   plimsoll up --server https://10.0.0.1:6443      # a further server, started again`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Without root there can be no containers; with --hollow the user has said so.
+			// Without root there can be no containers; with --hollow the user does not want any.
 			o.Agent = !noAgent && (os.Geteuid() == 0 || o.Hollow == 0)
 			if o.Nodes > 1 && !c.Flags().Changed("bind-address") {
-				o.BindAddress = "" // it follows from --node-cidr
+				o.BindAddress = "" // the default follows from --node-cidr
 			}
 			fill, validate := o.Fill, o.Validate
 			if o.FirstServer != "" {
@@ -67,32 +67,26 @@ run again without --token and --certificate-key after a reboot.`,
 	}
 	f := c.Flags()
 	instanceFlags(c, &o)
+	nodeFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
 	f.IntVar(&o.Nodes, "nodes", 1, "number of nodes that this machine becomes; those beside the first are in network namespaces")
 	f.StringVar(&o.NodeCIDR, "node-cidr", "10.87.0.0/24", "network between the nodes of --nodes; kube-apiserver listens on its first address")
 	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, which run no containers")
 	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
-	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller: another one monitors the nodes, or none does")
-	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler: another one places pods")
-	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager: without another one there are no service accounts, workloads, quotas and garbage collection")
+	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller; without another one nothing monitors the nodes")
+	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler; without another one no pod is placed")
+	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager; without another one there are no service accounts, workloads, quotas and garbage collection")
 	f.IntVar(&o.GCPercent, "gc-percent", 0, "GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; 0: Go's default, 100")
-	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
-	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
-	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")
 	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to (with --nodes: the first of --node-cidr)")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
 	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
 	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for authorized clients; 0: none")
 	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
-	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
-	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
-	f.IntVar(&o.KubeProxyPort, "kube-proxy-port", 10249, "port of kube-proxy's metrics, on the loopback; 0: none")
-	f.IntVar(&o.KubeProxyHealthPort, "kube-proxy-health-port", 10256, "port of kube-proxy's /healthz; 0: none")
 	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
-	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
+	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
-	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0, "life of the certificates that kube-controller-manager signs, those of machines that join among them; 0: its default, a year")
+	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0, "life of the certificates that kube-controller-manager signs, such as those of machines that join; 0: its default, a year")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
 	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")
@@ -103,12 +97,7 @@ run again without --token and --certificate-key after a reboot.`,
 	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "", "with a token: hash of the cluster's authority, sha256:<64 hexadecimal digits>")
 	f.StringVar(&o.CertificateKey, "certificate-key", "", "with a token: key that opens what the servers share; else that of the environment variable "+keyVariable)
 	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use instead of our own containerd")
-	f.StringArrayVar(&o.RegistryMirrors, "registry-mirror", nil, "`[REGISTRY=]URL` of a mirror that our containerd asks before a registry, or before all; may be repeated")
-	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register; most plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
-	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets addresses, certificates and directories")
 	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
-	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: in plimsoll's directory, then in PATH)")
-	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar, workload.tar and the archives of add-ons (default: images in plimsoll's directory)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
 }
@@ -132,7 +121,7 @@ func instanceFlags(c *cobra.Command, o *cluster.Options) {
 
 func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	if parent, ok := cluster.DetachedSink(); ok {
-		_ = os.Chdir("/") // best effort: so that the process keeps no file system busy
+		_ = os.Chdir("/") // best effort, so that the process keeps no file system busy
 		err := cluster.Up(c.Context(), o, parent, parent.Up)
 		if errors.Is(err, cluster.ErrHandedOver) {
 			return nil

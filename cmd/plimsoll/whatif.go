@@ -16,7 +16,7 @@ func newWhatifCommand() *cobra.Command {
 		Long: `Ask in advance what a node or a cluster would decide. The answers come from the code that decides on real nodes,
 and depend on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary, manifests.
 
-With -o json and -o yaml the results are stable formats: keys may be added, and do not change.`,
+The formats of -o json and -o yaml are stable: keys may be added, but existing keys do not change.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
   plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml

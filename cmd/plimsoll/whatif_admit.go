@@ -82,7 +82,7 @@ func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// decidedHere reports whether a warning concerns a field that this question honours though the agent does not yet.
+// decidedHere reports whether a warning is about a field that the agent does not honour yet but this question does.
 func decidedHere(warning string) bool {
 	for _, field := range []string{"cpuManagerPolicy", "memoryManagerPolicy", "topologyManager", "reservedMemory"} {
 		if strings.HasPrefix(warning, field) {

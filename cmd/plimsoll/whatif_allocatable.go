@@ -22,7 +22,7 @@ would enforce on all pods together, and which settings have an effect that may s
   allocatable = capacity - systemReserved - kubeReserved - hard eviction threshold
 
 per resource. CPU and pods have no threshold, percentages are of capacity, huge pages are subtracted from memory. Reservations above
-capacity are an error with which no node would start; the numbers are shown nevertheless.`,
+capacity are an error with which no node would start; the numbers are still shown.`,
 		Example: `  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
   plimsoll machine | plimsoll whatif allocatable --machine - -o json`,
 		Args: cobra.NoArgs,

@@ -27,7 +27,7 @@ any pod is evicted, the order of pods, and the victims, with the message that ea
 The usage is the Summary of a kubelet or of this agent (kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary), the pods
 are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME), which may contain priority classes.
 By default the usage has lasted long enough for soft thresholds; --for says for how long, 0s that it has just begun. A Summary does
-not say what is unused: it is assumed that removals free nothing, so that the victims are the most there could be.`,
+not have unused images and containers: it is assumed that removing them frees nothing, so at most the shown victims are evicted.`,
 		Example: `  plimsoll whatif evict --config kubelet.yaml --summary summary.json -f pods.yaml
   plimsoll whatif evict --summary summary.json -f pods.yaml --memory-signal available -o json`,
 		Args: cobra.NoArgs,
@@ -37,7 +37,7 @@ not say what is unused: it is assumed that removals free nothing, so that the vi
 	c.Flags().StringVar(&summary, "summary", "", "Summary API JSON of the node (/stats/summary); required")
 	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
 	c.Flags().DurationVar(&held, "for", -1, "how long the usage has lasted; below zero: long enough for every soft threshold")
-	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which excludes what the kernel can drop")
+	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which excludes memory that the kernel can drop")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var problems []error
 		if summary == "" {

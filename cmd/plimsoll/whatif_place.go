@@ -17,8 +17,8 @@ func newWhatifPlaceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "place",
 		Short: "Show where the scheduler would place pods, or why it would not",
-		Long: `Let the scheduler place pods on a cluster that is described in files. Show for each pod its node; or, node by node, why it fits
-nowhere, and which evictions would make room.
+		Long: `Let the scheduler place pods on a cluster that is described in files. Show each pod's node; if it fits on no node, show for each
+node why, and which evictions would make room.
 
 The files contain nodes and pods, and other objects that matter: priority classes, disruption budgets, namespaces, services,
 ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with spec.nodeName

@@ -20,7 +20,9 @@ func TestWhatifExitCodes(t *testing.T) {
 	}
 	const kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	machine := file("machine.yaml", "apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n  filesystems: {nodefs: {capacity: 1Gi}}\n")
-	good, much, bad := file("good.yaml", kubelet), file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n"), file("bad.yaml", kubelet+"maxPods: -1\n")
+	good := file("good.yaml", kubelet)
+	much := file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n")
+	bad := file("bad.yaml", kubelet+"maxPods: -1\n")
 	pods, static := file("pods.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"), file("static.yaml", kubelet+"cpuManagerPolicy: static\n")
 	summary := file("summary.json", `{"node":{"memory":{"availableBytes":1000,"workingSetBytes":1000}}}`)
 	for _, c := range []struct {
