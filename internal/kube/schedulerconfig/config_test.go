@@ -178,7 +178,7 @@ func TestVolumeBindingArgs(t *testing.T) {
 	for _, bad := range []struct{ args, plugins, want string }{
 		{"bindTimeoutSeconds: -1", "", "args.bindTimeoutSeconds: -1: want 0 to"},
 		{"shape: [{utilization: 0, score: 1}]", "", "args.shape: must be absent"},
-		{"", "preBind: {disabled: [{name: VolumeBinding}]}", "VolumeBinding: without it the plugin's filter cannot work"},
+		{"", "preBind: {disabled: [{name: VolumeBinding}]}", "VolumeBinding: the plugin's filter cannot work without it"},
 	} {
 		if _, err := parse(bad.args, bad.plugins); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%+v: %v", bad, err)
