@@ -60,7 +60,7 @@ func TestArchitectureListsEveryPackage(t *testing.T) {
 	}
 	listed := map[string]bool{} // paths, and for names below a path: path:name
 	top := ""
-	tree, _, _ := strings.Cut(string(text), "\nArrows go one way")
+	tree, _, _ := strings.Cut(string(text), "\nImports go one way")
 	for line := range strings.Lines(tree) {
 		names := treeNames.FindString(line)
 		if names == "" {
