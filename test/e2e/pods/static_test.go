@@ -168,7 +168,7 @@ func TestBadManifests(t *testing.T) {
 	}{
 		"cut":       {write("apiVersion: v1\nkind: Pod\nmetadata: {name: cut, names"), "decode manifest"},
 		"nul":       {write("apiVersion: v1\nkind: Pod\x00\n"), "control characters are not allowed"},
-		"kind":      {write("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), "have a *v1.ConfigMap, want a v1 Pod"},
+		"kind":      {write("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), "want a v1 Pod, found a *v1.ConfigMap"},
 		"two":       {write(pod("two", "containers: ["+c+"}]") + "---\n" + pod("three", "containers: ["+c+"}]")), "more than one document"},
 		"large":     {write(strings.Repeat("# large\n", 1<<19)), "want a regular file of at most 3145728 bytes"},
 		"taken":     {write(pod("bystander", "containers: ["+c+"}]")), "has a pod of this name"},
