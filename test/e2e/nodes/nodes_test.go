@@ -377,7 +377,7 @@ func remove(t *testing.T, c *rig.Cluster, m *machine) {
 		t.Errorf("a node that does not exist: %v: %s", err, out)
 	}
 	if out, err := plimsoll("node", "remove", c.NodeName); err == nil || !strings.Contains(out,
-		"the machine with the cluster") {
+		"the machine with the control plane") {
 		t.Errorf("the cluster's own node: %v: %s", err, out)
 	}
 	if out, err := plimsoll("node", "remove", m.name); err == nil || !strings.Contains(out, "--force deletes") {
