@@ -25,6 +25,21 @@ import (
 // kernel and well-known daemons use numbers below 64, and 186 to 192 are those of FRR). Chosen.
 const protocol = netlink.RouteProtocol(112)
 
+// listsMax is how often a list is read before it counts as unreadable. Chosen: with 110 pods that start at once, links
+// change some 30 times a second, and a list of all of them takes a millisecond.
+const listsMax = 100
+
+// whole returns what list returns, and reads it again if the kernel says that it changed meanwhile (NLM_F_DUMP_INTR of
+// netlink(7)): entries may be missing then.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range listsMax {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 // A Route leads to a network through a neighbour.
 type Route struct {
 	To  netip.Prefix
@@ -33,9 +48,11 @@ type Route struct {
 
 // Routes returns the IPv4 routes that AddRoute has added.
 func Routes() ([]Route, error) {
-	found, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol},
-		netlink.RT_FILTER_PROTOCOL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	found, err := whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol},
+			netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	var all []Route
@@ -148,7 +165,7 @@ func DeleteBridge(name string) error {
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", name, err)
 	}
-	all, err := netlink.LinkList()
+	all, err := whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list ports of bridge %s: %w", name, err)
 	}
@@ -163,7 +180,7 @@ func DeleteBridge(name string) error {
 
 // Bridges returns how many bridges there are.
 func Bridges() (count int, err error) {
-	all, err := netlink.LinkList()
+	all, err := whole(netlink.LinkList)
 	if err != nil {
 		return 0, fmt.Errorf("list network links: %w", err)
 	}
@@ -185,7 +202,7 @@ func KeepAddresses(name string, network netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", name, err)
 	}
-	all, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	all, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", name, err)
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -195,5 +197,33 @@ func TestNamespace(t *testing.T) {
 	})
 	if err := Enter(name); err == nil {
 		t.Error("a namespace that was deleted can be entered")
+	}
+}
+
+// TestWhole: a list that changes while it is read is read again, within a bound; other errors are returned at once.
+func TestWhole(t *testing.T) {
+	for _, c := range []struct {
+		interrupted int
+		then        error
+		reads       int
+		want        error
+	}{
+		{0, nil, 1, nil},
+		{3, nil, 4, nil},
+		{2, unix.EPERM, 3, unix.EPERM},
+		{listsMax, nil, listsMax, netlink.ErrDumpInterrupted},
+	} {
+		reads := 0
+		all, err := whole(func() ([]int, error) {
+			reads++
+			if reads <= c.interrupted {
+				return []int{1}, netlink.ErrDumpInterrupted
+			}
+			return []int{1, 2}, c.then
+		})
+		if reads != c.reads || !errors.Is(err, c.want) || err == nil && len(all) != 2 {
+			t.Errorf("%d times interrupted: %d reads, %v, %v; want %d reads and %v", c.interrupted, reads, all, err,
+				c.reads, c.want)
+		}
 	}
 }
